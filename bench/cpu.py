@@ -76,8 +76,8 @@ Step = Callable[[], tuple[int, Transport]]  # feeds requests; how many, and the 
 class Client:
     """One connection to the broker in this process."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.transport = Transport()
+    def __init__(self, broker: Broker, transport: Transport | None = None) -> None:
+        self.transport = transport or Transport()
         self.connection = Connection(broker.server, "PLAINTEXT")
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
@@ -231,11 +231,9 @@ def many(count: int, frame_of: Callable[[int], bytes]) -> Callable[[Broker], Ste
     """A step that feeds a request from each of `count` connections in one pass of the loop."""
 
     def make(broker: Broker) -> Step:
-        clients = [Client(broker) for _ in range(count)]
-        rows = [frame_of(index) for index in range(count)]
         transport = Transport()
-        for client in clients:
-            client.connection.transport = transport  # type: ignore[assignment]
+        clients = [Client(broker, transport) for _ in range(count)]
+        rows = [frame_of(index) for index in range(count)]
 
         def step() -> tuple[int, Transport]:
             for client, frame in zip(clients, rows, strict=True):
@@ -251,10 +249,8 @@ def _poll(count: int) -> Callable[[Broker], Step]:
     """A step with `count` fetches that wait for one partition, and the produce that wakes them."""
 
     def make(broker: Broker) -> Step:
-        consumers, producer = [Client(broker) for _ in range(count)], Client(broker)
-        transport = producer.transport
-        for consumer in consumers:
-            consumer.connection.transport = transport  # type: ignore[assignment]
+        transport = Transport()
+        consumers, producer = [Client(broker, transport) for _ in range(count)], Client(broker, transport)
         records = produce_frame("poll", 0, batch([bytes(100)]))
         partition = broker.replica_manager.partitions[("poll", 0)]
 
@@ -279,8 +275,8 @@ class _Ends(Transport):
         left = bytes(data)
         while left:
             end = 4 + int.from_bytes(left[:4], "big")
+            self.sent.append(left[:end])
             self.last, left = left[4:end], left[end:]
-            self.sent.append(self.last)
 
 
 async def _producer(client: Client, transactional_id: str | None, version: int) -> Producer:
@@ -300,7 +296,7 @@ def _transactions(version: int) -> Callable[[Broker], Awaitable[Step]]:
     """A step that does one transaction of one record: Produce and EndTxn, in version 1 behind AddPartitionsToTxn."""
 
     async def make(broker: Broker) -> Step:
-        client = Client(broker)
+        client = Client(broker, _Ends())
         producer = await _producer(client, f"cpu-{version}", version)
         templates = [producer.batches("bench", {0: [bytes(100)]}), producer.ending(True)]
         if not producer.versions.adds_by_itself:
@@ -314,7 +310,7 @@ def _thousands(transactional: bool) -> Callable[[Broker], Awaitable[Step]]:
     """A step that produces 1,000 records of 1 KB to four partitions, in a transaction or without one."""
 
     async def make(broker: Broker) -> Step:
-        client = Client(broker)
+        client = Client(broker, _Ends())
         producer = await _producer(client, "cpu-thousand" if transactional else None, 2)
         templates = large_requests(producer, "bench")
         if transactional:
@@ -325,8 +321,10 @@ def _thousands(transactional: bool) -> Callable[[Broker], Awaitable[Step]]:
 
 
 def _in_a_row(client: Client, producer: Producer, templates: list[Template]) -> Step:
-    client.transport = transport = _Ends()
-    client.connection.transport = transport  # type: ignore[assignment]
+    transport = client.transport
+    assert isinstance(transport, _Ends)
+    transport.last = b""
+    transport.sent.clear()
     is_transactional = producer.transactional_id is not None
 
     def step() -> tuple[int, Transport]:

@@ -9,8 +9,9 @@
     verify     the job `verify` of the same logs
     stream     `lag` and `health` as streaming queries while clients commit: how long each micro-batch takes
     replay     the same from segment files that grow, in processor time for each second of commits
+    small      from command to prompt: small runs on the day of `python -m examples`, with and without prepared classes
 
-Without a row: all but `stream` and `replay`. The sizes are small; `--full` takes those of the aims (50 million
+Without a row: all but `stream`, `replay` and `small`. The sizes are small; `--full` takes those of the aims (50 million
 commits, 10 GB, ten minutes), for which there should be 40 GB of disk and no other load. Processor time is what other
 loads change least.
 """
@@ -37,6 +38,7 @@ from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import OFFSETS_TOPIC, LogReader, register
 
 from bench.pipeline_data import RECORDS_TOPIC, record_count, write_commits, write_records
+from bench.pipeline_small import small
 from bench.pipeline_stream import replay, stream
 from bench.processors import processor_seconds
 from bench.targets import Barnabas
@@ -315,6 +317,11 @@ def row_replay(bench: Bench) -> None:
     replay(bench.spark, bench.work / "replay", bench.sizes.stream_s, bench.rate)
 
 
+def row_small(bench: Bench) -> None:
+    """Small runs, from command to prompt."""
+    small(bench.work)
+
+
 ROWS: dict[str, Callable[[Bench], None]] = {
     "stages": row_stages,
     "sources": row_sources,
@@ -325,6 +332,7 @@ ROWS: dict[str, Callable[[Bench], None]] = {
     "verify": row_verify,
     "stream": row_stream,
     "replay": row_replay,
+    "small": row_small,
 }
 
 
@@ -347,7 +355,7 @@ def main(words: Sequence[str]) -> int:
     sizes = replace(sizes, stream_s=said.seconds or sizes.stream_s)
     bench = Bench(sizes, said.data or work / "data", work, said.memory, said.rate)
     try:
-        for name in said.rows or [name for name in ROWS if name not in ("stream", "replay")]:
+        for name in said.rows or [name for name in ROWS if name not in ("stream", "replay", "small")]:
             print(f"\n{name}: {(ROWS[name].__doc__ or '').rstrip('.')}", flush=True)
             ROWS[name](bench)
     finally:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream

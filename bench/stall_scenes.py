@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.shard import PartitionLog
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, messages
@@ -15,7 +16,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record, build, build_plain
-from barnabas.replication.coordinator_shard import PartitionLog
 from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 
@@ -388,7 +388,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def shards_of(bench: Bench) -> list[Shard]:
     """The offsets partitions that are loaded."""
-    return bench.broker.group_coordinator.owned_shards()
+    return bench.broker.group_coordinator.loaded_shards()
 
 
 async def until_coordinated(bench: Bench) -> None:
@@ -396,7 +396,7 @@ async def until_coordinated(bench: Bench) -> None:
     coordinator = bench.broker.group_coordinator
     while (await bench.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))).error_code:
         await asyncio.sleep(0.1)
-    while len(coordinator.owned_shards()) < bench.broker.offsets_partition_count():
+    while len(coordinator.loaded_shards()) < bench.broker.offsets_partition_count():
         await asyncio.sleep(0.01)
 
 

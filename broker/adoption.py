@@ -12,12 +12,11 @@ the start is refused until the operator decides (`--adopt`, `--set-aside`).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from barnabas.broker import before_registering
 from barnabas.broker.auto_topics import internal_settings
-from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
 from barnabas.cluster.topic_names import (
     INTERNAL_TOPICS,
@@ -31,15 +30,16 @@ from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.coordination import paths
 from barnabas.coordination.payloads import (
     ControllerNode,
-    ProducerIdBlock,
     TopicAssignment,
     decode_cluster_id,
     encode_config,
     encode_config_change,
 )
 from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Stat
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
+from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents, names_in_a_line
 from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted
 from barnabas.storage.log import Log
@@ -50,7 +50,6 @@ logger = logging.getLogger("barnabas.broker")
 COORDINATED = frozenset({OFFSETS_TOPIC, JOURNAL_TOPIC, TRANSACTIONS_TOPIC})  # settings are the coordinator's
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 STRAY_TOPICS_MAX = 1  # so many topics are set aside without asking, however few topics the tree knows
-LARGEST_GIVEN = 1 << 62  # a producer id behind it comes from a client that made it up, not from a cluster
 EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
 Partition = tuple[str, int]
@@ -212,9 +211,9 @@ def decide(
             _check_that_no_shared_tree_is_lost(found, zookeeper)
     if view.hosted_count and not choice.given_up:
         raise DataDirectoryError(
-            f"The tree says that node {node_id} has {view.hosted_count} partitions, and its data directories are new "
-            f"({', '.join(contents.path for contents in found)}): is their disk mounted? If the records are lost for "
-            f"good, start once with --give-up {found[0].path}: the partitions begin empty then."
+            f"The tree says that node {node_id} has {counted(view.hosted_count, 'partition')}, and its data "
+            f"directories are new ({', '.join(contents.path for contents in found)}): is their disk mounted? If the "
+            f"records are lost for good, start once with --give-up {found[0].path}: the partitions begin empty then."
         )
     unknown = [
         (key, view.assignments[key[0]])
@@ -292,10 +291,11 @@ def _check_that_no_shared_tree_is_lost(found: Sequence[DirectoryContents], zooke
             place = f"at {zookeeper}"
         if contents.folders and place is not None:
             raise DataDirectoryError(
-                f"{contents.path} has logs of {len({topic for topic, _ in contents.folders})} topics, and its "
-                f"coordination tree {place} is new or lost. Restore it from a backup (or name the right place). If it "
-                "is lost for good, start once with --adopt: this broker then has its topics alone. Of several brokers, "
-                "start first the one that stopped last, and then the others with --set-aside."
+                f"{contents.path} has logs of {counted(len({topic for topic, _ in contents.folders}), 'topic')}, and "
+                f"its coordination tree {place} is new or lost. Restore it from a backup (or name the right place). "
+                "If it is lost for good, start once with --adopt: this broker then has its topics alone. Of several "
+                "brokers, start first the one whose logs end last, by epoch and offset, and then the others with "
+                f"--set-aside ({_ends([contents], {topic for topic, _ in contents.folders})})."
             )
 
 
@@ -309,8 +309,26 @@ def _ask(found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, 
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
         f"{names_in_a_line(sorted(unknown))}. It may be an older copy, or another tree: look for the right "
         f"{TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
-        "folders to …-stray."
+        "folders to …-stray. Of several brokers one adopts, and starts first: the one whose logs end last, by epoch "
+        f"and offset ({_ends(found, unknown)})."
     )
+
+
+def _ends(found: Sequence[DirectoryContents], topics: Collection[str]) -> str:
+    """Where the logs of these topics end, as far as it is known before they are opened. Those of users come first."""
+    ends = []
+    for contents in found:
+        known = contents.offsets.get(checkpoints.RECOVERY_POINTS, {})
+        for (topic, partition), folder in sorted(
+            contents.folders.items(), key=lambda row: (row[0][0] in INTERNAL_TOPICS, row[0])
+        ):
+            if topic in topics and folder.leader_epochs:  # a log without epochs has never had a record
+                epoch, offset = folder.leader_epochs[-1][0], known.get((topic, partition), 0)
+                ends.append(f"{topic}-{partition} in epoch {epoch} at {offset}")
+    if not ends:
+        return "here they are empty"
+    is_exact = all(contents.was_clean for contents in found)
+    return f"here {names_in_a_line(ends)}{'' if is_exact else ', or later: this broker was killed'}"
 
 
 def is_stray(
@@ -330,8 +348,9 @@ def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) 
     if strays:
         places = sorted({contents.path for contents in found if not contents.folders.keys().isdisjoint(strays)})
         logger.warning(
-            "%d log folders in %s have no topic in the tree any more (%s): kept, renamed to …-stray",
-            len(strays),
+            "%s in %s without a topic in the tree (%s): kept, renamed to …-stray. If they have records that another "
+            "broker lacks, which has adopted the topic: README.md says how they come back",
+            counted(len(strays), "log folder"),
             ", ".join(places),
             names_in_a_line([f"{topic}-{partition}" for topic, partition in strays]),
         )
@@ -354,8 +373,8 @@ async def say_what_is_missing(coordination: Coordination, log_manager: LogManage
             gone.append(f"{topic}-{index}")
     if gone:
         logger.error(
-            "%d partitions had records, and their folders are gone: they begin empty (%s)",
-            len(gone),
+            "%s had records, and the folders are gone: they begin empty (%s)",
+            counted(len(gone), "partition"),
             names_in_a_line(gone),
         )
 
@@ -382,9 +401,9 @@ async def adopt(
             by_topic[log.topic][log.partition] = log
     adopted = [log for logs in by_topic.values() for log in logs.values()]
     logger.warning(
-        "The tree does not know %d topics that have logs in %s: adopting them. Their settings are not known; "
+        "The tree does not know %s in %s: adopting them. Their settings are not known; "
         "all their records are kept until you set retention.ms and retention.bytes, or cleanup.policy.",
-        len(topics),
+        counted(len(topics), "topic that has logs", "topics that have logs"),
         ", ".join(sorted({log.directory.rpartition("/")[0] for log in adopted})),
     )
     if any(log.producers.has_open_transactions for log in adopted):
@@ -399,10 +418,12 @@ async def adopt(
         settings = internal_settings(name, config) if name in COORDINATED else KEEP_EVERYTHING
         await _write_topic(coordination, name, topic_id or env.random_uuid(), count, logs, settings, node_id)
         records = sum(log.log_end_offset - log.log_start_offset for log in logs.values())
-        logger.info("adopted the topic %s: %d partitions, %d offsets", name, count, records)
+        logger.info("adopted the topic %s: %s, %s", name, counted(count, "partition"), counted(records, "offset"))
         if len(logs) < count:
             logger.warning(
-                "topic %s: %d of its partitions have no folder here and begin empty", name, count - len(logs)
+                "topic %s: %s no folder here, and empty now",
+                name,
+                counted(count - len(logs), "of its partitions has", "of its partitions have"),
             )
 
 
@@ -415,7 +436,11 @@ async def _write_topic(
     settings: Mapping[str, str],
     node_id: int,
 ) -> None:
-    """Make the nodes of a topic that this broker leads alone. Leader epochs are later than any in its logs."""
+    """Make the nodes of a topic that this broker alone has. The epoch that it leads in is later than any in its logs.
+
+    It does not lead yet. Another broker may be controller already, and would do nothing about a leader that is not
+    there, while this one, if it stopped uncleanly, does not register before that.
+    """
     assignment = TopicAssignment(dict.fromkeys(range(count), (node_id,)), topic_id)
     nodes = {
         paths.topic_config(name): encode_config(settings),
@@ -424,50 +449,11 @@ async def _write_topic(
     }
     for index in range(count):
         log = logs.get(index)
-        epoch = 0 if log is None else log.leader_epochs.latest + 1
+        epoch = 0 if log is None else max(log.leader_epochs.latest, 0)
         nodes[paths.partition(name, index)] = b""
-        nodes[paths.partition_state(name, index)] = LeaderAndIsr(node_id, epoch, (node_id,)).encode()
+        nodes[paths.partition_state(name, index)] = LeaderAndIsr(NO_LEADER, epoch, (node_id,)).encode()
     found = await coordination.get_many(list(nodes))
     missing: list[Operation] = [Create(path, nodes[path]) for path, node in zip(nodes, found) if node is None]
     notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(f"topics/{name}"), sequential=True)
     for chunk in chunks([notice, *missing], PARTITIONS_PER_WRITE):
         await coordination.multi(chunk)
-
-
-async def catch_up(coordination: Coordination, logs: Sequence[Log], node_id: int) -> None:
-    """Bring the tree to where the logs are: it may be new, or an older copy that was restored from a backup.
-
-    Such a tree gives numbers again that are in the logs. The records of a producer whose id was given before would be
-    taken for duplicates: acknowledged, and not written. And clients that have seen a later leader epoch in the records
-    would wait for it for ever.
-    """
-    latest = {(log.topic, log.partition): log.leader_epochs.latest for log in logs}
-    later = await before_registering.raise_leader_epochs(coordination, latest)
-    if later:
-        logger.warning(
-            "The tree is an older copy: %d partitions have records of later leader epochs than it says (%s). They go "
-            "on in a new epoch. Topics and settings are as they were in that copy",
-            len(later),
-            names_in_a_line([f"{topic}-{partition}" for topic, partition in later]),
-        )
-    await _reserve_producer_ids(coordination, logs, node_id)
-
-
-async def _reserve_producer_ids(coordination: Coordination, logs: Iterable[Log], node_id: int) -> None:
-    """Never give out the id of a producer in these logs again: the sequence numbers of the new one would not fit.
-
-    A client may write with an id that nobody has given it. One behind the largest id would leave none for the others.
-    """
-    ids = (producer_id for log in logs for producer_id in log.producers.entries)
-    largest = max((each for each in ids if each <= LARGEST_GIVEN), default=-1)
-    if largest < 0:
-        return
-    node = (await coordination.get_many([paths.PRODUCER_ID_BLOCK]))[0]
-    given = None if node is None else ProducerIdBlock.decode(node[0])
-    if given is not None and given.last >= largest:
-        return
-    block = ProducerIdBlock.after(ProducerIdBlock(node_id, largest, largest), node_id)
-    if node is None:
-        await coordination.create(paths.PRODUCER_ID_BLOCK, block.encode(), make_parents=True)
-    else:
-        await coordination.set(paths.PRODUCER_ID_BLOCK, block.encode(), node[1].version)

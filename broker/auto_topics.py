@@ -9,6 +9,7 @@ from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTI
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
 
@@ -24,6 +25,7 @@ FACTOR_SETTINGS = {
 }
 CREATIONS_MAX = 1_000  # at a time; beyond it, nothing is begun until the client asks again
 MADE_WITHIN_MS = 500  # how long a client waits for topics that it made by asking; most take a few milliseconds
+BROKERS_START_WITHIN_MS = 10_000.0  # while a cluster starts, topics wait for its brokers
 ANY_TIME_MS = (1 << 63) - 1
 
 
@@ -33,6 +35,7 @@ class AutoTopics:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._creating: dict[str, asyncio.Task[None]] = {}
+        self._waits_since_ms: dict[str, float] = {}  # topics for which there are too few brokers
         self._told: dict[str, str] = {}  # topic -> the last problem of it that was logged
 
     def create(self, name: str) -> ErrorCode:
@@ -47,8 +50,9 @@ class AutoTopics:
         partitions, factor = self._sizes(name)
         problem = self.problem(name)
         if problem:
-            self._tell(name, problem)
+            self._wait_for_brokers(name, problem)
             return ErrorCode.INVALID_REPLICATION_FACTOR
+        self._waits_since_ms.pop(name, None)
         if name not in self._creating and len(self._creating) < CREATIONS_MAX:
             task = asyncio.ensure_future(self._create(name, partitions, factor))
             self._creating[name] = task
@@ -62,9 +66,10 @@ class AutoTopics:
         if factor <= live:
             return ""
         setting = FACTOR_SETTINGS.get(name, "default.replication.factor")
+        registered = counted(live, "broker is", "brokers are")
         return (
-            f"{setting} is {factor}, and {live} broker(s) are registered. Set it to at most {live} in the settings "
-            "that the broker starts with, or start more brokers."
+            f"{setting} is {factor}, and {registered} registered. Set it to at most {live} in the settings that the "
+            "broker starts with, or start more brokers."
         )
 
     def _sizes(self, name: str) -> tuple[int, int]:
@@ -140,6 +145,22 @@ class AutoTopics:
         self._told.pop(name, None)
         cache = self._broker.metadata_cache
         await ended(cache.wait_for(lambda: cache.has_leaders(name, partitions), MADE_WITHIN_MS))
+
+    def missing_brokers(self, name: str) -> int:
+        """How many more brokers must register before the topic can be made."""
+        return max(self._sizes(name)[1] - len(self._broker.metadata_cache.brokers), 0)
+
+    def _wait_for_brokers(self, name: str, problem: str) -> None:
+        """Too few brokers are no problem while they start: only if it goes on."""
+        now_ms = self._broker.env.clock.monotonic_ms()
+        if len(self._waits_since_ms) >= CREATIONS_MAX:
+            self._waits_since_ms.clear()
+        since_ms = self._waits_since_ms.get(name)
+        if since_ms is None:
+            self._waits_since_ms[name] = now_ms
+            logger.info("topic %s waits for %s", name, counted(self.missing_brokers(name), "more broker"))
+        elif now_ms >= since_ms + BROKERS_START_WITHIN_MS:
+            self._tell(name, problem)
 
     def _tell(self, name: str, why: str) -> None:
         """Log a problem as a warning once; its repetitions, because clients ask again and again, at debug."""

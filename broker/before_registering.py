@@ -1,7 +1,7 @@
 """What a broker waits for, and what it writes, before it registers, because of what its disk holds."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
@@ -17,6 +17,7 @@ from barnabas.coordination.port import (
     SessionExpiredError,
     Set,
 )
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.directory_contents import names_in_a_line
@@ -131,15 +132,15 @@ async def _counted_on(
         counted_on.append(partition)  # and what is corrected: look once more
     if given:
         logger.warning(
-            "broker %d alone was in sync with %d partitions, and records of them are lost here, or may be: one of "
+            "broker %d alone was in sync with %s, and records of that are lost here, or may be: one of "
             "those that were in sync before leads when it is there. They have all that was acknowledged with acks=all "
             "while min.insync.replicas was 2 or more (%s)",
             node_id,
-            len(given),
+            counted(len(given), "partition"),
             names_in_a_line(given),
         )
     if corrected:
-        await _write_and_tell(coordination, corrected)
+        await write_and_tell(coordination, corrected)
     return counted_on
 
 
@@ -150,25 +151,7 @@ def _others(state: LeaderAndIsr, loss: Loss) -> tuple[int, ...]:
     return state.eligible if loss is Loss.END else ()
 
 
-async def raise_leader_epochs(
-    coordination: Coordination, latest: Mapping[tuple[str, int], int]
-) -> list[tuple[str, int]]:
-    """Before registering: partitions whose logs have records of later leader epochs than the tree says get a new one.
-
-    `latest` is the latest epoch in each log. Returns those partitions.
-    """
-    changes: dict[tuple[str, int], LeaderAndIsr] = {}
-    states = await coordination.get_many([paths.partition_state(*partition) for partition in latest])
-    for (partition, epoch), node in zip(latest.items(), states):
-        state = LeaderAndIsr.of_node(node)
-        if state is not None and state.leader_epoch < epoch:
-            changes[partition] = state._replace(leader_epoch=epoch + 1)
-    if changes:
-        await _write_and_tell(coordination, changes)
-    return list(changes)
-
-
-async def _write_and_tell(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:
+async def write_and_tell(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:
     """Write states, and have the controller read them. Those that another broker has written meanwhile stay so."""
     for chunk in chunks(list(changes), PARTITIONS_PER_WRITE):
         await _write_all(coordination, {partition: changes[partition] for partition in chunk})

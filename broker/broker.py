@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,9 @@ from barnabas.broker.http.server import HttpServer
 from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.offset_journal import JournalOfBroker
 from barnabas.broker.refusals import Refusals
+from barnabas.broker.restored_tree import RestoredTree
 from barnabas.broker.server import Server
+from barnabas.broker.tree_mark import OwnMark
 from barnabas.broker.waited_groups import WaitedGroups
 from barnabas.cluster import controlled_shutdown, registration
 from barnabas.cluster.broker_client import BrokerClients
@@ -33,12 +36,12 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordination import paths
 from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
+from barnabas.coordinators.shard import CoordinatorLog, PartitionLog
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.lag_sampling import LagSampling
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
-from barnabas.replication.coordinator_shard import CoordinatorLog, PartitionLog
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.pending import Pending
@@ -120,9 +123,23 @@ class Broker:
             self.broker_clients,
             self.controller_client.send,
         )
-        self.lease.on_lost.append(self.replica_manager.suspend)
+        self.lease.on_lost.append(self._session_lost)
         self.lease.on_lapsed.append(self.replica_manager.lease_lapsed)
         self.lease.on_regained.append(self.replica_manager.lease_regained)
+        self.tree_mark = OwnMark(
+            env,
+            coordination,
+            self.node_id,
+            self.log_manager,
+            self._is_marked,
+            lambda: self.metadata_cache.largest_leader_epoch,
+        )
+        self._registration: registration.Registration | None = None
+        self.metadata_cache.on_update.append(self.tree_mark.note_news)
+        self.restored_tree = RestoredTree(
+            *(env, coordination, self.node_id, self.log_manager, self.replica_manager, self.tree_mark),
+            lambda: self.producer_ids.give_up(),
+        )
         self.controller = Controller(
             env,
             config,
@@ -130,10 +147,15 @@ class Broker:
             coordination,
             BrokerChannels(env, config, self.replica_manager),
             lambda: self.features.finalised.epoch != NOT_READ,
+            lambda: self.replica_manager.controller_epoch,
         )
         self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
         self.producer_ids = ProducerIds(
-            env.clock, self.node_id, lambda: self.replica_manager.broker_epoch, self.controller_client.send
+            env.clock,
+            self.node_id,
+            lambda: self.replica_manager.broker_epoch,
+            self.controller_client.send,
+            self.tree_mark.given,
         )
         self.group_coordinator = GroupCoordinator(
             env,
@@ -149,7 +171,7 @@ class Broker:
         self._coordinates_transactions = False
         self.log_ranges = KnownLogRanges(self)
         self.lag_sampling = LagSampling(
-            env, self.group_coordinator.owned_shards, self.log_ranges, lambda: config.offsets_lag_check_interval_ms
+            env, self.group_coordinator.loaded_shards, self.log_ranges, lambda: config.offsets_lag_check_interval_ms
         )
         self.waited_groups = WaitedGroups(self)
         self.log_manager.hold_of = self.waited_groups.hold_of
@@ -197,7 +219,7 @@ class Broker:
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
-        await in_tree(lambda: adoption.catch_up(tree, self.log_manager.all(), node_id))
+        await in_tree(self.restored_tree.report)
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
         tree_path = adoption.tree_outside(self.log_manager.contents, self.tree_path)
         self.log_manager.initialise(node_id, self.cluster_id, tree_path)
@@ -209,6 +231,8 @@ class Broker:
         self.waited_groups.start()
         self.replica_manager.start()
         await self._register()
+        self.tree_mark.start()
+        self.restored_tree.start()
         self.server.read()  # the controller's word may come by a connection
         await self._hear_from_the_controller()
         await in_tree(self.features.start)  # the controller may have made them just now
@@ -271,7 +295,13 @@ class Broker:
         until the controller has taken it out. If there is none, it becomes controller itself and does that.
         """
         endpoints = await self.addresses.registered(self.env.network)
-        place = registration.Registration(self.env, self.coordination, self.node_id, endpoints, self.config.broker_rack)
+        place = registration.Registration(
+            *(self.env, self.coordination, self.node_id, endpoints, self.config.broker_rack),
+            self._check_tree,
+            self._registration_deleted,
+            self.tree_mark.counting,
+        )
+        self._registration = place
         if self.log_manager.may_lack_records:
             # What is sent to a former life is refused; that life may still be registered, and this broker controller.
             self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
@@ -281,15 +311,61 @@ class Broker:
 
         async def register() -> None:
             self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register()
+            await self.tree_mark.registered()
 
         async def register_again() -> None:
             self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register_again()
+            await self.tree_mark.registered()
 
         while True:
             await self._in_tree(register)
             self.controller.register_again = register_again
             if place.is_of_this_session:
                 return
+
+    @property
+    def why_not_registered(self) -> str | None:
+        """Why this broker, which was registered, is not any more and serves nothing; None: it is."""
+        return None if self._registration is None else self._registration.why_not
+
+    def _is_marked(self) -> bool:
+        """Whether the mark is counted: there are other replicas, and the tree is the one in which this broker is."""
+        if self._registration is None or not self._registration.is_of_this_session or self.why_not_registered:
+            return False
+        return any(len(partition.replicas) > 1 for partition in self.replica_manager.partitions.values())
+
+    async def _check_tree(self) -> None:
+        """OtherTreeError if this broker must not register in the tree that is there now: it has used another one."""
+        found = await registration.cluster_id_in(self.coordination)
+        place = f"ZooKeeper at {self.config.zookeeper_connect}" if self.config.zookeeper_connect else "the tree"
+        if found is None:
+            raise registration.OtherTreeError(
+                f"{place} is empty, and had the cluster {self.cluster_id}. Stop all brokers, put its data back, and "
+                "start them. If the data are lost for good, start one broker with --adopt, the others with --set-aside"
+            )
+        if found != self.cluster_id:
+            raise registration.OtherTreeError(
+                f"{place} has the cluster {found} now, and this broker is of {self.cluster_id}. Stop all brokers, and "
+                "put the right data back"
+            )
+        mark, _ = await self.tree_mark.in_tree()
+        if mark.number < self.tree_mark.on_disk:
+            raise registration.OtherTreeError(
+                f"{place} is an older copy than it was: it was put back while this broker ran. Stop all brokers, and "
+                "start them again: their logs decide then who leads"
+            )
+
+    def _session_lost(self) -> None:
+        """This is heard a moment after the next session begins, and this broker may have registered in it by then."""
+        place = self._registration
+        self.replica_manager.suspend(
+            is_registered=place is not None and place.is_present(self.replica_manager.broker_epoch)
+        )
+
+    def _registration_deleted(self) -> None:
+        """Others lead what this broker led, so it serves nothing of that until the controller knows it again."""
+        self.replica_manager.suspend()
+        self.controller.begin_again()
 
     def _loss_of(self, topic: str, index: int) -> before_registering.Loss:
         """What of a log may be lost here that those who were in sync before this broker was alone still have.
@@ -338,6 +414,7 @@ class Broker:
             partial(self.server.works.settle, WORKS_END_WITHIN_MS),
             self.replica_manager.fetchers.begin_shutdown,
             self._hand_over,
+            self._count_for_the_last_time,
             self.server.stop_accepting,
             self.http.stop_accepting,
             self.auto_topics.stop,
@@ -363,8 +440,16 @@ class Broker:
         if self.group_coordinator.member_count < members:
             await self.env.clock.sleep(MEMBERS_ARE_TOLD_WITHIN_MS)
 
+    async def _count_for_the_last_time(self) -> None:
+        """A tree that has this mark knows who was in sync when this broker stopped."""
+        if self.lease.holds:
+            with suppress(CoordinationError):  # a full disk, say: then an older number stays in the tree and here
+                await self.tree_mark.count()
+
     async def _close(self) -> None:
         await self._end(
+            self.tree_mark.stop,
+            self.restored_tree.stop,
             self.http.close,
             self.lag_sampling.stop,
             self.waited_groups.stop,
@@ -417,6 +502,7 @@ class Broker:
         So the start of a broker without transactions, and its memory, do not pay for it.
         """
         from barnabas.transactions.coordinator import TransactionCoordinator
+        from barnabas.transactions.topic_ages import TopicAges
 
         coordinator = TransactionCoordinator(
             self.env,
@@ -424,6 +510,7 @@ class Broker:
             self._transactions_log,
             self.transactions_partition_count,
             self.metadata_cache,
+            TopicAges(self.coordination),
             self.lease,
             self.producer_ids,
             partial(self.ask_broker, "markers"),

@@ -5,11 +5,15 @@ kafka-python are imported for the other commands only.
 """
 
 import os
+import signal
 import sys
 
 
 def main() -> None:
     """Entry point of the command `barnabas`, of `python -m barnabas` and of `python -m barnabas.broker.main`."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A script's `command &` starts it so. README promises that SIGINT ends a command, whatever started it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _main()
     except KeyboardInterrupt:  # while modules are imported

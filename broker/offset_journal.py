@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.produce import ADMIN_CLIENT_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
+from barnabas.coordinators.shard import PartitionLog
 from barnabas.offsets.journal_writer import Leader
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.coordinator_shard import PartitionLog
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer

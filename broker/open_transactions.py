@@ -13,6 +13,7 @@ from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ProtocolError
 from barnabas.protocol.record_batch import CONTROL_ABORT
+from barnabas.runtime.counted import counted
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import ProducerEntry
 from barnabas.storage.validation import AppendOrigin
@@ -32,8 +33,8 @@ def end_open_transactions(adopted: Sequence[Log], all_logs: Iterable[Log], now_m
         ]
         abandoned = [entry for entry in open_entries if (entry.producer_id, log.topic, log.partition) not in ending]
         if len(abandoned) < len(open_entries):
-            text = "%s: %d transactions are open that their coordinator knows, and ends"
-            logger.info(text, log.name, len(open_entries) - len(abandoned))
+            text = "%s: %s that a coordinator knows, and ends"
+            logger.info(text, log.name, counted(len(open_entries) - len(abandoned), "open transaction"))
         if not abandoned:
             continue
         logger.warning(

@@ -6,11 +6,12 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.connection import NOT_YET, Connection, ReadBuffer
+from barnabas.broker.connection import NOT_YET, Connection
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.crowds import Crowds
 from barnabas.broker.dispatch import TABLE, Api
-from barnabas.broker.refusals import Refusals
+from barnabas.broker.read_buffers import ReadBuffer
+from barnabas.broker.refusals import OnceAMinute, Refusals
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
@@ -20,6 +21,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Listener
 from barnabas.runtime.upkeep import Task
@@ -51,6 +53,7 @@ class Server:
         self.senders = Senders(env.clock)
         self.crowds = Crowds(env.clock, env.turns)
         self.works = Works(env.clock)
+        self._unreadable: OnceAMinute[tuple[str, str]] = OnceAMinute(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
         self._waiting: dict[Connection, None] = {}  # beyond max.connections; no client of them is served
@@ -94,6 +97,27 @@ class Server:
         self._sweep = self.env.upkeep.every(
             "idle connections", self._sweep_interval_ms, lambda: list(self.connections), self._abort_if_idle
         )
+
+    def note_unreadable(self, client_host: str, kind: str, what: str) -> None:
+        """A connection is closed because of bytes that are no request. The log has the first of a kind in a minute."""
+        self.protocol_errors += 1
+        key = client_host, kind
+        level = logging.WARNING if self._unreadable.is_first(key) else logging.DEBUG
+        if logger.isEnabledFor(level):
+            more = self._unreadable.take_before(key)
+            text = f" ({more:,} more of this kind in the minute before)" if more else ""
+            logger.log(level, "closing the connection of %s: %s%s", client_host.removeprefix("/"), what, text)
+
+    def words_for_foreign(self, protocol: str) -> str:
+        """What is said of a client that speaks another protocol than Kafka's."""
+        if protocol == "TLS":
+            return (
+                "it speaks TLS, and this port has Kafka's protocol without it, because TLS is not built yet: set "
+                "security.protocol=PLAINTEXT in the client"
+            )
+        address = self.config.http_address
+        there = f"the HTTP API is at http://{address}" if address else "there is no HTTP API (http.listeners=none)"
+        return f"it speaks {protocol}, and this port has Kafka's protocol; {there}"
 
     def read(self) -> None:
         """Handle the requests of other brokers from now on."""
@@ -290,11 +314,11 @@ class Server:
         # Not for every failure: a client that repeats its request must not fill the disk.
         if failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0:
             logger.error(
-                "%s version %d of client %r failed (%d times so far)",
+                "%s version %d of client %r failed (%s so far)",
                 api.key.name,
                 context.api_version,
                 context.client_id,
-                failures,
+                counted(failures, "time"),
                 exc_info=error or True,
             )
         try:

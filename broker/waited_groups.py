@@ -11,7 +11,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
@@ -160,7 +160,7 @@ class WaitedGroups:
     def _all_groups(self) -> Pieces[list[str]]:
         """The ids of all groups, of this broker and of those that answer; the others are `_unheard`."""
         broker = self._broker
-        found = [group for shard in broker.group_coordinator.owned_shards() for group in shard.group_ids()]
+        found = [group for shard in broker.group_coordinator.loaded_shards() for group in shard.group_ids()]
         unheard = set()
         for broker_id in list(broker.metadata_cache.brokers):
             if broker_id == broker.node_id:

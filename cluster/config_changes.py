@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.config.broker import BrokerConfig
@@ -13,6 +14,7 @@ from barnabas.runtime.upkeep import Follower
 logger = logging.getLogger("barnabas.cluster")
 
 NOTICE_RETENTION_MS = 15 * 60 * 1000
+SAID_AGAIN_MS = 10_000.0
 RETRY_BACKOFF_MS = 100
 TOPICS = "topics"
 BROKERS = "brokers"
@@ -42,6 +44,7 @@ class ConfigChanges:
         self._last_processed = -1
         self._following: Follower | None = None
         self._is_reading = False
+        self._said_ms = -math.inf  # when it was said last that they cannot be read
         self._has_missed_notices = False  # its session was lost: others may have removed notices meanwhile
         self._changed = asyncio.Event()
 
@@ -129,7 +132,9 @@ class ConfigChanges:
                     self._has_missed_notices = False
                 await self._read_notices(apply=True)
             except CoordinationError as error:
-                logger.warning("cannot read the config changes, trying again: %s", error)
+                if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
+                    self._said_ms = self._env.clock.monotonic_ms()
+                    logger.warning("cannot read the config changes, trying again: %s", error)
                 await self._env.clock.sleep(RETRY_BACKOFF_MS)
                 self._changed.set()
             self._is_reading = False

@@ -1,6 +1,7 @@
 """What the controller has decided about one partition: its leader and its in-sync replicas, with their epochs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from barnabas.coordination.payloads import PartitionState
@@ -11,8 +12,20 @@ NO_LEADER = -1
 LEADER_DURING_DELETE = -2  # only in messages: the partition is being deleted
 EPOCH_DURING_DELETE = -2
 RECOVERED, RECOVERING = 0, 1  # LeaderRecoveryState (KIP-704) in messages
-# What a leader answers to LeaderAndIsr when it cannot write, and another replica could. Kafka's controller ignores it.
-HAND_OVER = ErrorCode.LEADER_NOT_AVAILABLE
+# What a broker answers to LeaderAndIsr for a replica whose disk refuses writes. Kafka's controller ignores it.
+CANNOT_WRITE = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class LogEnd(NamedTuple):
+    """Where a replica's log ends. The largest has the most, when the tree does not know who has."""
+
+    is_newer: bool  # its broker knows that it has run since the copy was made that the tree is
+    leader_epoch: int  # of the last records; -1: there are none
+    offset: int
+
+
+_NONE: Mapping[int, LogEnd] = MappingProxyType({})
+NO_LOG_END = LogEnd(False, -1, -1)  # less than that of any log
 
 
 class LeaderAndIsr(NamedTuple):
@@ -26,6 +39,7 @@ class LeaderAndIsr(NamedTuple):
     recovering: bool = False  # LeaderRecoveryState, KIP-704: elected from outside the ISR, not confirmed yet
     eligible: tuple[int, ...] = ()  # who was in the ISR before only one was left in it; see `remembering`
     last_known: tuple[int, ...] = ()  # who was eligible, and may have lost records since; those with the most first
+    log_ends: Mapping[int, LogEnd] = _NONE  # not empty: they will decide; see `with_log_end`
 
     def changed(self, leader: int, isr: Sequence[int], *, recovering: bool = False) -> "LeaderAndIsr":
         """The next state by the controller, one leader epoch later. Its node version is known when it is written."""
@@ -62,11 +76,33 @@ class LeaderAndIsr(NamedTuple):
             last_known=(*self.last_known, member) if all_lost else (member, *self.last_known),
         )
 
+    def with_log_end(self, member: int, end: LogEnd, replicas: Sequence[int]) -> "LeaderAndIsr":
+        """This state when the tree is an older copy than a replica's disk, and a replica says where its log ends.
+
+        What such a tree says of leader and ISR was true once: others may have been in sync since. So nobody is, until
+        all replicas have said where their logs end. Those with the most are in sync then.
+        """
+        log_ends = {**self.log_ends, member: end}
+        state = LeaderAndIsr(
+            NO_LEADER,
+            max(self.leader_epoch, *(each.leader_epoch for each in log_ends.values())) + 1,
+            (),
+            self.partition_epoch,
+            self.controller_epoch,
+            log_ends=log_ends,
+        )
+        if not log_ends.keys() >= set(replicas):
+            return state
+        by_end = sorted(replicas, key=log_ends.__getitem__, reverse=True)
+        best = log_ends[by_end[0]]
+        isr = tuple(replica for replica in replicas if log_ends[replica] == best)
+        return state._replace(isr=isr, last_known=tuple(each for each in by_end if each not in isr), log_ends={})
+
     def encode(self) -> bytes:
         """The data of the state node."""
         return PartitionState(
             *(self.leader, self.leader_epoch, self.isr, self.controller_epoch, self.recovering),
-            *(self.eligible, self.last_known),
+            *(self.eligible, self.last_known, self.log_ends),
         ).encode()
 
     @classmethod
@@ -76,6 +112,7 @@ class LeaderAndIsr(NamedTuple):
         return cls(
             *(node.leader, node.leader_epoch, node.isr, version, node.controller_epoch, node.recovering),
             *(node.eligible, node.last_known),
+            log_ends={member: LogEnd(*end) for member, end in node.log_ends.items()} if node.log_ends else _NONE,
         )
 
     @classmethod

@@ -77,6 +77,7 @@ class Lease:
     def start(self) -> None:
         """Begin with the session that is open now."""
         self._coordination.on_session_expired(self._session_lost)
+        self._coordination.on_session_silent(self._suspend)
         self._begin_session()
         self._renewal = self._upkeep.every("lease", self._interval_ms, lambda: [self], Lease._renew)
 
@@ -95,9 +96,12 @@ class Lease:
         self._session_id = self._coordination.session_id
         self._lasts_ms = self._coordination.session_timeout_ms * (1 - MARGIN)
 
-    def _session_lost(self) -> None:
+    def _suspend(self) -> None:
         for suspend in self.on_lost:
             suspend()
+
+    def _session_lost(self) -> None:
+        self._suspend()
         self._begin_session()
 
     def _renew(self) -> None:

@@ -72,10 +72,12 @@ class MetadataCache:
 
     def __init__(self, clock: Clock) -> None:
         self.controller_id = -1
+        self.largest_leader_epoch = -1  # of all partitions, and of all that were deleted since this broker started
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, dict[int, PartitionMetadata]] = {}
         self.on_brokers: list[Callable[[], None]] = []  # called when other brokers live, or another one is controller
         self.on_missing: list[Callable[[list[tuple[str, int]]], None]] = []  # told of partitions that are gone
+        self.on_update: list[Callable[[], None]] = []  # called when the controller has told something
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._clock = clock
@@ -195,6 +197,7 @@ class MetadataCache:
                     continue
                 if partitions is None:
                     partitions = self.topics[topic] = {}
+                self.largest_leader_epoch = max(self.largest_leader_epoch, state.leader_epoch)
                 partitions[state.partition_index] = PartitionMetadata(
                     state.leader,
                     state.leader_epoch,
@@ -208,6 +211,8 @@ class MetadataCache:
             self._set_topic_id(topic, topic_state.topic_id if topic in self.topics else NO_TOPIC_ID)
         if self._waiters:
             self._clock.call_soon(self._serve_waiters)
+        for listener in self.on_update:
+            listener()
         return deleted
 
     def _forget(self, topic: str) -> None:

@@ -18,13 +18,24 @@ ANSWER_WITHIN_MS = 60_000.0  # afterwards the next request for an id asks again
 
 
 class ProducerIds:
-    """Hands ids out of one block and has the next one fetched in time."""
+    """Hands ids out of one block and has the next one fetched in time.
 
-    def __init__(self, clock: Clock, node_id: int, broker_epoch: Callable[[], int], ask: AskController) -> None:
+    `given` notes the last id of a block that this broker was given. The block is used when that is complete.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        ask: AskController,
+        given: Callable[[int], Pending[None]],
+    ) -> None:
         self._clock = clock
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._ask = ask
+        self._given = given
         self._next = 0
         self._end = 0  # one past the last id of the block
         self._spare: tuple[int, int] | None = None
@@ -69,6 +80,12 @@ class ProducerIds:
         if self._retry is not None:
             self._retry.cancel()
 
+    def give_up(self) -> None:
+        """Use none of the ids that this broker has: others may have them, too."""
+        self._asking = self._spare = None
+        self._next = self._end
+        self._refill()
+
     def _refill(self) -> None:
         now_ms = self._clock.monotonic_ms()
         if self._asking is None or now_ms >= self._asked_ms + ANSWER_WITHIN_MS:
@@ -90,9 +107,14 @@ class ProducerIds:
                 logger.debug("no block of producer ids yet: %s", ErrorCode.of(response.error_code).name)
             self._retry = self._clock.call_later(RETRY_BACKOFF_MS, lambda: self._take_block(asking))
             return
-        self._asking = None
         first = response.producer_id_start
-        self._spare = (first, first + response.producer_id_len)
-        logger.info("producer ids %d to %d are ours", first, self._spare[1] - 1)
+        block = (first, first + response.producer_id_len)
+        self._given(block[1] - 1).then(lambda _: self._take(asking, block))
+
+    def _take(self, asking: object, block: tuple[int, int]) -> None:
+        if asking is not self._asking:
+            return
+        self._asking, self._spare = None, block
+        logger.info("producer ids %d to %d are ours", block[0], block[1] - 1)
         for pending in list(self._waiting):
             self._end_wait(pending)

@@ -1,7 +1,9 @@
 """A broker's place in the tree: `/brokers/ids/<id>`."""
 
+import asyncio
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,8 +24,11 @@ from barnabas.coordination.port import (
     MultiError,
     NodeExistsError,
     NoNodeError,
+    Operation,
     Set,
     Stat,
+    Watch,
+    WatchEvent,
 )
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import Env
@@ -36,6 +41,7 @@ SESSION_TIMEOUTS = 1.5
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # by their number in UpdateMetadata
 RETRY_BACKOFF_MS = 100.0
 RETRY_BACKOFF_MAX_MS = 2_000.0
+SAID_AGAIN_MS = 10_000.0  # while this broker cannot register in the tree that is there
 
 
 def longest_wait_ms(coordination: Coordination) -> float:
@@ -65,15 +71,21 @@ async def cluster_id(env: Env, coordination: Coordination, preferred: str | None
     return decode_cluster_id(data)
 
 
+async def cluster_id_in(coordination: Coordination) -> str | None:
+    """The cluster's id, as the tree says it; None: the tree does not say it, so it is new."""
+    node = (await coordination.get_many([paths.CLUSTER_ID]))[0]
+    return None if node is None else decode_cluster_id(node[0])
+
+
 async def make_persistent_paths(coordination: Coordination, node_id: int) -> int:
     """Make the nodes that this broker expects, where they are missing. In a new tree this is one change.
 
     Returns the epoch in which the broker registered last; -1: never.
     """
-    epoch_path = paths.broker_epoch(node_id)
+    epoch_path, mark_path = paths.broker_epoch(node_id), paths.tree_mark(node_id)
     wanted = dict.fromkeys(
         path[:end]
-        for path in (*paths.PERSISTENT, epoch_path)
+        for path in (*paths.PERSISTENT, epoch_path, mark_path)
         for end in range(1, len(path) + 1)
         if path[end : end + 1] in ("/", "")
     )
@@ -100,8 +112,16 @@ class LiveBroker(NamedTuple):
     features: Ranges = MappingProxyType({})  # that it supports
 
 
+class OtherTreeError(Exception):
+    """The tree is not the one that this broker has used. str() is a sentence that says what to do."""
+
+
 class Registration:
-    """The node that says this broker lives, and its epoch: the number of the change that made it."""
+    """The node that says this broker lives, and its epoch: the number of the change that made it.
+
+    `check_tree` raises OtherTreeError if this broker must not register in the tree that is there now. `on_deleted` is
+    called when somebody has deleted the node in a session that lives. `counting` is written together with the node.
+    """
 
     def __init__(
         self,
@@ -110,19 +130,33 @@ class Registration:
         node_id: int,
         endpoints: Sequence[Endpoint],
         rack: str | None = None,
+        check_tree: Callable[[], Awaitable[None]] | None = None,
+        on_deleted: Callable[[], None] = lambda: None,
+        counting: Callable[[], Sequence[Operation]] = tuple,
     ) -> None:
         self.broker_epoch = -1
+        self.why_not: str | None = None  # why this broker is not registered any more; None: it is, or soon will be
         self.endpoints = tuple(endpoints)
         self.rack = rack
         self._env = env
         self._coordination = coordination
         self._node_id = node_id
+        self._check_tree = check_tree
+        self._on_deleted = on_deleted
+        self._counting = counting
+        self._watch: Watch | None = None  # the last one left on the node
+        self._looking: asyncio.Task[None] | None = None
+        self._session_id = 0  # in which the node of `broker_epoch` was made
         self._own_sessions: set[int] = set()  # in which this process may have made the node
 
     @property
     def is_of_this_session(self) -> bool:
         """Whether the node was made in the session that is open now."""
         return self._coordination.session_id in self._own_sessions
+
+    def is_present(self, broker_epoch: int) -> bool:
+        """Whether this epoch is that of a registration in the session that is open now."""
+        return broker_epoch == self.broker_epoch and self._session_id == self._coordination.session_id
 
     async def former_epoch(self) -> int:
         """The epoch of the node that is in the tree now; -1: there is none."""
@@ -148,22 +182,25 @@ class Registration:
                         Create(path, data, ephemeral=True),
                         Set(path, data, 0),
                         Set(paths.broker_epoch(self._node_id), b""),
+                        *self._counting(),
                     ]
                 )
             except MultiError as error:
-                if isinstance(error.cause, NoNodeError):  # somebody has deleted it
-                    await self._coordination.create(paths.broker_epoch(self._node_id), make_parents=True)
+                if isinstance(error.cause, NoNodeError):  # somebody has deleted nodes above it, or all of them
+                    if self._check_tree is not None:
+                        await self._check_tree()
+                    await make_persistent_paths(self._coordination, self._node_id)
                     continue
                 if not isinstance(error.cause, NodeExistsError):
                     raise
             else:
                 stat = results[1]
                 assert isinstance(stat, Stat)
-                return self._registered(stat)
+                return await self._registered(stat)
             try:
                 _, stat = await self._coordination.get(path)
                 if stat.ephemeral_owner == session_id:
-                    return self._registered(stat)
+                    return await self._registered(stat)
                 if stat.ephemeral_owner in self._own_sessions:
                     await self._coordination.delete(path, stat.version)
                     continue
@@ -177,19 +214,61 @@ class Registration:
                 raise BrokerIdInUseError(self._node_id)
             await clock.sleep(FORMER_LIFE_POLL_MS)
 
-    def _registered(self, stat: Stat) -> int:
+    async def _registered(self, stat: Stat) -> int:
         self._own_sessions = {stat.ephemeral_owner}
+        self._session_id = stat.ephemeral_owner
         self.broker_epoch = stat.czxid
+        self.why_not = None
         logger.info("broker %d is registered, epoch %d", self._node_id, self.broker_epoch)
+        await self._look(stat.ephemeral_owner)
         return self.broker_epoch
 
+    async def _look(self, session_id: int) -> None:
+        """Leave a watch on the node, which was made in this session. If it is gone, somebody has deleted it."""
+        path = paths.broker(self._node_id)
+
+        def fired(event: WatchEvent) -> None:
+            if self._watch is fired:
+                self._looking = asyncio.get_running_loop().create_task(self._look_again(session_id))
+
+        self._watch = fired
+        stat = await self._coordination.exists(path, fired)
+        is_gone = stat is None or stat.ephemeral_owner != session_id
+        if is_gone and session_id == self._coordination.session_id and self._watch is fired:
+            self._watch = None
+            logger.error(
+                "%s was deleted while this broker runs: others take it for dead, and lead what it led. It serves "
+                "nothing of that any more, and registers again",
+                path,
+            )
+            self._on_deleted()
+
+    async def _look_again(self, session_id: int) -> None:
+        try:
+            await self._look(session_id)
+        except CoordinationError as error:  # a lost session registers again
+            logger.debug("the registration of broker %d could not be read: %s", self._node_id, error)
+
     async def register_again(self) -> int:
-        """Register in a new session. As long as that fails, try again: nobody else would."""
+        """Register in a new session, or after the node was deleted. As long as that fails, try again.
+
+        Nobody else would.
+        """
         backoff_ms = RETRY_BACKOFF_MS
+        said_ms = -math.inf
         while True:
             try:
+                if self._check_tree is not None:
+                    await self._check_tree()
                 return await self.register()
+            except OtherTreeError as error:
+                self.why_not = str(error)
+                now_ms = self._env.clock.monotonic_ms()
+                if now_ms >= said_ms + SAID_AGAIN_MS:
+                    said_ms = now_ms
+                    logger.error("broker %d does not register, and serves nothing: %s", self._node_id, error)
             except (BrokerIdInUseError, CoordinationError) as error:
+                self.why_not = str(error)
                 logger.error("broker %d cannot register again, trying again: %s", self._node_id, error)
             await self._env.clock.sleep(backoff_ms)
             backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MAX_MS)

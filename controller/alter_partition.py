@@ -5,7 +5,7 @@ in the tree. A leader whose answer was lost asks again, and gets the present sta
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import RECOVERED, RECOVERING, LeaderAndIsr
@@ -65,10 +65,17 @@ def judge(
 class Alterations:
     """The ISR changes of one term of the controller."""
 
-    def __init__(self, state: ControllerState, tree: ControllerTree, batch: RequestBatch) -> None:
+    def __init__(
+        self,
+        state: ControllerState,
+        tree: ControllerTree,
+        batch: RequestBatch,
+        on_altered: Callable[[Sequence[TopicPartition]], None],
+    ) -> None:
         self._state = state
         self._tree = tree
         self._batch = batch
+        self._on_altered = on_altered
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Write what is allowed, as few changes of the tree as possible, and tell all brokers."""
@@ -86,7 +93,10 @@ class Alterations:
         verdicts: dict[TopicPartition, ErrorCode] = {}
 
         def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
-            eligible = {broker_id: state.brokers[broker_id].epoch for broker_id in state.online_replicas(partition)}
+            # Nobody waits for a replica that cannot write, unless the leader cannot, either.
+            leader_can_write = state.can_write(known.leader, partition)
+            replicas = state.able_replicas(partition) if leader_can_write else state.online_replicas(partition)
+            eligible = {broker_id: state.brokers[broker_id].epoch for broker_id in replicas}
             verdict = judge(proposals[partition], known, state.replicas(partition), eligible)
             if isinstance(verdict, ErrorCode):
                 verdicts[partition] = verdict
@@ -100,6 +110,7 @@ class Alterations:
         if changed:
             self._batch.add_update_metadata(state.brokers, changed)
             await self._batch.send()
+            self._on_altered(changed)
         return AlterPartitionResponse(
             topics=[
                 AlterPartitionResponse.TopicData(

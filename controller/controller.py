@@ -9,9 +9,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from barnabas.cluster.features import Update
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannel
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
@@ -44,6 +46,7 @@ from barnabas.protocol.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.upkeep import Follower, Task
@@ -73,6 +76,7 @@ class Controller:
         coordination: Coordination,
         channel: BrokerChannel,
         has_features: Callable[[], bool] = lambda: False,
+        heard_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self.term: Term | None = None
         self.controller_epoch = 0
@@ -83,8 +87,10 @@ class Controller:
         self._coordination = coordination
         self._channel = channel
         self._has_features = has_features  # whether the tree has them, as far as is known here
+        self._heard_epoch = heard_epoch  # the largest of a controller that has told this broker something
         self._events: deque[tuple[Handler, Term | None]] = deque()  # None: an event of any term
         self._wakeup = asyncio.Event()
+        self._must_register = False  # before it may elect
         self._is_handling = False
         self._following: Follower | None = None
         self._balancing: Task[Term] | None = None
@@ -106,7 +112,7 @@ class Controller:
         """
         if self._following is not None:
             return
-        self._coordination.on_session_expired(self._session_expired)
+        self._coordination.on_session_expired(self.begin_again)
         self._config.on_change.append(self._settings_changed)
         upkeep = self._env.upkeep
         self._following = upkeep.follow(
@@ -150,7 +156,7 @@ class Controller:
         """Start again after an event that did not end: `_elect` reads the state from the tree."""
         self._is_handling = False
         self._resign()
-        self._events.appendleft((self._elect, None))
+        self._events.appendleft((self._begin_session if self._must_register else self._elect, None))
         self._wakeup.set()
 
     async def idle(self) -> None:
@@ -197,7 +203,7 @@ class Controller:
                 handler = self._elect
             self._events.appendleft((handler, None))
         except SessionExpiredError:
-            logger.info("the session with the coordination tree has expired")  # `_session_expired` does the rest
+            logger.info("the session with the coordination tree has expired")  # `begin_again` does the rest
         except Exception as error:
             what = (
                 "a controller event failed" if isinstance(error, CoordinationError) else "a bug in a controller event"
@@ -317,10 +323,25 @@ class Controller:
                 data, stat = await self._coordination.get(paths.CONTROLLER_EPOCH)
                 return payloads.decode_controller_epoch(data), stat.version
             except NoNodeError:
+                epoch = await self._last_epoch()
+                if epoch:
+                    logger.error("%s was deleted: epochs go on from %d", paths.CONTROLLER_EPOCH, epoch)
                 try:
-                    await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(0))
+                    await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(epoch))
                 except NodeExistsError:
                     continue
+
+    async def _last_epoch(self) -> int:
+        """The largest epoch of any controller, by what it has told and written. 0: there was none."""
+        epochs = [self.controller_epoch, self._heard_epoch()]
+        with suppress(NoNodeError):
+            for topic in await self._coordination.children(paths.TOPICS):
+                with suppress(NoNodeError):
+                    indexes = await self._coordination.children(paths.partitions(topic))
+                    nodes = [paths.partition_state(topic, int(index)) for index in indexes if index.isdecimal()]
+                    states = map(LeaderAndIsr.of_node, await self._coordination.get_many(nodes))
+                    epochs += [state.controller_epoch for state in states if state is not None]
+        return max(epochs)
 
     def _watch_controller(self) -> Watch:
         """A watch on `/controller`. Only the last one counts, because it sees every change."""
@@ -372,9 +393,9 @@ class Controller:
             await self._give_up()
         else:
             logger.info(
-                "took over %d partitions and %d brokers in %.0f ms",
-                len(term.state.states),
-                len(term.state.brokers),
+                "took over %s and %s in %.0f ms",
+                counted(len(term.state.states), "partition"),
+                counted(len(term.state.brokers), "broker"),
                 self._env.clock.monotonic_ms() - began_ms,
             )
             self._balance_timer = self._env.clock.call_later(
@@ -405,8 +426,9 @@ class Controller:
         for refuse in list(self._unanswered):
             refuse(ErrorCode.NOT_CONTROLLER)
 
-    def _session_expired(self) -> None:
-        """Drop the queued events of the term, because its session is over; then register again, and elect."""
+    def begin_again(self) -> None:
+        """The session or the registration is over: drop the events of the term, register again, and elect."""
+        self._must_register = True
         self._events = deque((handler, term) for handler, term in self._events if term is None)
         self._enqueue(self._begin_session)
 
@@ -414,4 +436,5 @@ class Controller:
         self._resign()
         if self.register_again is not None:
             await self.register_again()
+        self._must_register = False
         await self._elect()

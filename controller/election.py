@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
+from barnabas.cluster.leader_and_isr import NO_LEADER, NO_LOG_END, LeaderAndIsr
 
 Partition = TypeVar("Partition")
 
@@ -20,7 +20,7 @@ def elect_offline(
     """A leader for a partition that has none: first live in-sync replica in assignment order.
 
     `unclean`: when no in-sync replica lives, the first live one, alone in the ISR (committed records may be lost).
-    Those that were in sync last have lost the least.
+    Those that were in sync last have lost the least; if log ends are to decide, those with the most.
     """
     for replica in replicas:
         if replica in live and replica in state.isr:
@@ -28,10 +28,25 @@ def elect_offline(
                 replica, [member for member in state.isr if member in live], recovering=state.recovering
             )
     if unclean:
-        for replica in sorted(replicas, key=lambda replica: replica not in state.eligible):
+        ends = state.log_ends
+        for replica in sorted(
+            replicas, key=lambda replica: (ends.get(replica, NO_LOG_END), replica in state.eligible), reverse=True
+        ):
             if replica in live:
                 return state.changed(replica, [replica], recovering=True)
     return None
+
+
+def elect_able(state: LeaderAndIsr, candidates: Sequence[int], able: Collection[int]) -> LeaderAndIsr | None:
+    """Where one that is in sync can write, those that cannot do not lead, and leave the ISR: nobody waits for them.
+
+    `able` has the live replicas that can write. None: all can, or nobody, and then nothing is gained.
+    """
+    isr = [member for member in state.isr if member in able]
+    if not isr or len(isr) == len(state.isr):
+        return None
+    leader = state.leader if state.leader in isr else next(each for each in candidates if each in isr)
+    return state.changed(leader, isr, recovering=state.recovering)
 
 
 def elect_preferred(replicas: Sequence[int], state: LeaderAndIsr, live: Collection[int]) -> LeaderAndIsr | None:
@@ -59,6 +74,8 @@ def without_replicas(state: LeaderAndIsr, gone: Collection[int]) -> LeaderAndIsr
     The ISR never becomes empty, because each of its members has everything that was acknowledged, and no other replica
     has. If all are gone, the leader stays in it (or, if it had left, the first member): it has the most records.
     """
+    if not state.isr:  # log ends will decide
+        return None
     leader = NO_LEADER if state.leader in gone else state.leader
     isr = [member for member in state.isr if member not in gone]
     if not isr:

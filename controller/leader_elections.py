@@ -90,10 +90,11 @@ class LeaderElections:
         state = self._state
 
         def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
-            replicas, online = state.replicas(partition), state.online_replicas(partition)
             if election_type is ElectionType.PREFERRED:
-                return election.elect_preferred(replicas, known, online)
-            return election.elect_offline(replicas, known, online, unclean=True)
+                return election.elect_preferred(state.replicas(partition), known, state.able_replicas(partition))
+            return election.elect_offline(
+                state.candidates(partition), known, state.online_replicas(partition), unclean=True
+            )
 
         return await self._machines.elect(partitions, decide)
 

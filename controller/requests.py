@@ -4,8 +4,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from barnabas.cluster.leader_and_isr import (
+    CANNOT_WRITE,
     EPOCH_DURING_DELETE,
-    HAND_OVER,
     LEADER_DURING_DELETE,
     NO_LEADER,
     RECOVERED,
@@ -59,7 +59,8 @@ class RequestBatch:
         node_id: int,
         controller_epoch: int,
         on_log_failures: Callable[[Answered, list[Replica]], None],
-        on_hand_overs: Callable[[Answered, list[Replica]], None],
+        on_logs: Callable[[Answered, list[Replica]], None],
+        on_hindrances: Callable[[Answered, list[Replica], list[Replica]], None],
         on_deletions: Callable[[Answered, list[Replica], list[Replica]], None],
     ) -> None:
         self._state = state
@@ -69,7 +70,8 @@ class RequestBatch:
         self._channel = channel
         self._node_id = node_id
         self._on_log_failures = on_log_failures
-        self._on_hand_overs = on_hand_overs  # called with the replicas that lead and should not
+        self._on_logs = on_logs  # called with the replicas that were offline, and have a log now
+        self._on_hindrances = on_hindrances  # called with the replicas that cannot be written, and those that can
         self._on_deletions = on_deletions  # called with the replicas deleted, and those not deleted
         self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether it is new
         self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
@@ -178,18 +180,29 @@ class RequestBatch:
     ) -> None:
         if not isinstance(response, LeaderAndIsrResponse):
             return
-        for error, tell in (
-            (ErrorCode.KAFKA_STORAGE_ERROR, self._on_log_failures),
-            (HAND_OVER, self._on_hand_overs),
-        ):
-            replicas = [
-                (names[topic.topic_id], partition.partition_index, answered.broker_id)
-                for topic in response.topics
-                for partition in topic.partition_errors
-                if partition.error_code == error
-            ]
-            if replicas:
-                tell(answered, replicas)
+        broker_id = answered.broker_id
+        known_failed = self._state.failed_logs.get(broker_id, ())
+        known_hindered = self._state.hindered_logs.get(broker_id, ())
+        failed: list[Replica] = []
+        has_log: list[Replica] = []
+        hindered: list[Replica] = []
+        can_write: list[Replica] = []
+        for topic in response.topics:
+            for partition in topic.partition_errors:
+                name, index, error = names[topic.topic_id], partition.partition_index, partition.error_code
+                replica = (name, index, broker_id)
+                if error == ErrorCode.KAFKA_STORAGE_ERROR:
+                    failed.append(replica)
+                elif error in (ErrorCode.NONE, CANNOT_WRITE) and (name, index) in known_failed:
+                    has_log.append(replica)
+                if (error == CANNOT_WRITE) != ((name, index) in known_hindered):
+                    (hindered if error == CANNOT_WRITE else can_write).append(replica)
+        if failed:
+            self._on_log_failures(answered, failed)
+        if has_log:
+            self._on_logs(answered, has_log)
+        if hindered or can_write:
+            self._on_hindrances(answered, hindered, can_write)
 
     async def _send_update_metadata(
         self, update_metadata: dict[int, dict[TopicPartition, None]], full: Container[int]

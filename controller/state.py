@@ -69,7 +69,8 @@ class ControllerState:
         self.unreadable: set[TopicPartition] = set()  # those whose state node is there, and cannot be read
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
-        self.failed_logs: dict[int, set[TopicPartition]] = {}  # broker -> its failed partitions, until it starts again
+        self.failed_logs: dict[int, set[TopicPartition]] = {}  # broker -> its failed partitions, until it has a log
+        self.hindered_logs: dict[int, set[TopicPartition]] = {}  # broker -> partitions that its disk refuses to write
         self.topics_to_delete: dict[str, None] = {}
         self.topics_ineligible: set[str] = set()  # not to be deleted until a broker starts or a replica answers
 
@@ -105,9 +106,21 @@ class ControllerState:
     def _is_usable(self, broker_id: int, partition: TopicPartition) -> bool:
         return broker_id in self.brokers and partition not in self.failed_logs.get(broker_id, ())
 
+    def can_write(self, broker_id: int, partition: TopicPartition) -> bool:
+        """Whether a broker has not said that its disk refuses writes to the partition."""
+        return partition not in self.hindered_logs.get(broker_id, ())
+
+    def candidates(self, partition: TopicPartition) -> list[int]:
+        """All replicas in the order in which they are elected: as assigned, but those that cannot write come last."""
+        return sorted(self.replicas(partition), key=lambda broker: not self.can_write(broker, partition))
+
     def online_replicas(self, partition: TopicPartition) -> list[int]:
         """Replicas that can serve, in assignment order."""
         return [broker for broker in self.replicas(partition) if self.is_online(broker, partition)]
+
+    def able_replicas(self, partition: TopicPartition) -> list[int]:
+        """Those of them whose disks do not refuse writes."""
+        return [broker for broker in self.online_replicas(partition) if self.can_write(broker, partition)]
 
     def offline_replicas(self, partition: TopicPartition) -> list[int]:
         """Replicas that cannot."""
@@ -190,6 +203,7 @@ class ControllerState:
         del self.brokers[broker_id]
         self.shutting_down.discard(broker_id)
         self.failed_logs.pop(broker_id, None)
+        self.hindered_logs.pop(broker_id, None)
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""
@@ -199,8 +213,8 @@ class ControllerState:
             self.partition_states.pop(partition, None)
             for replica in self.replicas_of([partition]):
                 self.replica_states.pop(replica, None)
-            for failed in self.failed_logs.values():
-                failed.discard(partition)
+            for logs in (*self.failed_logs.values(), *self.hindered_logs.values()):
+                logs.discard(partition)
         self.assignments.pop(topic, None)
         self.topic_ids.pop(topic, None)
         self.topics_to_delete.pop(topic, None)

@@ -17,6 +17,7 @@ from barnabas.controller.state import (
     TopicPartition,
 )
 from barnabas.controller.tree import ControllerTree
+from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import Turns
 
 logger = logging.getLogger("barnabas.controller")
@@ -69,7 +70,7 @@ class StateMachines:
         for topic, first_states in by_topic.items():
             has_states = any((topic, index) in state.states for index in state.assignments[topic])
             await self._tree.create_states(topic, first_states, topic_is_new=not has_states)
-            logger.info("topic %s: %d partitions created", topic, len(first_states))
+            logger.info("topic %s: %s created", topic, counted(len(first_states), "partition"))
             for index in first_states:
                 await pace.rest()
                 partition = (topic, index)
@@ -91,7 +92,7 @@ class StateMachines:
 
         def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
             return election.elect_offline(
-                state.replicas(partition), known, state.online_replicas(partition), unclean=partition[0] in unclean
+                state.candidates(partition), known, state.online_replicas(partition), unclean=partition[0] in unclean
             )
 
         await self._write_elected(partitions, decide)
@@ -128,8 +129,8 @@ class StateMachines:
         if len(elected) > ELECTIONS_SAID_MAX:
             logger.log(
                 logging.WARNING if unclean_count else logging.INFO,
-                "%d partitions in all have a leader in a new epoch, %d of them unclean (each is said at debug)",
-                len(elected),
+                "in all, %s a leader in a new epoch, %d of them unclean (each is said at debug)",
+                counted(len(elected), "partition has", "partitions have"),
                 unclean_count,
             )
 

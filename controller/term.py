@@ -48,6 +48,7 @@ from barnabas.protocol.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 
@@ -91,12 +92,13 @@ class Term:
             node_id,
             epoch,
             self._log_failures_answered,
-            self._hand_overs_answered,
+            self._logs_answered,
+            self._hindrances_answered,
             self._deletions_answered,
         )
         self._machines = StateMachines(self.state, env.turns, self.tree, self._batch, self._unclean_topics)
         self._deletion = TopicDeletion(self.state, self.tree, self._batch, self._machines)
-        self.alterations = Alterations(self.state, self.tree, self._batch)
+        self.alterations = Alterations(self.state, self.tree, self._batch, self._isrs_altered)
         self.elections = LeaderElections(self.state, config, self._machines, self._batch)
         self._watches: dict[str, Watch] = {}  # the last one left on each path
         self._changed_topics: dict[str, None] = {}  # topics whose nodes have changed
@@ -281,7 +283,11 @@ class Term:
         self._batch.add_update_metadata(broker_ids, ())
         await self._batch.send()
         self._batch.add_full_metadata(broker_ids)
-        replicas = [r for r in state.replicas_on(broker_ids) if state.is_online(r[2], r[:2])]
+        await self._replicas_came([r for r in state.replicas_on(broker_ids) if state.is_online(r[2], r[:2])])
+
+    async def _replicas_came(self, replicas: Sequence[Replica]) -> None:
+        """Replicas can be used: elect where they are missing, tell them what they are, delete what is to be deleted."""
+        state = self.state
         await self._machines.bring_online(state.in_states(PartitionState.NEW, PartitionState.OFFLINE))
         existing = [r for r in replicas if r[:2] in state.states and not state.is_being_deleted(r[0])]
         await self._machines.move_replicas(dict.fromkeys([*existing, *state.just_created()]), ReplicaState.ONLINE)
@@ -351,7 +357,7 @@ class Term:
             if known.leader != broker_id:
                 return None
             live = state.online_replicas(partition)
-            return election.elect_controlled_shutdown(state.replicas(partition), known, live, state.shutting_down)
+            return election.elect_controlled_shutdown(state.candidates(partition), known, live, state.shutting_down)
 
         await self._machines.elect(led, decide)
         remaining = [partition for partition in hosted if is_led(partition)]
@@ -536,18 +542,25 @@ class Term:
         await self.tree.delete_all(notices)
 
     async def _log_dir_failed(self) -> None:
-        """A broker lost logs. LeaderAndIsr for all its partitions asks it which ones."""
+        """A broker lost logs, or has logs that it could not make before. LeaderAndIsr for all its partitions asks it
+        which ones. What it could not delete, perhaps it can now.
+        """
         names = await self._children(paths.LOG_DIR_EVENTS, self._log_dir_failed)
         if not names:
             return
         notices = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
         nodes = await self._coordination.get_many(notices)
         broker_ids = {payloads.decode_log_dir_event(node[0]) for node in nodes if node is not None}
+        deleting = set()
         for topic, index, broker_id in self.state.replicas_on(broker_ids):
-            if not self.state.is_being_deleted(topic):
+            if self.state.is_being_deleted(topic):
+                self.state.failed_logs.get(broker_id, set()).discard((topic, index))
+                deleting.add(topic)
+            else:
                 self._batch.add_leader_and_isr([broker_id], (topic, index))
         await self._batch.send()
         await self.tree.delete_all(notices)
+        await self._deletion.retry(deleting & self.state.topics_ineligible)
 
     async def _preferred_election_wanted(self) -> None:
         """An old tool wants preferred leaders: `/admin/preferred_replica_election` names partitions."""
@@ -580,32 +593,56 @@ class Term:
                     failed.add(replica[:2])
                     fresh.append(replica)
             if fresh:
-                logger.warning("%d replicas are offline, their logs failed: %s", len(fresh), fresh[:REPLICAS_NAMED_MAX])
+                logger.warning(
+                    "%s offline, because the log failed: %s",
+                    counted(len(fresh), "replica is", "replicas are"),
+                    fresh[:REPLICAS_NAMED_MAX],
+                )
                 await self._replicas_failed(fresh)
 
         self._enqueue(handle)
 
-    def _hand_overs_answered(self, answered: Answered, replicas: list[Replica]) -> None:
-        """Leaders cannot write: others that are in sync lead in their place, and they leave the ISRs."""
+    def _logs_answered(self, answered: Answered, replicas: list[Replica]) -> None:
+        """These have a log now. They could not make one before, because there was no room, say."""
 
         async def handle() -> None:
-            state, broker_id = self.state, answered.broker_id
-            led = [
-                replica[:2]
-                for replica in replicas
-                if self._is_present(answered, replica) and not state.is_being_deleted(replica[0])
-            ]
-
-            def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
-                if known.leader != broker_id:
-                    return None
-                live = state.online_replicas(partition)
-                return election.elect_controlled_shutdown(state.replicas(partition), known, live, {broker_id})
-
-            logger.warning("broker %d cannot write to %d partitions that it leads", broker_id, len(led))
-            await self._machines.elect(led, decide)
+            failed = self.state.failed_logs.get(answered.broker_id, set())
+            back = [replica for replica in replicas if self._is_present(answered, replica) and replica[:2] in failed]
+            if back:
+                failed.difference_update(replica[:2] for replica in back)
+                logger.info("not offline any more: %s: %s", counted(len(back), "replica"), back[:REPLICAS_NAMED_MAX])
+                await self._replicas_came(back)
 
         self._enqueue(handle)
+
+    def _hindrances_answered(self, answered: Answered, hindered: list[Replica], can_write: list[Replica]) -> None:
+        """The disk of a broker refuses writes, or does not any more. This is kept at once: the last answer counts."""
+        known = self.state.hindered_logs.setdefault(answered.broker_id, set())
+        begun = [replica[:2] for replica in hindered if self._is_present(answered, replica)]
+        over = [replica[:2] for replica in can_write if self._is_present(answered, replica)]
+        known.update(begun)
+        known.difference_update(over)
+        if begun:
+            count = counted(len(begun), "partition")
+            logger.warning("broker %d cannot write to %s: others lead where they can", answered.broker_id, count)
+        if over:
+            logger.info("broker %d can write to %s again", answered.broker_id, counted(len(over), "partition"))
+        self._enqueue(lambda: self._elect_able([*begun, *over]))
+
+    def _isrs_altered(self, partitions: Sequence[TopicPartition]) -> None:
+        """Perhaps one that can write has come into the ISR of a leader that cannot."""
+        led = [each for each in partitions if not self.state.can_write(self.state.states[each].leader, each)]
+        if led:
+            self._enqueue(lambda: self._elect_able(led))
+
+    async def _elect_able(self, partitions: Sequence[TopicPartition]) -> None:
+        state = self.state
+
+        def decide(partition: TopicPartition, known: LeaderAndIsr) -> LeaderAndIsr | None:
+            return election.elect_able(known, state.candidates(partition), state.able_replicas(partition))
+
+        present = [each for each in partitions if each in state.states and not state.is_being_deleted(each[0])]
+        await self._machines.elect(present, decide)
 
     def _deletions_answered(self, answered: Answered, done: list[Replica], failed: list[Replica]) -> None:
         async def handle() -> None:

@@ -34,6 +34,7 @@ from barnabas.coordination.port import (
     Set,
 )
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.controller")
@@ -335,7 +336,7 @@ class TopicAdmin:
                 await self._coordination.set(paths.topic(name), grown.encode(), stat.version)
             except (BadVersionError, NoNodeError):
                 continue
-            logger.info("topic %s: grows from %d to %d partitions", name, len(node.partitions), count)
+            logger.info("topic %s: grows from %d to %s", name, len(node.partitions), counted(count, "partition"))
             return DONE
 
     def _place_added(

@@ -13,9 +13,7 @@ after the other, because each of them waits for the disk. If another process is 
 the change is tried again a little later, and the loop goes on meanwhile. An operation that is asked for after others
 sees what they have done.
 
-A process that is stopped inside a change keeps all others from changing the tree, until it goes on or is dead. The
-others say who it is. When its session is over, they end the process (SIGKILL; only where the system tells who holds the
-lock, and only if it is a process of a session that is over): else nobody could ever end that session.
+A process that is stopped inside a change keeps all others from changing the tree (`change_holder.py`).
 """
 
 import asyncio
@@ -26,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.coordination import tree_copy
+from barnabas.coordination.change_holder import HELD_MS, ChangeHolder
 from barnabas.coordination.operations import do_all, make_above, parent_of
 from barnabas.coordination.port import (
     ANY_VERSION,
@@ -41,10 +40,10 @@ from barnabas.coordination.port import (
     WatchEvent,
 )
 from barnabas.coordination.session_files import NEVER, SessionFiles
-from barnabas.coordination.tree_file import WRITE_LOCK_BYTE, BusyError, Node, TreeFile
+from barnabas.coordination.tree_file import Node, TreeFile
+from barnabas.coordination.tree_opening import BusyError
 from barnabas.coordination.tree_place import TreePlace
 from barnabas.coordination.watches import Watches
-from barnabas.runtime import lock_holders
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.upkeep import Task
 
@@ -60,10 +59,12 @@ LIVENESS_MS = 50.0  # how soon the death of another process is noticed
 UNREADABLE_SAID_MS = 10_000.0  # how often it is said that the tree cannot be used
 ASLEEP_MS = 1_000.0  # after so long without a poll this process was stopped itself, and the others perhaps, too
 BUSY_MS = 5_000.0  # how long an operation waits for other processes
+BUSY_AT_START_MS = 20_000.0  # the same at a start, when a slow disk may sync the tree of several that start
 BUSY_AT_CLOSE_MS = 1_000.0
+STOPPING_MS = 2_000.0  # how long a start waits for processes that stop to let go of the tree
 BUSY_RETRY_MS = (1.0, 16.0)  # the first wait, which doubles, and the longest
-HELD_MS = 200.0  # from then on it is asked who is in the way
 NODES_AT_ONCE = 256  # read in one go, some milliseconds
+LOG_BROUGHT_IN_MS = 1_000.0  # after the last change of this process
 THREAD = "coordination"
 
 
@@ -112,8 +113,15 @@ class EmbeddedCoordination:
         self._compared_zxid = 0  # changes up to here have been compared with the watches
         self._others: list[int] = []  # sessions of other processes
         self._watches = Watches(env.clock.call_soon)
-        self._holder_said = 0  # process of which was said that it is in the way
+        self._holder = ChangeHolder(path, self._files)
+        self._log_due_ms = math.inf  # when what is in the -wal is brought into the file
+        self._bringing: asyncio.Task[None] | None = None
         self._on_expired: list[Callable[[], None]] = []
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the files of the tree."""
+        return self._place.trouble
 
     # Session
 
@@ -122,9 +130,12 @@ class EmbeddedCoordination:
         if self._reader is not None or self._seen is not None:
             return
         if self._shared:
-            self._place.check_that_nobody_uses_another()
+            await self._unless_busy(self._check_place, STOPPING_MS)
         while self._seen is None:
-            self._seen = await self._unless_busy(self._copy)
+            self._seen = await self._unless_busy(self._copy, BUSY_AT_START_MS)
+
+    async def _check_place(self) -> None:
+        self._place.check_that_nobody_uses_another()
 
     async def _copy(self) -> TreeFile | None:
         return tree_copy.copy_as_it_is(self._env, self._path, self._files)
@@ -137,11 +148,11 @@ class EmbeddedCoordination:
         new = self._shared and not self._env.disk.exists(self._path)
         if new:
             self._make_folder()
-        self._reader = await self._unless_busy(self._open)
+        self._reader = await self._unless_busy(self._open, BUSY_AT_START_MS)
         try:
             if self._shared:
                 self._place.note_opened()
-            self._writer = await self._unless_busy(self._open) if self._shared else self._reader
+            self._writer = await self._unless_busy(self._open, BUSY_AT_START_MS) if self._shared else self._reader
             await self._begin_session()
         except BaseException:
             await self._close_files()
@@ -155,7 +166,13 @@ class EmbeddedCoordination:
             )
 
     async def _open(self) -> TreeFile:
-        return TreeFile(self._path, self._env.clock.now_ms)
+        file = TreeFile(self._path, self._env.clock.now_ms)
+        try:
+            file.zxid()  # with the first read SQLite opens, or makes, what it has beside the file
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def _make_folder(self) -> None:
         """Make the folder of the tree, as durable as the file in it will be."""
@@ -177,14 +194,15 @@ class EmbeddedCoordination:
         if self._polling is not None:
             self._polling.stop()
             self._polling = None
-        if self._repair is not None:
-            self._repair.cancel()
+        for beside in (self._repair, self._bringing):
+            if beside is not None:
+                beside.cancel()
         self._has_session = False
         self._forget_session()
 
         def end(file: TreeFile) -> None:
             if file.has_session(self.session_id):
-                file.end_session(self.session_id)
+                file.end_sessions([self.session_id])
 
         try:
             async with self._turn:
@@ -200,6 +218,7 @@ class EmbeddedCoordination:
             await self._aside(writer.close)  # after the change that is perhaps being made, whose caller was cancelled
         if reader is not None:
             reader.close()
+        self._place.close()
         self._release_lock()
 
     async def confirm(self) -> None:
@@ -238,6 +257,9 @@ class EmbeddedCoordination:
         """Have `callback` called after this session was ended by another process and a new one begun."""
         self._on_expired.append(callback)
 
+    def on_session_silent(self, callback: Callable[[], None]) -> None:
+        """The file of this machine always answers."""
+
     async def _begin_session(self) -> None:
         """Begin a session. End the one that it replaces, and those of dead processes, in the same change."""
         sent_ms = 0.0
@@ -246,20 +268,22 @@ class EmbeddedCoordination:
 
         def begin(file: TreeFile) -> int:
             nonlocal sent_ms
+            if self._shared:
+                tree_copy.check_sessions(file, self._files, self._path, self._locked_id)
+                self._check_age(file)
             session_id = file.take_session_id()
             sent_ms = self._env.clock.monotonic_ms()
             if self._shared:  # locked before others can see the session, so that none takes it for dead
                 self._release_lock()  # of a try before that found the file busy
                 self._locked_id = session_id
-                self._lock = self._files.begin(session_id, self._until_ms(sent_ms), self._place.inode)
+                self._lock = self._files.begin(session_id, self._until_ms(sent_ms), self._place.files)
             others = file.session_ids()
             dead[:] = [other for other in others if other == replaced or not self._shared or self._is_dead(other)]
-            for other in dead:
-                file.end_session(other)
+            file.end_sessions(dead)
             file.add_session(session_id)
             return session_id
 
-        change = await self._unless_busy(lambda: self._attempt(begin, None))
+        change = await self._unless_busy(lambda: self._attempt(begin, None), BUSY_AT_START_MS)
         self.session_id = change.result
         self.last_confirmed_ms = sent_ms
         self._has_session = True
@@ -270,6 +294,19 @@ class EmbeddedCoordination:
         self._compared_zxid = change.after
         self._data_version = reader.data_version()
         self._others = self._other_sessions(reader)
+
+    def _check_age(self, file: TreeFile) -> None:
+        """Note in the tree if it is older than it was when it was last used."""
+        zxid, newest = file.zxid(), self._place.newest_zxid()
+        if zxid < newest:
+            logger.error(
+                "%s is older than it was: it ends with change %d, and there were %d. Its -wal was lost, or it is an "
+                "older copy. What was changed since then (topics, settings, who leads) is not in it.",
+                self._path,
+                zxid,
+                newest,
+            )
+            file.mark_restored(0, newest)
 
     def _is_dead(self, session_id: int) -> bool:
         return self._files.lives_until_ms(session_id) == NEVER
@@ -455,6 +492,7 @@ class EmbeddedCoordination:
                     raise _OlderTreeError
                 result = change(writer)
                 after = writer.zxid()
+            self._place.note_zxid(after)
             events, writer.changes = writer.changes, []
             return _Change(result, events, before, after)
 
@@ -489,6 +527,7 @@ class EmbeddedCoordination:
 
     def _tell(self, made: _Change) -> None:
         """Fire the watches that wait for a change of this session, and for changes by others before it."""
+        self._log_due_ms = self._env.clock.monotonic_ms() + LOG_BROUGHT_IN_MS
         if made.before == self._compared_zxid:
             self._compared_zxid = made.after
         elif self._reader is not None:
@@ -522,42 +561,9 @@ class EmbeddedCoordination:
                 if now_ms - began_ms >= within_ms:
                     raise
                 if now_ms - began_ms >= HELD_MS:
-                    self._look_who_is_in_the_way(now_ms)
+                    self._holder.look(self._others if now_ms >= self._judges_from_ms else (), now_ms)
             await clock.sleep(wait_ms)
             wait_ms = min(2 * wait_ms, longest_ms)
-
-    def _look_who_is_in_the_way(self, now_ms: float) -> None:
-        """Say which process is inside a change for long. If its session is over, end it: it cannot go on as it was."""
-        process = self._changing_process()
-        if process is None:
-            return
-        if process != self._holder_said:
-            self._holder_said = process
-            logger.warning(
-                "process %d has been inside a change of %s for more than %d ms: changes wait for it",
-                process,
-                self._path,
-                HELD_MS,
-            )
-        if now_ms < self._judges_from_ms:
-            return
-        for session_id in self._others:
-            if process in self._files.processes(session_id) and self._files.lives_until_ms(session_id) <= now_ms:
-                logger.error(
-                    "process %d was stopped inside a change of %s, and its coordination session %d is over: "
-                    "it is ended (SIGKILL), because all others wait for it",
-                    process,
-                    self._path,
-                    session_id,
-                )
-                lock_holders.end_process(process)
-
-    def _changing_process(self) -> int | None:
-        """The other process that keeps this one from changing the tree, where the system tells."""
-        for holder in lock_holders.holders(f"{self._path}-shm"):
-            if holder.is_exclusive and holder.first <= WRITE_LOCK_BYTE <= (holder.last or WRITE_LOCK_BYTE):
-                return holder.process
-        return None
 
     def _poll_interval_ms(self) -> float:
         return POLL_MS if self._others else POLL_ALONE_MS
@@ -571,6 +577,7 @@ class EmbeddedCoordination:
         try:
             if self._has_session:
                 self._look(file, now_ms)
+                self._bring_log_in(now_ms)
             elif self._place.look():
                 self._expire()
         except (CoordinationError, OSError) as error:  # the next poll tries again
@@ -589,6 +596,8 @@ class EmbeddedCoordination:
             if not self._place.look():
                 self._give_up()
                 return
+            if self._place.is_unreadable:
+                self._log_due_ms = now_ms
         if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:
             self._prolong()
         data_version = file.data_version()
@@ -605,6 +614,32 @@ class EmbeddedCoordination:
             self._data_version = data_version
         if is_due and self._others and self._over(now_ms):
             self._repair_by(self._end_others)
+
+    def _bring_log_in(self, now_ms: float) -> None:
+        """When the tree has not been changed for a while, write all of it into its file, beside the polls.
+
+        So a file without its -wal lacks as little as can be. If the -wal was removed, this is not put off.
+        """
+        if now_ms < self._log_due_ms and not (self._place.has_lost_log and self._log_due_ms != math.inf):
+            return
+        if self._bringing is None or self._bringing.done():
+            self._log_due_ms = math.inf
+            self._bringing = asyncio.get_running_loop().create_task(self._brought_in())
+
+    async def _brought_in(self) -> None:
+        async with self._turn:
+            writer = self._writer
+            if writer is None:
+                return
+            try:
+                is_whole = await self._aside(writer.bring_log_in)
+            except CoordinationError as error:
+                is_whole = False
+                self._say_unreadable(error)
+        if not is_whole:
+            self._log_due_ms = self._env.clock.monotonic_ms() + LOG_BROUGHT_IN_MS
+        elif self._reader is not None and self._has_session and not self._place.note_log_brought_in():
+            self._give_up()
 
     def _give_up(self) -> None:
         """Lose the session, and begin no other one: what this process would do in its file nobody would see."""
@@ -642,8 +677,7 @@ class EmbeddedCoordination:
 
         def end(file: TreeFile) -> list[int]:
             ended = [session_id for session_id in over if file.has_session(session_id)]
-            for session_id in ended:
-                file.end_session(session_id)
+            file.end_sessions(ended)
             return ended
 
         for session_id in await self._change(end) if over else ():

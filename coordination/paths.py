@@ -34,6 +34,8 @@ DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
 DELEGATION_TOKEN_CHANGE_PREFIX = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 
 BROKER_EPOCHS = "/barnabas/broker_epochs"  # not Kafka's; see `broker_epoch`
+RESTORED = "/barnabas/restored"  # not Kafka's: there while the tree is a copy that may be older than the logs
+TREE_MARKS = "/barnabas/tree_marks"  # not Kafka's; see `tree_mark`
 
 DEFAULT_ENTITY = "<default>"
 
@@ -60,6 +62,11 @@ def broker(broker_id: int) -> str:
 def broker_epoch(broker_id: int) -> str:
     """Its mzxid is the epoch in which the broker registered last: this node stays when the broker goes."""
     return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def tree_mark(broker_id: int) -> str:
+    """What a broker counts up while it runs, here and on its disks, so that it knows an older copy of the tree."""
+    return f"{TREE_MARKS}/{broker_id}"
 
 
 def topic(name: str) -> str:

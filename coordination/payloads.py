@@ -57,6 +57,25 @@ def decode_cluster_id(data: bytes) -> str:
     return str(_load(data)["id"])
 
 
+# /barnabas/restored
+
+
+class RestoredTree(NamedTuple):
+    """The tree was put back from a copy: what was changed after the copy was made is not in it."""
+
+    copied_ms: int  # when the copy was made; 0: not known
+
+    def encode(self) -> bytes:
+        """Version 1."""
+        return _dump({"version": 1, "copied": str(self.copied_ms)})
+
+    @classmethod
+    @_reads
+    def decode(cls, data: bytes) -> "RestoredTree":
+        """Version 1."""
+        return cls(int(_load(data)["copied"]))
+
+
 # /controller, /controller_epoch
 
 
@@ -220,7 +239,7 @@ def _replicas(value: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
 class PartitionState(NamedTuple):
     """Leader (-1: none) and ISR. The node's version is the partition epoch.
 
-    `eligible` and `last_known` are not in Kafka 3.9's node, whose brokers leave out what they do not know.
+    `eligible`, `last_known` and `log_ends` are not in Kafka 3.9's node, whose brokers leave out what they do not know.
     """
 
     leader: int
@@ -230,6 +249,7 @@ class PartitionState(NamedTuple):
     recovering: bool = False
     eligible: tuple[int, ...] = ()
     last_known: tuple[int, ...] = ()
+    log_ends: Mapping[int, tuple[bool, int, int]] = _NONE  # see `LogEnd` in cluster/leader_and_isr.py
 
     def encode(self) -> bytes:
         """Version 1."""
@@ -243,6 +263,7 @@ class PartitionState(NamedTuple):
                 **({"leader_recovery_state": 1} if self.recovering else {}),
                 **({"eligible_leader_replicas": self.eligible} if self.eligible else {}),
                 **({"last_known_elr": self.last_known} if self.last_known else {}),
+                **({"log_ends": {str(member): end for member, end in self.log_ends.items()}} if self.log_ends else {}),
             }
         )
 
@@ -259,7 +280,47 @@ class PartitionState(NamedTuple):
             value.get("leader_recovery_state", 0) == 1,
             tuple(map(int, value.get("eligible_leader_replicas", ()))),
             tuple(map(int, value.get("last_known_elr", ()))),
+            _log_ends(value["log_ends"]) if "log_ends" in value else _NONE,
         )
+
+
+def _log_ends(value: Mapping[str, Sequence[Any]]) -> dict[int, tuple[bool, int, int]]:
+    return {int(replica): (bool(newer), int(epoch), int(offset)) for replica, (newer, epoch, offset) in value.items()}
+
+
+# /barnabas/tree_marks/<id>
+
+
+class TreeMark(NamedTuple):
+    """A broker's mark. `reports_since`: the tree was found to be older; the zxid of the mark in it. None: it was not.
+
+    While that is set, the broker is reporting where its logs end, and has done so up to the partition `reported_to`.
+    `restored_ms`: when the copy was made for which it has done that last, as the copy says itself (`RestoredTree`).
+    """
+
+    number: int = 0
+    reports_since: int | None = None
+    reported_to: tuple[str, int] = ("", -1)
+    restored_ms: int = -1
+
+    def encode(self) -> bytes:
+        """Version 1."""
+        reports = {"since": self.reports_since, "to": self.reported_to}
+        value: dict[str, Any] = {"version": 1, "mark": self.number, "restored": self.restored_ms}
+        return _dump(value if self.reports_since is None else value | {"reports": reports})
+
+    @classmethod
+    @_reads
+    def decode(cls, data: bytes) -> "TreeMark":
+        """Version 1. A node without data is one that a broker has not written yet."""
+        if not data:
+            return cls()
+        value = _load(data)
+        reports = value.get("reports")
+        if reports is None:
+            return cls(int(value["mark"]), restored_ms=int(value["restored"]))
+        topic, index = reports["to"]
+        return cls(int(value["mark"]), int(reports["since"]), (str(topic), int(index)), int(value["restored"]))
 
 
 # /admin/reassign_partitions, /admin/preferred_replica_election, /isr_change_notification/…

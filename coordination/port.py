@@ -152,6 +152,10 @@ class Coordination(Protocol):
         """Whether the session of a killed process ends at once; else it lasts for its time-out, as ZooKeeper's do."""
 
     @property
+    def trouble(self) -> str:
+        """What is wrong with the tree itself until a person mends it, as far as it is known; empty: nothing."""
+
+    @property
     def last_confirmed_ms(self) -> float:
         """By the monotonic clock: when the newest round trip that was answered in this session was *sent*.
 
@@ -220,3 +224,9 @@ class Coordination(Protocol):
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, from the loop, each time a session was lost and replaced."""
+
+    def on_session_silent(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when a session counts as lost before there is another one. It never comes back.
+
+        Only a tree on other machines can be silent for so long.
+        """

@@ -4,21 +4,35 @@
 is seen at once. Its modification time is the time until which the session lives by the monotonic clock, which is one
 clock for all processes of a machine. The process moves this time on again and again. So the session of a stopped
 process (SIGSTOP) ends when that time has come, although its lock is held. Nothing here is ever synced: after a reboot
-no lock is held, and then the time counts for nothing. In the file stands the inode of the tree that the process has
-open (see `tree_place.py`).
+no lock is held, and then the time counts for nothing. The file says which process it is, and which files the process
+has open as its tree (see `tree_place.py`).
 
 Who ends a session whose process still holds its lock renames the file first (`fence`), and reads the time after that.
 `prolong` needs the old name. So either the one who ends it sees the last time that was set, or the process is told
 that its session is over: it can never believe in a time that nobody else has seen.
 """
 
+import json
 import math
+import os
 from contextlib import suppress
+from typing import NamedTuple
 
 from barnabas.runtime import lock_holders
 from barnabas.runtime.ports import DirectoryLock, Disk
+from barnabas.runtime.processes import ProcessIdentity, identify
 
 NEVER = -math.inf
+OWNER_BYTES_MAX = 1 << 16
+
+Files = list[list[int]]  # device and inode of the tree, its -wal and its -shm; empty for one that is not there
+
+
+class SessionOwner(NamedTuple):
+    """Who has begun a session."""
+
+    files: Files
+    process: ProcessIdentity | None  # None: the system does not tell
 
 
 class SessionFiles:
@@ -28,8 +42,8 @@ class SessionFiles:
         self._disk = disk
         self._tree_path = tree_path
 
-    def begin(self, session_id: int, until_ms: int, tree_inode: int) -> DirectoryLock:
-        """Make and lock the file of a new session of this process. It says which tree the process has open.
+    def begin(self, session_id: int, until_ms: int, files: Files) -> DirectoryLock:
+        """Make and lock the file of a new session of this process, which has these files open as its tree.
 
         The file gets its name when it is locked. Who asks whether a session lives tries to lock its file, and would
         else take this lock away.
@@ -37,7 +51,8 @@ class SessionFiles:
         path = f"{self.path(session_id)}.new"
         file = self._disk.open(path, create=True)
         try:
-            file.write(0, str(tree_inode).encode())
+            file.truncate(0)
+            file.write(0, json.dumps({"files": files, "process": identify(os.getpid())}).encode())
         finally:
             file.close()  # before it is locked: to close any descriptor of a file drops the locks of the process
         lock = self._disk.lock(path)
@@ -87,22 +102,28 @@ class SessionFiles:
         numbers = (each.removeprefix(start) for each in self._disk.list_directory(folder) if each.startswith(start))
         return [int(number) for number in numbers if number.isdigit() and self.lives_until_ms(int(number)) != NEVER]
 
-    def tree_inode(self, session_id: int) -> int | None:
-        """The inode of the tree that its process has open; None: it is not known."""
-        try:
-            file = self._disk.open(self.path(session_id), read_only=True)
-        except FileNotFoundError:
-            return None
-        try:
-            content = file.read(0, 20)
-        finally:
-            file.close()
-        return int(content) if content.isdigit() else None
+    def owner(self, session_id: int) -> SessionOwner | None:
+        """Who has begun a session; None: it is not known."""
+        for path in (self.path(session_id), self._fenced_path(session_id)):
+            try:
+                file = self._disk.open(path, read_only=True)
+            except FileNotFoundError:
+                continue
+            try:
+                said = json.loads(file.read(0, OWNER_BYTES_MAX))
+                return SessionOwner(said["files"], ProcessIdentity(*said["process"]) if said["process"] else None)
+            except (ValueError, LookupError, TypeError):  # of an older version
+                return None
+            finally:
+                file.close()
+        return None
 
-    def processes(self, session_id: int) -> list[int]:
-        """The process that holds the session's file locked, where the system tells."""
+    def processes(self, session_id: int) -> list[ProcessIdentity]:
+        """The process that holds the session's file locked, where the system tells, if it is the one that began it."""
+        owner = self.owner(session_id)
         paths = (self.path(session_id), self._fenced_path(session_id))
-        return [holder.process for path in paths for holder in lock_holders.holders(path)]
+        held = {holder.process for path in paths for holder in lock_holders.holders(path)}
+        return [process for process in held if owner is not None and process == owner.process]
 
     def remove(self, session_id: int) -> list[OSError]:
         """Remove the files of a session that has ended; returns what went wrong. A file that stays does no harm."""

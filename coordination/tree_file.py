@@ -3,7 +3,7 @@
 A session is a number here, which owns nodes. `embedded.py` decides who may change what and when, and who hears of it.
 A read or write that SQLite cannot do raises ConnectionLossError.
 
-SQLite opens its file itself: only this module uses the disk without the Disk port. Calls into SQLite block: a read
+SQLite opens its file itself (`tree_opening.py`), without the Disk port. Calls into SQLite block: a read
 takes some microseconds, a transaction that writes takes one sync besides. No call waits for another process: where
 SQLite would wait, BusyError is raised at once.
 
@@ -16,9 +16,10 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
-from barnabas.coordination.operations import check_version, split
+from barnabas.coordination import paths
+from barnabas.coordination.operations import check_version, make_above, split
+from barnabas.coordination.payloads import RestoredTree
 from barnabas.coordination.port import (
     ANY_VERSION,
     ConnectionLossError,
@@ -31,30 +32,9 @@ from barnabas.coordination.port import (
     Stat,
     WatchEvent,
 )
+from barnabas.coordination.tree_opening import WRITE_AHEAD_BYTES, lost, open_as_it_is, open_tree
 
-HEADER_BYTES = 100
-WRITE_LOCK_BYTE = 120  # of the -shm file: who writes holds it locked (SQLite: "WAL-mode File Format", 2.3.1)
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS node (
-    parent TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
-    czxid INTEGER NOT NULL, mzxid INTEGER NOT NULL,
-    pzxid INTEGER NOT NULL,      -- last change of the list of children
-    ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL, version INTEGER NOT NULL,
-    creations INTEGER NOT NULL,  -- children ever made: the next sequence number
-    num_children INTEGER NOT NULL, owner INTEGER NOT NULL,
-    UNIQUE (parent, name)
-);
-CREATE INDEX IF NOT EXISTS ephemeral ON node (owner) WHERE owner != 0;
-CREATE INDEX IF NOT EXISTS changed ON node (max(mzxid, pzxid));
-CREATE TABLE IF NOT EXISTS session (id INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS counter (zxid INTEGER NOT NULL, session INTEGER NOT NULL);
-"""
-_FORMAT = 1  # PRAGMA user_version
 _COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
-
-
-class BusyError(ConnectionLossError):
-    """Another process has the file to itself just now. Nothing was done, and the same call may work soon."""
 
 
 class Node(NamedTuple):
@@ -79,7 +59,7 @@ class TreeFile:
     It may be used by one thread after the other, and by one at a time.
 
     `as_it_is`: copy the file into memory for reading, and do not change it. `is_in_use`: a process has it open, so that
-    it can be read in SQLite's usual way. `has_log`: there is a -wal file beside it.
+    it can be read in SQLite's usual way. `beside`: which files SQLite left beside it, by the ends of their names.
     """
 
     def __init__(
@@ -89,18 +69,18 @@ class TreeFile:
         *,
         as_it_is: bool = False,
         is_in_use: bool = False,
-        has_log: bool = False,
+        beside: Sequence[str] = (),
     ) -> None:
         self.changes: list[WatchEvent] = []
         self._path = path
         self._now_ms = now_ms
         try:
             if as_it_is:
-                self._connection = _open_as_it_is(path, is_in_use=is_in_use, has_log=has_log)
+                self._connection = open_as_it_is(path, is_in_use=is_in_use, beside=beside)
             else:
-                self._connection = _open(path)
+                self._connection = open_tree(path)
         except sqlite3.Error as error:
-            raise _lost(path, error) from error
+            raise lost(path, error) from error
         except OSError as error:
             raise ConnectionLossError("", f"cannot read {path}: {error}") from error
 
@@ -112,7 +92,7 @@ class TreeFile:
         try:
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
-            raise _lost(self._path, error) from error
+            raise lost(self._path, error) from error
 
     def _row(self, statement: str, *parameters: Any) -> Any:
         rows = self._rows(statement, *parameters)
@@ -121,7 +101,7 @@ class TreeFile:
     def _number(self, statement: str) -> int:
         row = self._row(statement)
         if row is None or not isinstance(row[0], int):
-            raise _lost(self._path, sqlite3.DatabaseError("the counter holds no number"))
+            raise lost(self._path, sqlite3.DatabaseError("the counter holds no number"))
         return row[0]
 
     # Reading
@@ -177,6 +157,15 @@ class TreeFile:
         """Another number than before when another process has written since."""
         return self._number("PRAGMA data_version")
 
+    def serialized(self) -> bytes:
+        """The bytes of a file that holds this tree, of a copy in memory.
+
+        The file needs nothing beside it, and says so: it is not in write-ahead mode until it is opened as a tree.
+        """
+        content = bytearray(self._connection.serialize())
+        content[WRITE_AHEAD_BYTES] = b"\1\1"
+        return bytes(content)
+
     # Sessions
 
     def session_ids(self) -> list[int]:
@@ -195,12 +184,15 @@ class TreeFile:
         """Let a session begin."""
         self._rows("INSERT INTO session VALUES (?)", session_id)
 
-    def end_session(self, session_id: int) -> None:
-        """Let a session end: its ephemeral nodes go, as one change."""
+    def end_sessions(self, session_ids: Sequence[int]) -> None:
+        """Let sessions end: their ephemeral nodes go, as one change."""
+        if not session_ids:
+            return
         zxid = self.take_zxid()
-        for path in self.owned_by(session_id):
-            self.delete(path, ANY_VERSION, zxid)
-        self._rows("DELETE FROM session WHERE id = ?", session_id)
+        for session_id in session_ids:
+            for path in self.owned_by(session_id):
+                self.delete(path, ANY_VERSION, zxid)
+            self._rows("DELETE FROM session WHERE id = ?", session_id)
 
     def has(self, path: str) -> bool:
         """Whether the node exists."""
@@ -234,6 +226,25 @@ class TreeFile:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
+
+    def bring_log_in(self) -> bool:
+        """Write what is in the -wal into the file, as far as nobody reads there. False: something was left over."""
+        row = self._row("PRAGMA wal_checkpoint(PASSIVE)")
+        return row is None or (row[0] == 0 and row[1] == row[2])
+
+    def mark_restored(self, copied_ms: int, newest_zxid: int = 0) -> None:
+        """Note in the tree that it may be older than the logs (`paths.RESTORED`), and begin another history.
+
+        All changes from now on have larger numbers than those that were made after this copy was taken, and than
+        `newest_zxid`. ZooKeeper does the same when it has another leader: the upper half of the number is one higher.
+        """
+        zxid, data = self.take_zxid(), RestoredTree(copied_ms).encode()
+        if self.has(paths.RESTORED):
+            self.set(paths.RESTORED, data, ANY_VERSION, zxid)
+        else:
+            make_above(self, paths.RESTORED, zxid)
+            self.create(Create(paths.RESTORED, data), zxid, 0)
+        self._rows("UPDATE counter SET zxid = ((max(zxid, ?) >> 32) + 1) << 32", newest_zxid)
 
     def take_zxid(self) -> int:
         """Take the number of a new change."""
@@ -293,99 +304,6 @@ class TreeFile:
             *split(parent),
         )
         self.changes += [WatchEvent(EventType.DELETED, path), WatchEvent(EventType.CHILDREN, parent)]
-
-
-def _open(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
-    if _read_format(connection, path) == _FORMAT:
-        return connection
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in _SCHEMA.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
-    if connection.execute("SELECT count(*) FROM counter").fetchone() == (0,):
-        connection.execute("INSERT INTO counter VALUES (0, 0)")
-        connection.execute("INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0, 0, 0)")
-    connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    connection.execute("COMMIT")
-    return connection
-
-
-def _open_as_it_is(path: str, *, is_in_use: bool, has_log: bool) -> sqlite3.Connection:
-    """A copy of the tree in memory. No file is made or changed, and if nobody uses the tree, no lock is taken."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    if is_in_use:
-        _copy(f"file:{quote(path)}?mode=ro", connection)
-    elif not has_log:
-        _copy(f"file:{quote(path)}?mode=ro&immutable=1", connection)
-    else:  # SQLite cannot read its log without making a file beside it, so it reads a copy
-        import shutil  # late: both are only needed at a start after a kill
-        import tempfile
-
-        with tempfile.TemporaryDirectory(prefix="barnabas-") as folder:
-            shutil.copyfile(path, f"{folder}/tree")
-            shutil.copyfile(f"{path}-wal", f"{folder}/tree-wal")
-            _copy(f"file:{quote(folder)}/tree", connection)
-    if _read_format(connection, path) == _FORMAT:
-        _check_all_pages(connection)
-        return connection
-    connection.close()
-    return _open(":memory:")
-
-
-def _check_all_pages(connection: sqlite3.Connection) -> None:
-    """Raise DatabaseError if any page is damaged. So damage is found before the start changes anything."""
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise sqlite3.DatabaseError(verdict.strip().replace("\n", " "))
-
-
-def _copy(source_uri: str, target: sqlite3.Connection) -> None:
-    source = sqlite3.connect(source_uri, uri=True, timeout=0)
-    try:
-        source.backup(target)
-    finally:
-        source.close()
-
-
-def is_header(header: bytes, size: int) -> bool:
-    """Whether these bytes begin an SQLite file of this size (SQLite: "Database File Format", 1.3)."""
-    if len(header) < HEADER_BYTES or not header.startswith(b"SQLite format 3\0"):
-        return False
-    page_bytes = int.from_bytes(header[16:18], "big")
-    page_bytes = 1 << 16 if page_bytes == 1 else page_bytes
-    schema_format = int.from_bytes(header[44:48], "big")
-    return page_bytes >= 512 and size >= page_bytes and max(header[18:20]) <= 2 and schema_format <= 4
-
-
-def _read_format(connection: sqlite3.Connection, path: str) -> int:
-    """The format of the tree, 0 for a file without one. Closes the connection and raises for an unknown format."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _FORMAT):
-        connection.close()
-        raise ConnectionLossError("", f"{path} has format {version}; this program knows {_FORMAT}")
-    return int(version)
-
-
-def _lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
-    # The low byte is the kind of the error. SQLITE_PROTOCOL: it gave up a race with another process.
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL):
-        return BusyError("", f"cannot use {path}: {error}")
-    if isinstance(error, sqlite3.OperationalError):  # the file is locked, or cannot be read, or the disk is full
-        return ConnectionLossError("", f"cannot use {path}: {error}")
-    return damaged(path, str(error))
-
-
-def damaged(path: str, why: str) -> ConnectionLossError:
-    """The error for a damaged tree. It tells the user what to do."""
-    advice = (
-        "Restore it from a backup, or move it and its -wal and -shm away: topics, records and offsets are then "
-        "found in the logs, settings are not"
-    )
-    return ConnectionLossError("", f"{path} is damaged: {why}. {advice}.")
 
 
 def _join(parent: str, name: str) -> str:

@@ -59,6 +59,7 @@ T = TypeVar("T")
 
 CONFIRMATIONS_PER_SESSION = 4  # the session is confirmed so often within its time-out, if nothing else does it
 CLOSE_WITHIN_MS = 2_000.0  # how long `close` waits until the server has ended the session
+SAID_AGAIN_MS = 10_000.0  # how often it is said that there is no session
 OPEN_AGAIN_MS = 1_000.0  # after kazoo has given up by itself
 IN_FLIGHT_MAX = 100  # kazoo is woken through a pipe: more unsent requests would fill it and block the loop
 REQUEST_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
@@ -132,6 +133,7 @@ class ZooKeeperCoordination:
     """One session after the other with ZooKeeper. Implements the Coordination port."""
 
     session_ends_with_process = False
+    trouble = ""  # the broker looks whether it is the right one when it registers again
 
     def __init__(self, env: Env, settings: ZooKeeperSettings) -> None:
         self.session_id = 0
@@ -155,6 +157,7 @@ class ZooKeeperCoordination:
         self._upkeep: Task[ZooKeeperCoordination] | None = None
         self._watchdog: Watchdog | None = None
         self._on_expired: list[Callable[[], None]] = []
+        self._on_silent: list[Callable[[], None]] = []
 
     # Session
 
@@ -268,6 +271,10 @@ class ZooKeeperCoordination:
         """Have `callback` called when a new session has replaced a lost one."""
         self._on_expired.append(callback)
 
+    def on_session_silent(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when nothing was heard from a session for its time-out."""
+        self._on_silent.append(callback)
+
     async def confirm(self) -> None:
         """Ask ZooKeeper's leader for nothing."""
         self._check_started()
@@ -351,9 +358,33 @@ class ZooKeeperCoordination:
         if not self._is_lost:
             self._is_lost = True
             if self._is_started:
-                logger.warning("ZooKeeper session 0x%x %s", self._kazoo_session_id, why)
+                logger.warning(
+                    "ZooKeeper session 0x%x %s: until another one begins, this broker is in no cluster, and serves "
+                    "nothing of what it leads",
+                    self._kazoo_session_id,
+                    why,
+                )
+                for callback in self._on_silent:
+                    callback()
+                self._env.clock.call_later(self.session_timeout_ms, partial(self._forget_past, self._client))
         self._dropped.clear()
         self._lose(SessionExpiredError("", f"the ZooKeeper session {why}"))
+
+    def _forget_past(self, client: Client | None) -> None:
+        """A client refuses servers that know less than it has seen: one that came back empty is never reached.
+
+        So if the session is not back after its time-out once more, another client asks for a new one.
+        """
+        if self._is_lost and self._is_started and client is not None and client is self._client:
+            logger.warning("ZooKeeper at %s does not answer: asking for a new session", self._hosts)
+            self._replace()
+            self._env.clock.call_later(self.session_timeout_ms, self._ask_again)
+
+    def _ask_again(self) -> None:
+        """Say it from time to time, as long as there is no session."""
+        if self._is_lost and self._is_started:
+            logger.warning("ZooKeeper at %s does not answer: there is no session still", self._hosts)
+            self._env.clock.call_later(max(self.session_timeout_ms, SAID_AGAIN_MS), self._ask_again)
 
     def _lose(self, error: CoordinationError) -> None:
         """Nobody waits for answers or for a connection any more."""
@@ -577,14 +608,19 @@ class ZooKeeperCoordination:
             await self._make_missing(parent)
 
     async def _make_missing(self, path: str) -> None:
-        """Make a node and the nodes above it, where they are missing, as one change."""
+        """Make a node and the nodes above it, where they are missing, as one change.
+
+        NoNodeError if the chroot is missing, too: somebody has deleted the whole tree, and it is not for us to begin
+        another one.
+        """
         lineage = [path[:end] for end in range(1, len(path) + 1) if path[end : end + 1] in ("/", "")]
         found = await self._all(partial(self.exists, node) for node in lineage)
         missing = [node for node, stat in zip(lineage, found, strict=True) if stat is None]
         try:
             await self.multi([Create(node) for node in missing])
         except MultiError as error:
-            if not isinstance(error.cause, NodeExistsError | NoNodeError):
+            is_gone = isinstance(error.cause, NoNodeError) and missing == lineage and not await self.exists("/")
+            if is_gone or not isinstance(error.cause, NodeExistsError | NoNodeError):
                 raise error.cause from None
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:

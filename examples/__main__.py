@@ -2,13 +2,14 @@
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+
+from barnabas.runtime.processes import ProcessHandle
 
 from examples.day import plan_day
 from examples.fill import fill
@@ -30,12 +31,12 @@ class Brokers:
             raise SystemExit(f"the brokers did not start; {log.name} says why.")
         ready = json.loads(line)
         self.bootstrap: str = ready["bootstrap"]
-        self._pids: list[int] = ready["pids"]
+        self._second = ProcessHandle(ready["pids"][1])
 
     def kill_one(self) -> None:
         """Kill one; the others go on, and it comes back."""
-        print("noon: broker 1 is killed", flush=True)
-        os.kill(self._pids[1], signal.SIGKILL)
+        was_there = self._second.send(signal.SIGKILL)
+        print(f"noon: broker 1 {'is killed' if was_there else 'was gone already'}", flush=True)
 
     def stop(self) -> None:
         """Stop all, and wait until they have."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from barnabas.broker.cli.client import await_coordinators
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.records import GroupRecord
 from barnabas.offsets import journal
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from barnabas.coordinators.append_errors import group_error
 from barnabas.groups import log_lines
 from barnabas.groups.events import Kind, cut
 from barnabas.groups.log_lines import listed, who
 from barnabas.groups.member import NEVER, Effects, Member, join_error
 from barnabas.groups.rebalance import GroupConfig, Rebalancing, State
-from barnabas.groups.records import live_reset_of, store_error, subscribed_topics
+from barnabas.groups.records import live_reset_of, subscribed_topics
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -243,7 +244,7 @@ class ClassicGroup(Rebalancing):
                     self._update(member, *before)
                     self._rename(new_id, old_id, instance_id, effects)
                     response = self._join_response(member, version, with_members=False)
-                    response.error_code = store_error(error)
+                    response.error_code = group_error(error)
                     response.member_id = ""
                     response.leader = leader_before or ""
                     if error is ErrorCode.REQUEST_TIMED_OUT:
@@ -319,7 +320,7 @@ class ClassicGroup(Rebalancing):
                 if error:
                     level = self._log_level(logging.WARNING)
                     logger.log(level, "group %s: assignment could not be stored: %s", self.group_id, error.name)
-                    self._propagate_sync_error(store_error(error), effects)
+                    self._propagate_sync_error(group_error(error), effects)
                     self._prepare_or_try_complete("the assignment could not be stored", effects)
                     return
                 for member_id, assignment in assignments.items():

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from barnabas.coordinators.append_errors import commit_error
 from barnabas.groups.classic import State
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import TopicPartition, commit_error
+from barnabas.offsets.records import TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
@@ -27,6 +28,7 @@ def cleanup(
 
     NON_EMPTY_GROUP: it has members. GROUP_ID_NOT_FOUND: it does not exist. INVALID_REQUEST: an offset is not as it was
     seen. UNSTABLE_OFFSET_COMMIT: an open transaction has an offset for one of these partitions, which would be lost.
+    COORDINATOR_NOT_AVAILABLE: it is not committed in time, and may be later, if it was begun.
     """
     outcome: Pending[ErrorCode] = Pending()
     found = coordinator.shard_of(group_id)
@@ -34,13 +36,15 @@ def cleanup(
         outcome.complete(found)
         return outcome
     shard = found
+    coordinator.limit(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def end(error: ErrorCode) -> None:
         shard.release(group_id)
-        outcome.complete(error)
+        if not outcome.done:
+            outcome.complete(error)
 
     def act() -> None:
-        error = _refusal(shard, group_id)
+        error = ErrorCode.REQUEST_TIMED_OUT if outcome.done else _refusal(shard, group_id)
         if error:
             end(error)
             return

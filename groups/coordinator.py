@@ -15,27 +15,28 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
+from barnabas.coordinators.append_errors import commit_error, group_error
+from barnabas.coordinators.coordinator import Coordinator
+from barnabas.coordinators.loading import LedPartition
+from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.groups import cleanup, live_reset, offset_requests, transactional_commits
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import EventBook
-from barnabas.groups.hashing import partition_for
 from barnabas.groups.live_reset import LiveReset
 from barnabas.groups.loading import Loader
 from barnabas.groups.member import Effects, join_error
 from barnabas.groups.rebalance import State
-from barnabas.groups.records import store_error
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.dual import DualOffsetManager
 from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import GroupOffsets, TopicPartition, TransactionEnd, commit_error
+from barnabas.offsets.records import GroupOffsets, TopicPartition, TransactionEnd
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.coordinator_loading import LedPartition, Progress
-from barnabas.replication.coordinator_shard import CoordinatorLog
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env
 from barnabas.runtime.turns import Pieces, chunks
@@ -142,8 +143,15 @@ def _recover_timer(item: GroupInShard[Shard]) -> None:
     item.shard.recover_timer(item.group_id, TIMER_CHECK_MS)
 
 
-class GroupCoordinator:
-    """Owns the shards, and answers all group requests. `offsets` is the storage that `offsets.storage` names."""
+class GroupCoordinator(Coordinator[Shard]):
+    """Answers for the groups whose partitions of `__consumer_offsets` this broker leads.
+
+    `offsets` is the storage that `offsets.storage` names.
+    """
+
+    topic = OFFSETS_TOPIC
+    kind = "offsets"
+    logger = logger
 
     def __init__(
         self,
@@ -157,7 +165,7 @@ class GroupCoordinator:
         note_refusal: NoteRefusal,
         journal: OffsetJournal | None = None,
     ) -> None:
-        self.lease = lease
+        super().__init__(log_of, offsets_partition_count, lease)
         self.journal = journal
         self._env = env
         self.clock = env.clock
@@ -165,13 +173,7 @@ class GroupCoordinator:
         self.config = config
         self.topics = topics
         self.note_refusal = note_refusal
-        self._log_of = log_of
-        self._offsets_partition_count = offsets_partition_count
-        self.shards: dict[int, Shard] = {}
-        self._loaders: dict[int, Loader] = {}
-        self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, also of those unloaded
         self.events = EventBook()
-        self.is_active = False
         self.unloads = 0
         self._timers: Task[GroupInShard[Shard]] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
@@ -186,7 +188,7 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Answer requests from now on."""
-        self.is_active = True
+        super().start()
         self.kafka_offsets.startup()
         self.legacy_offsets.startup()
         if self.journal is not None:
@@ -195,76 +197,37 @@ class GroupCoordinator:
 
     def shutdown(self) -> None:
         """Stop answering. Waiting clients are told to look for another coordinator."""
-        self.is_active = False
         self.kafka_offsets.shutdown()
         self.legacy_offsets.shutdown()
         if self._timers is not None:
             self._timers.stop()
             self._timers = None
-        for partition in list(self.shards):
-            self._unload(partition)
+        super().shutdown()
         if self.journal is not None:
             self.journal.stop()
 
     def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
         """Leaders changed: load partitions of `__consumer_offsets` that this broker leads now, unload the others."""
-        for partition in became_follower:
-            if partition.topic == OFFSETS_TOPIC:
-                self.unload(partition.index, partition.leader_epoch)
-        for partition in became_leader:
-            if partition.topic == OFFSETS_TOPIC:
-                self.load(partition.index, partition.leader_epoch)
+        became_leader = list(became_leader)
+        super().on_leadership(became_leader, became_follower)
         if self.journal is not None:
             self.journal.leader_changed([led.index for led in became_leader if led.topic == JOURNAL_TOPIC])
 
-    def load(self, partition: int, leader_epoch: int) -> None:
-        """Become the coordinator of an offsets partition. Ignored if the epoch is smaller than one already seen."""
-        if leader_epoch <= self._epochs.get(partition, -1) and (
-            partition in self.shards or leader_epoch < self._epochs[partition]
-        ):
-            return
-        log = self._log_of(partition)
-        if isinstance(log, ErrorCode):
-            logger.warning("offsets partition %d: not loaded: %s", partition, log.name)
-            return
-        self._unload(partition)
-        self._epochs[partition] = leader_epoch
-        shard = Shard(partition, leader_epoch, log, self._env, self.config, self.events)
-        self.shards[partition] = shard
-        logger.debug("offsets partition %d: loading in epoch %d", partition, leader_epoch)
-        self._loaders[partition] = Loader(
-            shard,
-            self.clock,
-            self.turns,
-            self.config,
-            self.config.offsets_load_buffer_size,
-            lambda: self._loaded(shard),
-        )
+    def _open(self, partition: int, leader_epoch: int, log: CoordinatorLog) -> Shard:
+        return Shard(partition, leader_epoch, log, self._env, self.config, self.events)
 
-    def unload(self, partition: int, leader_epoch: int | None = None) -> None:
-        """Stop being the coordinator. Ignored if the epoch is smaller than one already seen; None: never ignored."""
-        if leader_epoch is not None:
-            if leader_epoch < self._epochs.get(partition, -1):
-                return
-            if partition in self.shards:
-                self._epochs[partition] = leader_epoch
-        self._unload(partition)
+    def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
+        buffer_bytes = self.config.offsets_load_buffer_size
+        return Loader(shard, self.clock, self.turns, self.config, buffer_bytes, loaded)
 
-    def _unload(self, partition: int) -> None:
-        loader = self._loaders.pop(partition, None)
-        if loader is not None:
-            loader.cancel()
-        shard = self.shards.pop(partition, None)
-        if shard is not None:
-            self.unloads += 1
-            level = logging.INFO if shard.groups else logging.DEBUG
-            logger.log(level, "offsets partition %d: unloaded, was of epoch %d", partition, shard.leader_epoch)
-            for group_id in shard.groups:
-                self.events.forget(group_id)
-            shard.close()
+    def _before_close(self, shard: Shard) -> None:
+        self.unloads += 1
+        if shard.groups:
+            logger.info("offsets partition %d: unloaded %s", shard.partition, counted(len(shard.groups), "group"))
+        for group_id in shard.groups:
+            self.events.forget(group_id)
 
     def _loaded(self, shard: Shard) -> None:
-        self._loaders.pop(shard.partition, None)
         if self.journal is not None:
             shard.journal = self.journal.open(
                 shard.partition,
@@ -274,6 +237,7 @@ class GroupCoordinator:
                 longest_transaction=shard.offsets.longest_transaction,
             )
         shard.loading = False
+        shard.in_doubt = None
         for action in shard.after_loading:
             action()
         shard.after_loading.clear()
@@ -291,22 +255,20 @@ class GroupCoordinator:
             shard.run_effects(group, each)
 
     def _all_groups(self) -> Iterator[GroupInShard[Shard]]:
-        for shard in self.owned_shards():
+        for shard in self.loaded_shards():
             yield from [GroupInShard(shard, group_id) for group_id in shard.groups]
 
     # ---- the gate ----
 
-    def shard_of(self, group_id: str) -> Shard | ErrorCode:
-        """The shard that owns a group, or the error for its client."""
-        if not self.is_active:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        count = self._offsets_partition_count()
-        shard = self.shards.get(partition_for(group_id, count)) if count > 0 else None
-        if shard is None or not self.lease.holds:
-            return ErrorCode.NOT_COORDINATOR
-        if shard.loading:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return shard
+    def readable_shard_of(self, group_id: str) -> Shard | ErrorCode:
+        """`shard_of` for who only reads offsets, also while replicas are missing that would commit the rest of the log.
+
+        What `Shard.uncommitted_offsets` names must not be told then.
+        """
+        shard = self._owning_shard(group_id)
+        if isinstance(shard, ErrorCode) or not shard.loading or shard.in_doubt is not None:
+            return shard
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     @property
     def ownership(self) -> tuple[int, bool]:
@@ -318,14 +280,6 @@ class GroupCoordinator:
         """How many members the groups have that this broker coordinates."""
         return sum(len(group.members) for shard in self.shards.values() for group in shard.groups.values())
 
-    def owned_shards(self) -> list[Shard]:
-        """All shards that are loaded."""
-        return [shard for shard in self.shards.values() if not shard.loading]
-
-    def loading(self) -> list[Progress]:
-        """How far the partitions are that are being loaded."""
-        return [self._loaders[partition].progress for partition in sorted(self._loaders)]
-
     def _gate(self, group_id: str | None) -> Shard | ErrorCode:
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -333,11 +287,26 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         return self.shard_of(group_id)
 
-    def when_free(self, shard: Shard, group_id: str, action: Callable[[], T | Pending[T]]) -> Pending[T]:
-        """A Pending of the answer of `action`, which runs when the group is not held any more."""
-        pending: Pending[T] = Pending()
-        shard.after_hold(group_id, lambda: chain(action(), pending))
-        return pending
+    def until_free(self, shard: Shard, group_id: str) -> Pending[bool]:
+        """True when the held group is released. False: it was not in time, because replicas are missing, say."""
+        free: Pending[bool] = Pending()
+
+        def is_free() -> None:
+            if not free.done:
+                free.complete(True)
+
+        shard.after_hold(group_id, is_free)
+        self.limit(free, False)
+        return free
+
+    def limit(self, outcome: Pending[T], late: T) -> None:
+        """After offsets.commit.timeout.ms the outcome is `late`, if it is not there. Its owner must look at `done`."""
+
+        def too_late() -> None:
+            if not outcome.done:
+                outcome.complete(late)
+
+        self.clock.call_later(self.config.offsets_commit_timeout_ms, too_late)
 
     # ---- membership ----
 
@@ -361,7 +330,10 @@ class GroupCoordinator:
         if isinstance(shard, ErrorCode):
             return join_error(version, request.member_id, shard)
         if shard.is_held(group_id):
-            return self.when_free(shard, group_id, lambda: self.join_group(request, context))
+            late = join_error(version, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return self.until_free(shard, group_id).and_then(
+                lambda is_free: self.join_group(request, context) if is_free else late
+            )
         if group_id in shard.foreign_groups:
             return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         effects = self.effects()
@@ -392,7 +364,7 @@ class GroupCoordinator:
                     logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
                 effects = self.effects()
-                group.die(store_error(error), effects)
+                group.die(group_error(error), effects)
                 shard.run_effects(group, effects)
 
         return done
@@ -535,7 +507,7 @@ class GroupCoordinator:
         response = messages.ListGroupsResponse(
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         )
-        for shard in self.owned_shards():
+        for shard in self.loaded_shards():
             for group in list(shard.groups.values()):
                 yield
                 if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
@@ -599,23 +571,26 @@ class GroupCoordinator:
             if isinstance(shard, ErrorCode):
                 outcome.complete(shard)
             else:
-                self._delete_group(shard, group_id, origin, outcome.complete)
+                self._delete_group(shard, group_id, origin, outcome)
         result = messages.DeleteGroupsResponse.DeletableGroupResult
         response = messages.DeleteGroupsResponse()
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
             response.results.append(result(group_id=group_id, error_code=(yield outcome)))
         return response
 
-    def _delete_group(self, shard: Shard, group_id: str, origin: bytes, decided: Callable[[ErrorCode], None]) -> None:
+    def _delete_group(self, shard: Shard, group_id: str, origin: bytes, outcome: Pending[ErrorCode]) -> None:
+        self.limit(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
         def act() -> None:
             def end(error: ErrorCode) -> None:
                 shard.release(group_id)
-                decided(error)
+                if not outcome.done:
+                    outcome.complete(error)
 
             def removed(error: ErrorCode) -> None:
                 end(commit_error(error))
 
-            if shard.closed:
+            if shard.closed or outcome.done:  # too late: the client was told that it is not done
                 end(ErrorCode.NOT_COORDINATOR)
                 return
             group = shard.groups.get(group_id)
@@ -661,10 +636,7 @@ class GroupCoordinator:
         gone = dict.fromkeys(partitions)
         if not gone:
             return
-        for topic, index in gone:
-            if topic == OFFSETS_TOPIC:
-                self.unload(index)
-                self._epochs.pop(index, None)  # when it is created again, it begins with epoch 0
+        super().on_partitions_deleted(gone)
         self.kafka_offsets.forget(gone)
         self.legacy_offsets.forget(gone)
 
@@ -724,12 +696,3 @@ class GroupCoordinator:
         if len(prefix) > PREFIX_BYTES_MAX // 4:
             prefix = prefix.encode()[:PREFIX_BYTES_MAX].decode("utf-8", "ignore")
         return f"{prefix}-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def chain(reply: Any, pending: Pending[Any]) -> None:
-    """Complete `pending` with a reply: at once, or when it is there."""
-    if isinstance(reply, Pending):
-        reply.on_failure = pending.fail
-        reply.then(pending.complete)
-    else:
-        pending.complete(reply)

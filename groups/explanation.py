@@ -12,6 +12,7 @@ from typing import Any
 from barnabas.groups.events import Event, Identity, Kind
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.runtime.counted import counted
 
 STORM_COUNT, STORM_WITHIN_MS = 5, 600_000
 ROLLING_WITHIN_MS = 900_000
@@ -152,7 +153,8 @@ def sentence(event: Event) -> str | None:
     if event.kind is Kind.NEVER_JOINED:
         return f"nobody joined with the member id {details['member_id']}, for which the group waited"
     if event.kind is Kind.LIVE_RESET:
-        return f"live reset of {details['partitions']} partitions: {details['members']} members had to join again"
+        partitions, members = counted(details["partitions"], "partition"), counted(details["members"], "member")
+        return f"live reset of {partitions}: {members} had to join again"
     if event.kind is Kind.REFUSED:
         times = f" {details['count']} times" if details["count"] > 1 else ""
         return f"a {details['what']} of {who} was refused{times}: {details['error']}"
@@ -201,8 +203,8 @@ def _rolling_restart(events: Sequence[Event], story: list[Rebalance]) -> Iterato
                 back[person] = None
     if len(back) >= 2:
         yield (
-            f"{len(back)} members left and came back under another id, as in a rolling restart; each cost two "
-            "rebalances. Give every member a group.instance.id of its own, and a session.timeout.ms that is longer "
+            f"{counted(len(back), 'member')} left and came back under another id, as in a rolling restart; each cost "
+            "two rebalances. Give every member a group.instance.id of its own, and a session.timeout.ms that is longer "
             "than a restart takes: then a restart moves nothing."
         )
 

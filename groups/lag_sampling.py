@@ -13,6 +13,7 @@ from barnabas.groups.runtime import Shard
 from barnabas.groups.standstill import Standstills, Unread
 from barnabas.offsets.lag_history import LagHistories, Point
 from barnabas.offsets.table import Positions
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
 from barnabas.runtime.upkeep import Task, Work
@@ -115,7 +116,7 @@ class LagSampling:
         yield from shards
         for text, more in self._lines.items():
             if more > _LINES_MAX:
-                logger.warning("%d more groups: %s", more - _LINES_MAX, text)
+                logger.warning("%s: %s", counted(more - _LINES_MAX, "more group"), text)
         shards = self._shards()
         if len(self.histories) > sum(shard.offsets.group_count for shard in shards):
             self._forget({group_id for shard in shards for group_id in shard.offsets.group_ids()})

@@ -37,10 +37,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from barnabas.coordinators.append_errors import commit_error
 from barnabas.groups.classic import State
 from barnabas.groups.events import Identity, identity
 from barnabas.groups.records import ResetRecords
-from barnabas.offsets.records import GroupOffsets, OffsetCommits, commit_error
+from barnabas.offsets.records import GroupOffsets, OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
@@ -76,13 +77,15 @@ def live_reset(
         return found
     shard = found
     outcome: Pending[LiveReset] = Pending()
+    coordinator.limit(outcome, LiveReset(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, ()))
 
     def end(error: ErrorCode, generation: int = -1, members: tuple[Identity, ...] = ()) -> None:
         shard.release(group_id)
-        outcome.complete(LiveReset(error, generation, members))
+        if not outcome.done:
+            outcome.complete(LiveReset(error, generation, members))
 
     def act() -> None:
-        if shard.closed:
+        if shard.closed or outcome.done:  # too late: nothing was done, and the client was told so
             end(ErrorCode.NOT_COORDINATOR)
             return
         group = shard.groups.get(group_id)

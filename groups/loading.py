@@ -1,5 +1,6 @@
-"""Loads an offsets partition after a start or a leader change (replication/coordinator_loading.py).
+"""Loads an offsets partition after a start or a leader change (coordinators/loading.py).
 
+While the end of the log is in doubt, the offsets that it does not change can be read (`Shard.in_doubt`).
 Records of later group protocols (KIP-848, KIP-932, KIP-1071) are ignored; only the ids of their groups are remembered.
 A record that cannot be decoded is logged and skipped.
 """
@@ -7,17 +8,19 @@ A record that cannot be decoded is logged and skipped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from barnabas.coordinators.loading import CoordinatorLoader
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.records import GROUP_KEY_VERSION, decode_group
 from barnabas.groups.runtime import Shard, ShardConfig
-from barnabas.offsets.records import OFFSET_KEY_VERSIONS, decode_change, key_version
+from barnabas.offsets.records import OFFSET_KEY_VERSIONS, TopicPartition, decode_change, decode_key, key_version
 from barnabas.offsets.stored import Splitter
+from barnabas.offsets.table import partitions_of
 from barnabas.protocol.errors import ProtocolError
-from barnabas.protocol.record_batch import CONTROL_COMMIT, BatchHeader, Record, records_in
-from barnabas.replication.coordinator_loading import CoordinatorLoader
+from barnabas.protocol.record_batch import CONTROL_COMMIT, BatchHeader, Record, batches, records_in
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, Turns
 
@@ -28,6 +31,7 @@ logger = logging.getLogger("barnabas.groups")
 
 # Key version -> type of the group. A group of that type exists if its record of that key has a value.
 _FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}
+NAMES_MAX = 10  # groups that a line of the log names
 _OTHER_KNOWN_KEYS = frozenset(range(3, 24)) - {9, 18}
 
 
@@ -77,6 +81,49 @@ class Loader(CoordinatorLoader[Shard]):
                     self._replay_control(header.producer_id, record)
                 else:
                     self._replay_record(record, producer_id)
+
+    def _note_doubt(self) -> Pieces[None]:
+        """Note which offsets the end of the log may change. All others can be told."""
+        shard = self._shard
+        in_doubt: dict[str, set[TopicPartition]] = {}
+        position = self._position
+        while position < self._end:
+            data = self._read(position)
+            if not len(data):  # compaction has removed the rest
+                break
+            for header, batch in batches(data):
+                yield
+                for record in records_in(self._unpacked(header, batch), header):
+                    for group_id, partition in self._changed_by(header, record):
+                        in_doubt.setdefault(group_id, set()).add(partition)
+                position = header.next_offset
+        shard.in_doubt = in_doubt
+
+    def _changed_by(self, header: BatchHeader, record: Record) -> Iterator[tuple[str, TopicPartition]]:
+        """Whose committed offsets a record changes, if it is committed."""
+        if header.is_control:
+            for group_id, offsets in self._shard.offsets.pending.get(header.producer_id, {}).items():
+                yield from ((group_id, each) for each in partitions_of(offsets))
+            return
+        try:
+            if record.key is not None and key_version(record.key) in OFFSET_KEY_VERSIONS:
+                group_id, topic, index = decode_key(record.key)
+                yield group_id, (topic, index)
+        except ValueError:
+            return  # its replay says so
+
+    def _doubt(self) -> str:
+        in_doubt = self._shard.in_doubt
+        if in_doubt is None:
+            return super()._doubt()
+        if not in_doubt:
+            return "Its committed offsets can be read; joins and commits are told to wait"
+        names = sorted(in_doubt)
+        told = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+        return (
+            f"{counted(sum(map(len, in_doubt.values())), 'offset')} of {counted(len(names), 'group')} cannot be read "
+            f"({told}). The others can; joins and commits are told to wait"
+        )
 
     def _replay_control(self, producer_id: int, record: Record) -> None:
         key = record.key or b""

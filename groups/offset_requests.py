@@ -11,12 +11,13 @@ from copy import copy
 from sys import intern
 from typing import TYPE_CHECKING
 
+from barnabas.coordinators.append_errors import commit_error
 from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition, commit_error
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.parts import in_parts, join
@@ -118,7 +119,11 @@ def _commit(
     if isinstance(shard, ErrorCode):
         return refuse(shard)
     if shard.is_held(group_id):
-        return coordinator.when_free(shard, group_id, lambda: offset_commit(coordinator, request, context))
+        return coordinator.until_free(shard, group_id).and_then(
+            lambda is_free: (
+                offset_commit(coordinator, request, context) if is_free else refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            )
+        )
     group = shard.groups.get(group_id)
     error = _check_commit(shard, group, request, version)
     if error:
@@ -412,7 +417,7 @@ def _group_answer(
 def _get(
     coordinator: GroupCoordinator, group_id: str, keys: list[TopicPartition] | None, require_stable: bool
 ) -> Offsets | Pending[Offsets]:
-    shard = coordinator.shard_of(group_id)
+    shard = coordinator.readable_shard_of(group_id)
     if isinstance(shard, ErrorCode):
         return Offsets(shard, {})
     return coordinator.offsets.get(shard, group_id, keys, require_stable=require_stable)
@@ -518,10 +523,12 @@ def _delete(
         return messages.OffsetDeleteResponse(error_code=found)
     shard = found
     pending: Pending[OffsetDeleteResponse] = Pending()
+    coordinator.limit(pending, messages.OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     def end(response: OffsetDeleteResponse) -> None:
         shard.release(group_id)
-        pending.complete(response)
+        if not pending.done:
+            pending.complete(response)
 
     def remove(errors: dict[str, ErrorCode]) -> None:
         partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
@@ -533,7 +540,7 @@ def _delete(
         coordinator.offsets.remove(shard, group_id, partitions, removed, origin)
 
     def act() -> None:
-        if shard.closed:
+        if shard.closed or pending.done:  # too late: the client was told that it is not done
             end(messages.OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
             return
         group = shard.groups.get(group_id)

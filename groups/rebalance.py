@@ -19,6 +19,7 @@ from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE, NEVER, Effects, Membe
 from barnabas.groups.records import EMPTY_ASSIGNMENT, GroupRecord, claims_partitions, live_reset_tag
 from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Timer
 
 if TYPE_CHECKING:
@@ -228,8 +229,14 @@ class Rebalancing(Membership):
         self._note_generation(effects)
         logger.log(
             self._log_level(),
-            "group %s: generation %d with %d members, led by %s, protocol %s",
-            *(self.group_id, self.generation, len(self.members), self.leader, quoted(self.protocol_name or "")),
+            "group %s: generation %d with %s, led by %s, protocol %s",
+            *(
+                self.group_id,
+                self.generation,
+                counted(len(self.members), "member"),
+                self.leader,
+                quoted(self.protocol_name or ""),
+            ),
         )
         for member in self.members.values():
             waiter = self._unpark_join(member)
@@ -294,7 +301,10 @@ class Rebalancing(Membership):
         self.newcomers_are_stale = self.newcomers_are_stale or in_a_join
         self.keep_fence(effects.monotonic_ms)
         logger.info(
-            "group %s: live reset of %d partitions, %d members must join again", self.group_id, partitions, len(thrown)
+            "group %s: live reset of %s, %s must join again",
+            self.group_id,
+            counted(partitions, "partition"),
+            counted(len(thrown), "member"),
         )
         return thrown
 
@@ -323,7 +333,9 @@ class Rebalancing(Membership):
         """Begin the next rebalance when all stale members have got their empty assignment."""
         stale = [member for member in self.members.values() if member.is_stale]
         if stale and self.state is State.STABLE and not any(member.member_id in self.pending_sync for member in stale):
-            self._prepare_rebalance(f"{len(stale)} members gave up what they had before the live reset", effects)
+            self._prepare_rebalance(
+                f"{counted(len(stale), 'member')} gave up what there was before the live reset", effects
+            )
 
     # ---- the sync phase ----
 

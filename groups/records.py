@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.offsets.records import COORDINATOR_ERRORS, OffsetCommits
+from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol import records as stored
 from barnabas.protocol.batch_records import PlainRecords
-from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue
@@ -92,20 +92,6 @@ def decode_group(key: bytes, value: bytes | None) -> GroupRecord:
         return GroupRecord(group_id, stored.decode_versioned(stored.GroupMetadataValue, value)[1])
     except UnsupportedVersionError as error:
         raise ProtocolError(str(error)) from error
-
-
-def store_error(append_error: ErrorCode) -> ErrorCode:
-    """The error for members when the record of their group could not be appended."""
-    return _STORE_ERRORS.get(append_error, append_error)
-
-
-_STORE_ERRORS = {
-    **COORDINATOR_ERRORS,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 def subscribed_topics(subscription: bytes) -> list[str] | None:

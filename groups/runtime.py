@@ -1,6 +1,6 @@
 """One offsets partition in the memory of its coordinator: the groups and their committed offsets.
 
-How records are written, committed and replayed is said in replication/coordinator_shard.py. The table of offsets is
+How records are written, committed and replayed is said in coordinators/shard.py. The table of offsets is
 changed by replay alone, so it holds only committed offsets. The state of a group with members is not made by replay: it
 changes before its record is written, and the record is what a restart will find (rebalance.py).
 
@@ -15,24 +15,25 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from barnabas.coordinators.append_errors import TOO_LARGE
+from barnabas.coordinators.shard import (
+    AT_ONCE_MAX,
+    CoordinatorLog,
+    CoordinatorShard,
+    Done,
+    Write,
+)
 from barnabas.groups.classic import ClassicGroup, State
 from barnabas.groups.events import EventBook
 from barnabas.groups.member import Effects
 from barnabas.groups.records import GroupRecord, ResetRecords
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
 from barnabas.offsets.journal_writer import PartitionJournal
-from barnabas.offsets.records import OffsetCommits, OffsetRemovals, PendingCommits, TransactionEnd
-from barnabas.offsets.table import OffsetTable
+from barnabas.offsets.records import OffsetCommits, OffsetRemovals, PendingCommits, TopicPartition, TransactionEnd
+from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
-from barnabas.replication.coordinator_shard import (
-    AT_ONCE_MAX,
-    TOO_LARGE,
-    CoordinatorLog,
-    CoordinatorShard,
-    Done,
-    Write,
-)
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
@@ -63,6 +64,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         "events",
         "foreign_groups",
         "groups",
+        "in_doubt",
         "journal",
         "offsets",
     )
@@ -84,6 +86,9 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.groups: dict[str, ClassicGroup] = {}
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
+        # While it loads and waits for replicas: by group, which offsets what is not committed may change. The table has
+        # what is committed. None: it cannot be read yet, or it is loaded.
+        self.in_doubt: dict[str, set[TopicPartition]] | None = None
         self.journal: PartitionJournal | None = None  # once it is loaded
         # Who commits in open transactions, by producer id and group, for the journal. After a load nobody knows it.
         self._pending_origins: dict[int, dict[str, bytes]] = {}
@@ -117,9 +122,9 @@ class Shard(CoordinatorShard[StoredRecords]):
                 self._end(write, error)
         if kept:
             logger.warning(
-                "offsets partition %d: %d records are in memory only, because offsets.commit.required.acks is 0",
+                "offsets partition %d: %s in memory only, because offsets.commit.required.acks is 0",
                 self.partition,
-                kept,
+                counted(kept, "record is", "records are"),
             )
 
     def remove_group(self, group_id: str, done: Done) -> None:
@@ -183,6 +188,24 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.offsets.replay_end_transaction(end.producer_id, end.is_commit, record_offset)
         if self.journal is not None:
             self.journal.longest_transaction = self.offsets.longest_transaction
+
+    def uncommitted_offsets(self, group_id: str) -> set[TopicPartition]:
+        """The partitions of a group whose offset will change when all that is in the log is committed.
+
+        The end of a transaction is left out: its offsets are pending.
+        """
+        if self.in_doubt is not None:
+            return self.in_doubt.get(group_id, set())
+        found: set[TopicPartition] = set()
+        for write in self.uncommitted_writes(group_id):
+            records = write.records
+            if isinstance(records, OffsetRemovals):
+                found.update(records.partitions)
+            elif isinstance(records, OffsetCommits):
+                found.update(partitions_of(records.offsets))
+            elif isinstance(records, PendingCommits | ResetRecords):
+                found.update(partitions_of(records.commits.offsets))
+        return found
 
     def situation(self, group_id: str) -> GroupSituation | None:
         """What expiry needs to know of a group; None: its offsets must not be removed."""

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from sys import intern
 from typing import TYPE_CHECKING
 
+from barnabas.coordinators.append_errors import commit_error
+from barnabas.coordinators.shard import Producer
 from barnabas.groups.offset_requests import NOTED, ROWS_PER_PIECE, utf16_length
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.journal import Cause
@@ -25,11 +27,9 @@ from barnabas.offsets.records import (
     OffsetCommits,
     PendingCommits,
     TopicPartition,
-    commit_error,
 )
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.coordinator_shard import Producer
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
 
@@ -167,9 +167,8 @@ def _write(
             return shard
         if not shard.is_held(group_id):
             break
-        free: Pending[None] = Pending()
-        shard.after_hold(group_id, lambda free=free: free.complete(None))  # type: ignore[misc]
-        yield free
+        if not (yield coordinator.until_free(shard, group_id)):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = _check(shard, request)
     if error or not offsets:
         return error

@@ -216,6 +216,11 @@ def _batch_fields(batch: Batch) -> dict[str, int]:
 # ---- reading ----
 
 
+def is_backup(first_line: bytes) -> bool:
+    """Whether a file that begins so is a backup, of any version."""
+    return _object(first_line).get("kind") == "backup"
+
+
 def read(file: Iterable[bytes]) -> Backup:
     """The backup in these lines. BackupError."""
     check = 0

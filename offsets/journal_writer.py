@@ -24,6 +24,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.offsets import journal as form
 from barnabas.offsets.journal import NO_OFFSET, Cause, Gap, Row
 from barnabas.offsets.journal_recovery import Recovery, SourceLog, end_of
@@ -40,6 +41,7 @@ from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import build_plain
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env
 from barnabas.runtime.turns import Pieces
@@ -61,7 +63,6 @@ COMMITS_KEPT_MAX = 2_000  # the last ones of so many groups are at hand, to know
 OFFSETS_KEPT_MAX = 200  # of each
 RECORD_BYTES = 24  # what a batch needs for a record besides its key and value, at most
 
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 _NOTHING: GroupOffsets = {}
 _NO_PARTITIONS: dict[int, CommittedOffset] = {}
 _NONE = CommittedOffset(NO_OFFSET)
@@ -488,7 +489,7 @@ class PartitionJournal:
         while (self._parts or self._lost is not None) and log.leader == self._caught_up_with:
             part, gap = self._first()
             error = log.append(self._batch(part))
-            if error and error not in _TOO_LARGE:
+            if error and error not in TOO_LARGE:
                 self._not_written(part, gap)
                 return  # the log has logged why; the task `offset journal` tries again
             self._written(part, gap, error)
@@ -505,7 +506,7 @@ class PartitionJournal:
             while (self._parts or self._lost is not None) and not self.closed:
                 part, gap = self._first()
                 error = yield self._place.send(self.partition, leader[0], self._batch(part))
-                if error and error not in _TOO_LARGE:
+                if error and error not in TOO_LARGE:
                     self._not_written(part, gap)
                     self._caught_up_with = None  # it may have been written: look before it is written again
                     return
@@ -621,7 +622,7 @@ class PartitionJournal:
             recovered.append(_gap_part(Gap(recovery.position, first, recovery.time_ms, now_ms, -1, _UNREADABLE)))
         count = sum(part.count for part in recovered)
         if count:
-            logger.info("the journal of offsets partition %d: %d changes recovered", self.partition, count)
+            logger.info("the journal of offsets partition %d: %s recovered", self.partition, counted(count, "change"))
         for part in reversed(recovered):
             self._put_first(part)
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from barnabas.coordinators.append_errors import commit_error
 from barnabas.offsets.expiry import GroupSituation, Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition, commit_error
+from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces, chunks
@@ -51,6 +53,13 @@ class OffsetShard(Protocol):
     @property
     def log_end_offset(self) -> int:
         """Offset the next record will get."""
+
+    @property
+    def shortage(self) -> str:
+        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
+
+    def uncommitted_offsets(self, group_id: str) -> set[TopicPartition]:
+        """The partitions of a group whose offset will change when all that is in the log is committed."""
 
     def write(
         self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
@@ -142,7 +151,13 @@ class KafkaOffsetManager:
         *,
         require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:
-        """The offsets in the table. With `require_stable`: after the writes that are now in flight in the partition."""
+        """The offsets in the table. With `require_stable`: after the writes that are now in flight in the partition.
+
+        What waits for replicas that are missing is not waited for: it may take for ever. While the partition loads,
+        what is not committed may have been acknowledged by the leader before, so the offset in the table could be old.
+        """
+        if shard.loading or (require_stable and shard.shortage):
+            return _certain(shard, group_id, partitions, require_stable)
         if not require_stable:
             return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
         if shard.is_quiet(group_id):
@@ -249,7 +264,7 @@ class KafkaOffsetManager:
                 for group_id in shard.group_ids():
                     yield GroupInShard(shard, group_id)
         if self._warnings > WARNINGS_MAX:
-            logger.warning("committed offsets of %d more groups expire soon", self._warnings - WARNINGS_MAX)
+            logger.warning("committed offsets of %s expire soon", counted(self._warnings - WARNINGS_MAX, "more group"))
 
     def _waits_after_a_jump(self) -> bool:
         """Whether the wall clock was set forward since the last check: a wrong one must not expire everything at once.
@@ -290,10 +305,10 @@ class KafkaOffsetManager:
             return
         topic, partition = soon[0]
         logger.warning(
-            "group %s: %d committed offsets expire soon (%s-%d%s), the first in %s: no member reads the topic, and "
-            "nobody has committed for long. They stay if its consumers come back or commit",
+            "group %s: %s soon (%s-%d%s), the first in %s: no member reads the topic, and "
+            "nobody has committed for long. What is committed stays if its consumers come back or commit",
             group_id,
-            len(soon),
+            counted(len(soon), "committed offset expires", "committed offsets expire"),
             topic,
             partition,
             f" and {len(soon) - 1} more" if len(soon) > 1 else "",
@@ -335,7 +350,7 @@ class KafkaOffsetManager:
 
             origin = encode_origin(Cause.EXPIRY, principal="")
             if expired:
-                logger.info("group %s: %d offsets expired", group_id, len(expired))
+                logger.info("group %s: %s expired", group_id, counted(len(expired), "offset"))
             if group_ends:
                 end = partial(shard.remove_group, group_id, removed)
                 self._write_tombstones(
@@ -346,6 +361,21 @@ class KafkaOffsetManager:
 
         shard.hold(group_id, clean)
         return cleaned
+
+
+def _certain(
+    shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+) -> Offsets:
+    """The offsets of the table without those that are in doubt: these are unstable, or the answer is an error that each
+    client repeats, also one that knows no unstable offsets."""
+    in_doubt = shard.uncommitted_offsets(group_id)
+    if in_doubt and (partitions is None or (not require_stable and not in_doubt.isdisjoint(partitions))):
+        return Offsets(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, {})
+    if not require_stable:
+        return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
+    stable = _stable(shard.offsets, group_id)
+    stable.unstable = {*stable.unstable, *in_doubt}
+    return stable
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:

@@ -15,7 +15,6 @@ from sys import intern
 from typing import NamedTuple
 
 from barnabas.protocol.batch_records import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
-from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.varint import encode_unsigned
 
 NO_TOPIC_ID = bytes(16)
@@ -345,29 +344,6 @@ def decode_value(value: bytes) -> CommittedOffset:
     except (IndexError, _struct_error) as error:
         raise ValueError(_MALFORMED) from error
     return CommittedOffset(offset, leader_epoch, metadata, timestamp, expires)
-
-
-def commit_error(append_error: ErrorCode) -> ErrorCode:
-    """The error for a client whose commit could not be appended. Errors outside the table are passed on."""
-    return _COMMIT_ERRORS.get(append_error, append_error)
-
-
-# Errors of the partition, translated into errors of the coordinator.
-COORDINATOR_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
-_COMMIT_ERRORS = {
-    **COORDINATOR_ERRORS,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-}
 
 
 def _string(data: bytes, position: int) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from barnabas.pipeline.batches import Array, Corrupt
 from barnabas.pipeline.place import Place
 from barnabas.protocol.checksum import crc32c
+from barnabas.runtime.counted import counted
 
 logger = logging.getLogger("barnabas.pipeline")
 
@@ -88,7 +89,7 @@ def sentence(about: dict[str, object]) -> str:
         where = f"{about['directory']}/{where}/{about['segment']} at byte {about['position']}"
     if about["offset"] is not None:
         where += f", offset {about['offset']}"
-    return f"{where}: {about['reason']} ({about['size_bytes']} bytes)"
+    return f"{where}: {about['reason']} ({counted(int(str(about['size_bytes'])), 'byte')})"
 
 
 def read_aside(folder: str) -> list[dict[str, object]]:

@@ -7,11 +7,11 @@ from barnabas.pipeline.columns import Columns, Rows, nulls_where, numbers, one_o
 from barnabas.pipeline.place import Place
 from barnabas.pipeline.record_rows import TIMESTAMP_TYPES
 from barnabas.pipeline.shared_columns import partition_columns, producer_columns
+from barnabas.pipeline.transactions import control_types
 from barnabas.protocol.batch_layout import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
-    HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
 )
@@ -100,19 +100,3 @@ def _positions(batches: Batches, place: Place) -> pa.Array:
     if place.segment is None:
         return pa.nulls(len(batches), pa.int64())
     return pa.array(batches.starts + place.position, pa.int64())
-
-
-def control_types(batches: Batches) -> Array:
-    """The type of each control batch's only record (0 abort, 1 commit), −1 for other batches and other types.
-
-    The record: length, attributes, timestamp and offset delta (one byte each but the length), then a key of 4 bytes:
-    version and type, int16 each.
-    """
-    result = np.full(len(batches), -1, np.int32)
-    for index in np.flatnonzero(batches.headers["attributes"] & CONTROL).tolist():  # one for each transaction
-        start = int(batches.starts[index]) + HEADER_BYTES
-        content = batches.data[start : start + 9].tobytes()
-        if len(content) == 9 and content[4] == 8:  # 4 bytes, as a zigzag number
-            type_ = int.from_bytes(content[7:9], "big", signed=True)
-            result[index] = type_ if type_ in (0, 1) else -1
-    return result

@@ -23,6 +23,7 @@ from barnabas.protocol.batch_layout import (
     UINT32,
 )
 from barnabas.protocol.checksum import crc32c
+from barnabas.runtime.counted import counted
 
 PADDING_BYTES = 16
 """Zeros behind the bytes of a buffer, so that a number can be read at each of its positions."""
@@ -284,7 +285,8 @@ def _checked(batches: Batches, view: bytes, low: int, below: int) -> Batches:
             reasons[index] = WRONG_CHECKSUM
     for index in np.flatnonzero(~_counts_fit(batches.headers)).tolist():
         header = batches.headers[index]
-        text = f"{header['record_count']} records do not fit a last offset delta of {header['last_offset_delta']}"
+        what = counted(int(header["record_count"]), "record does", "records do")
+        text = f"{what} not fit a last offset delta of {header['last_offset_delta']}"
         reasons.setdefault(index, text)
     for index in np.flatnonzero((base < low) | (base >= below)).tolist():
         reasons.setdefault(index, f"offset {base[index]} cannot be here: offsets begin at {low} and end below {below}")

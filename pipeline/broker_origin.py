@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from barnabas.groups.hashing import partition_for
-from barnabas.pipeline.batch_rows import control_types
+from barnabas.coordinators.hashing import partition_for
 from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, Corrupt, walk
 from barnabas.pipeline.directories import is_wanted
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
 from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
 from barnabas.pipeline.place import Place, Read
-from barnabas.pipeline.transactions import Aborted, Ended, Transactions
+from barnabas.pipeline.transactions import Aborted, Deciding, Ended, Transactions, control_types
 from barnabas.pipeline.wire import (
     EARLIEST,
     LATEST,
@@ -58,6 +57,7 @@ class BrokerOrigin:
     options: ReadOptions
     topics: tuple[str, ...]
     with_internal: bool
+    decides: bool = False  # of commits only those are held back whose transaction is open, not all that follow
 
     def _cluster(self) -> Cluster:
         cluster = Cluster(self.options.brokers)
@@ -71,16 +71,23 @@ class BrokerOrigin:
 
     @property
     def _isolation(self) -> int:
-        return READ_COMMITTED if self.options.is_read_committed else READ_UNCOMMITTED
+        return READ_COMMITTED if self.options.is_read_committed and not self.decides else READ_UNCOMMITTED
 
     def states(self) -> dict[LogKey, LogState]:
         """What there is now of every partition."""
         with self._cluster() as cluster:
             partitions = self._partitions(cluster)
             firsts = cluster.offsets(partitions, EARLIEST)
+            stable: dict[tuple[str, int], int] = {}
+            if self.decides and self.options.is_read_committed:  # before the ends: what begins meanwhile is above both
+                stable = cluster.offsets(partitions, LATEST, READ_COMMITTED)
             ends = cluster.offsets(partitions, LATEST, self._isolation)
             ids = {one: cluster.partitions[one].topic_id for one in partitions}
-        return {LogKey(*one): LogState(ids[one], firsts[one], ends[one]) for one in partitions}
+        return {LogKey(*one): LogState(ids[one], firsts[one], ends[one], stable.get(one)) for one in partitions}
+
+    def ends_early(self) -> dict[LogKey, int]:
+        """None: a broker gives out what is below the high watermark, or an error."""
+        return {}
 
     def tasks(self, wanted: Wanted) -> list[InputPartition]:
         """Ranges of about `splitOffsets` offsets; small ones share a task."""
@@ -92,7 +99,9 @@ class BrokerOrigin:
                 for one, offset in cluster.offsets(partitions, wanted.newer_than_ms).items():
                     firsts[one] = ends[one] if offset < 0 else max(firsts[one], offset)
         ranges = [
-            OffsetRange(LogKey(*one), max(firsts[one], wanted.low), min(ends[one], wanted.high)) for one in partitions
+            OffsetRange(LogKey(*one), max(firsts[one], low), min(ends[one], high), ends[one])
+            for one in partitions
+            for low, high in wanted.of(one[1])
         ]
         return self.tasks_of(ranges)
 
@@ -116,7 +125,8 @@ class BrokerOrigin:
             low = one.low
             while low < one.high:
                 high = min(one.high, low + room)
-                some.append(OffsetRange(one.key, low, high))
+                until = one.high if one.until < 0 else one.until
+                some.append(OffsetRange(one.key, low, high, until, one.only))
                 room -= high - low
                 low = high
                 if not room:
@@ -153,7 +163,7 @@ class BrokerOrigin:
         with Cluster(self.options.brokers) as cluster:
             cluster.refresh(sorted({one.key.topic for one in task.ranges}))
             for one in task.ranges:
-                yield from Fetching(cluster, one, self.options).batches()
+                yield from Fetching(cluster, one, self.options, self.decides).batches()
 
 
 @dataclass
@@ -163,11 +173,14 @@ class Fetching:
     cluster: Cluster
     range: OffsetRange
     options: ReadOptions
+    decides: bool = False
     position: int = 0
     bytes_max: int = field(default_factory=lambda: FETCH_BYTES)
     isolation: int = READ_COMMITTED  # up to the last stable offset a broker says which transactions are aborted
     deadline: float = 0.0
     answer: Answer | None = field(default=None)
+    stable_offset: int = 0  # what is above it a broker does not decide
+    undecided: Ended | None = None
 
     def batches(self) -> Iterator[Read]:
         """What is in the range."""
@@ -187,7 +200,13 @@ class Fetching:
 
     def _try_again(self, why: str) -> None:
         self.answer = None
-        self.cluster.wait(self.deadline, f"{self.range.key}: {why}")
+        try:
+            self.cluster.wait(self.deadline, f"{self.range.key}: {why}")
+        except UnreachableError:
+            self.cluster.refresh()
+            if (self.range.key.topic, self.range.key.partition) in self.cluster.partitions:
+                raise
+            raise LostRecordsError(f"{self.range.key}: deleted while it was read") from None
 
     def _ask(self) -> None:
         """Send the next request, if it is known to whom; if not, or if it is lost, `_next` sees to it."""
@@ -239,9 +258,13 @@ class Fetching:
             return None
         end = self.range.high if batches.ended else self._end(batches)
         key = self.range.key
-        ended = self._ended(found, batches, end)
-        place = Place(key.topic, key.partition, Transactions(lambda: ended))
-        read = Read(place, batches, max(self.position, self.range.low), self.range.high)
+        if self.isolation == READ_UNCOMMITTED and self.decides:
+            transactions = Transactions(self._decided)
+        else:
+            ended = self._ended(found, batches, end)
+            transactions = Transactions(lambda: ended)
+        place = Place(key.topic, key.partition, transactions)
+        read = Read(place, batches, max(self.position, self.range.low), self.range.high, self.range.only)
         self.position = end
         return read
 
@@ -270,9 +293,13 @@ class Fetching:
 
     def _nothing(self, found: Any) -> None:
         """No records, although there are some below the high watermark that the query has seen."""
-        is_open = self.isolation == READ_COMMITTED and self.position >= found.last_stable_offset
-        if is_open and not self.options.is_read_committed:
+        is_committed = self.isolation == READ_COMMITTED
+        if is_committed and self.position < found.last_stable_offset:  # compaction has taken all that was between
+            self.position = min(found.last_stable_offset, self.range.high)
+            return
+        if is_committed and (self.decides or not self.options.is_read_committed):
             self.isolation = READ_UNCOMMITTED
+            self.stable_offset = found.last_stable_offset
         else:
             self._try_again("it has no records there yet")
 
@@ -291,13 +318,25 @@ class Fetching:
             aborted.append(Aborted(one.producer_id, one.first_offset, min(lasts, default=end)))
         return Ended(OFFSETS_END if found.last_stable_offset < 0 else found.last_stable_offset, tuple(aborted))
 
+    def _decided(self) -> Ended:
+        """How transactions above the last stable offset have ended, as their markers up to the end of the log say."""
+        if self.undecided is None:
+            key, until, deciding = self.range.key, self.range.until, Deciding()
+            above = OffsetRange(key, self.stable_offset, max(until, self.range.high))
+            with Cluster(self.options.brokers) as cluster:  # this one's next answer is on its way
+                cluster.refresh([key.topic])
+                for read in Fetching(cluster, above, self.options, isolation=READ_UNCOMMITTED).batches():
+                    deciding.take(read.batches)
+            self.undecided = deciding.ended(above.high)
+        return self.undecided
+
     def _out_of_range(self) -> None:
         """Records are gone: at the begin of the log (retention), or at its end (an unclean election)."""
         key = (self.range.key.topic, self.range.key.partition)
         first = self.cluster.offsets([key], EARLIEST)[key]
         below = min(first, self.range.high) if first > self.position else self.range.high
         text = f"{self.range.key}: the offsets from {self.position} to below {below} are gone"
-        if self.options.fail_on_data_loss:
+        if self.options.tasks_fail_on_loss:
             raise LostRecordsError(text)
         logger.warning("%s", text)
         self.position = below

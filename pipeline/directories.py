@@ -91,6 +91,7 @@ class Piece:
     low: int  # of them those are wanted that are not below this one
     high: int  # and before this one
     is_tail: bool  # whether it reaches to the end of the log's last file
+    only: bool | None = None  # of these offsets: those in transactions (True), or those outside of any (False)
 
     @property
     def size_bytes(self) -> int:

@@ -1,11 +1,12 @@
 """Logs from data directories."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.directories import Log, Piece, offsets_at, pieces_of, read_logs
+from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
 from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
 from barnabas.pipeline.place import Read
@@ -34,6 +35,7 @@ class DirectoryOrigin:
     options: ReadOptions
     topics: tuple[str, ...]
     with_internal: bool
+    decides: bool = False  # of commits only those are held back whose transaction is open, not all that follow
 
     def _logs(self) -> list[Log]:
         return read_logs(self.options, self.topics, with_internal=self.with_internal)
@@ -46,10 +48,19 @@ class DirectoryOrigin:
         found = {}
         for log in self._logs():
             end = log_end(log) if log.end_offset == OFFSETS_END else log.end_offset
+            stable = None
             if self.options.is_read_committed:
-                end = ended_transactions(log, end).last_stable_offset
-            found[self._key(log)] = LogState(log.topic_id, min(log.first_offset, end), end)
+                stable = ended_transactions(log, end).last_stable_offset
+            if not self.decides and stable is not None:
+                end, stable = stable, None
+            found[self._key(log)] = LogState(log.topic_id, min(log.first_offset, end), end, stable)
         return found
+
+    def ends_early(self) -> dict[LogKey, int]:
+        """Logs that were copied while their broker ran, or have lost their ends."""
+        logs = [log for log in self._logs() if log.end_offset != OFFSETS_END]
+        ends = {self._key(log): (log_end(log), log.end_offset) for log in logs}
+        return {key: reached for key, (reached, end) in ends.items() if reached < end}
 
     def tasks(self, wanted: Wanted) -> list[InputPartition]:
         """The segments in pieces of about `splitBytes`; small logs share a task."""
@@ -58,7 +69,8 @@ class DirectoryOrigin:
         split_bytes = max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST))
         pieces: list[Piece] = []
         for log in logs:
-            pieces += pieces_of(log, wanted.low, wanted.high, split_bytes, newer_than_ms=wanted.newer_than_ms)
+            for low, high in wanted.of(log.partition):
+                pieces += pieces_of(log, low, high, split_bytes, newer_than_ms=wanted.newer_than_ms)
         return _packed(pieces, split_bytes, must_reach=False)
 
     def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
@@ -66,8 +78,11 @@ class DirectoryOrigin:
         logs = {self._key(log): log for log in self._logs()}
         pieces: list[Piece] = []
         for one in ranges:
+            if one.key not in logs:
+                raise LostRecordsError(f"{one.key}: deleted while it was to be read")
             log = logs[one.key]
-            pieces += pieces_of(log, one.low, one.high, self.options.split_bytes)
+            some = pieces_of(log, one.low, one.high, self.options.split_bytes)
+            pieces += some if one.only is None else [replace(piece, only=one.only) for piece in some]
             if log.segments and not log.segments[-1].size_bytes:
                 check_reached(log, log.segments[-1].base_offset, one.high, fails=self.options.fail_on_data_loss)
         total = sum(piece.size_bytes for piece in pieces)
@@ -106,7 +121,8 @@ class DirectoryOrigin:
         """The batches of a task's pieces."""
         assert isinstance(task, DirectoryTask)
         for piece in task.pieces:
-            yield from read_piece(piece, fail_on_data_loss=self.options.fail_on_data_loss, must_reach=task.must_reach)
+            must_reach = task.must_reach and self.options.fail_on_data_loss
+            yield from read_piece(piece, fail_on_data_loss=self.options.tasks_fail_on_loss, must_reach=must_reach)
 
 
 def _packed(pieces: Sequence[Piece], task_bytes: int, *, must_reach: bool) -> list[InputPartition]:

@@ -31,6 +31,16 @@ class Files:
             return {}
         return {one.getPath().getName(): one.getLen() for one in self._system.listStatus(self._path(folder))}
 
+    def names_below(self, folder: str) -> list[str]:
+        """The files in a folder and in those below it: their paths from it, sorted."""
+        if not self.exists(folder):
+            return []
+        root = self._system.makeQualified(self._path(folder)).toUri()
+        found, left = [], self._system.listFiles(self._path(folder), True)
+        while left.hasNext():
+            found.append(str(root.relativize(left.next().getPath().toUri()).getPath()))
+        return sorted(found)
+
     def check_ours(self, folder: str, what: str, *marks: str) -> None:
         """OutError if the folder has files but none of these, by which one knows `what` a run has written."""
         names = self.names(folder)
@@ -47,6 +57,11 @@ class Files:
         target = self._path(new)
         self._system.mkdirs(target.getParent())
         if not self._system.rename(self._path(old), target):
+            raise OSError(f"{old} could not be renamed to {new}")
+
+    def move_file(self, old: str, new: str) -> None:
+        """Give a file another name, which no other one has, in one step."""
+        if not self._system.rename(self._path(old), self._path(new)):
             raise OSError(f"{old} could not be renamed to {new}")
 
     def read(self, path: str) -> str | None:

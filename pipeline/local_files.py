@@ -18,12 +18,24 @@ class OutError(Exception):
     """The place of the results cannot be used, and why."""
 
 
+class BusyError(OutError):
+    """Another run is at work there."""
+
+
 def local_path(out: str) -> Path | None:
     """The path on this machine; None: it is elsewhere, or a cluster's settings say where."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", out)
     if scheme is None:
         return None if "PYSPARK_GATEWAY_PORT" in os.environ else Path(out)
     return Path(re.sub(r"^file:(//)?", "", out)) if scheme[1].lower() == "file" else None
+
+
+def folder_bytes(path: str) -> int | None:
+    """How large the files in a folder are, and in those in it; None: it is not on this machine."""
+    folder = local_path(path)
+    if folder is None:
+        return None
+    return sum(os.path.getsize(f"{place}/{name}") for place, _, names in os.walk(folder) for name in names)
 
 
 @contextmanager
@@ -44,7 +56,7 @@ def only_run_in(out: str) -> Iterator[None]:
     with file:
         if not _lock(file.fileno()):
             file.seek(0)
-            raise OutError(f"another run of `barnabas pipeline` writes to {folder} (process {file.read().strip()})")
+            raise BusyError(f"another run of `barnabas pipeline` writes to {folder} (process {file.read().strip()})")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -64,7 +76,11 @@ def folder_or_temporary(path: str) -> Iterator[str]:
 def check_file(name: str) -> None:
     """OutError says why a file cannot be written there. Its folder is made if it is not there."""
     path = Path(name)
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise OutError(f"--out {path} cannot be written: {_reason(error)}") from None
+    if is_folder:
         raise OutError(f"--out {path} is a folder, and the report is a file: name it, such as {path / 'report.html'}")
     beside = _begin(path, b"")
     beside.unlink()

@@ -1,12 +1,14 @@
 """What `verify` reads beside the batches: the logs of data directories and the entries of their indexes."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from barnabas.pipeline.directories import logs_of
 from barnabas.pipeline.schemas import arrow_schema
+from barnabas.pipeline.small_tables import as_small
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage import checkpoints
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -38,8 +40,10 @@ ENTRIES = StructType(
 )
 
 
-def tables(spark: "SparkSession", directories: tuple[str, ...]) -> "tuple[DataFrame, DataFrame]":
-    """The logs, and the entries of all their indexes."""
+def tables(
+    spark: "SparkSession", directories: tuple[str, ...], small_tables: Path | None = None
+) -> "tuple[DataFrame, DataFrame]":
+    """The logs, and the entries of all their indexes. `small_tables`: folder for them, if they are small."""
     logs = [
         log
         for directory in directories
@@ -57,6 +61,15 @@ def tables(spark: "SparkSession", directories: tuple[str, ...]) -> "tuple[DataFr
         for log in logs
         for segment in log.segments
     ]
+    if small_tables is not None:
+        logs_table, files = (
+            pa.Table.from_pylist([dict(zip(schema.names, row)) for row in rows], arrow_schema(schema))
+            for schema, rows in ((LOGS, places), (SEGMENTS, segments))
+        )
+        return (
+            as_small(spark, small_tables, LOGS, logs_table.to_batches()),
+            as_small(spark, small_tables, ENTRIES, _entries(iter(files.to_batches()))),
+        )
     parts = max(1, min(len(segments) // 100, 1000))
     files = spark.createDataFrame(segments, SEGMENTS).repartition(parts)
     return spark.createDataFrame(places, LOGS), files.mapInArrow(_entries, ENTRIES)

@@ -29,6 +29,7 @@ from barnabas.pipeline.origin import LogKey, OffsetRange
 from barnabas.pipeline.record_rows import record_rows
 from barnabas.pipeline.records import Records, take_apart
 from barnabas.pipeline.wire import DEBUGGING_CONSUMER, LATEST, Cluster
+from barnabas.runtime.counted import counted
 
 HEADER = "barnabas.once"
 GROUP_PREFIX = "barnabas-sink-"
@@ -76,7 +77,7 @@ def _digests(cluster: Cluster, wanted: OffsetRange, attempt: Attempt) -> Iterato
     """The digests in a partition, of the records of this task and epoch."""
     options = read_options({"brokers": "-", "failOnDataLoss": "false"})  # what retention has taken was written
     prefix = f"{attempt.name}/".encode()
-    for _, batches, low, high in Fetching(cluster, wanted, options).batches():
+    for _, batches, low, high, _ in Fetching(cluster, wanted, options).batches():
         parts, _ = take_apart(batches)
         for part in parts:
             for value in _last_headers(part.only((part.offset >= low) & (part.offset < high))):
@@ -122,7 +123,8 @@ def check_nothing_left(written: Mapping[bytes, int], topic: str, attempt: Attemp
     left = sum(written.values())
     if left:
         raise WrittenDifferentlyError(
-            f"{topic} holds {left} records of an earlier attempt of task {attempt.task} of epoch {attempt.epoch} that "
-            "this attempt has not made, so the query gives other rows when it is run again. Make it deterministic "
-            "(no rand(), no other number of partitions), or start it with once=false: then the epoch may be there twice"
+            f"{topic} holds {counted(left, 'record')} of an earlier attempt of task {attempt.task} of epoch "
+            f"{attempt.epoch} that this attempt has not made, so the query gives other rows when it is run again. "
+            "Make it deterministic (no rand(), no other number of partitions), or start it with once=false: then the "
+            "epoch may be there twice"
         )

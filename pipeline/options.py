@@ -12,7 +12,9 @@ up to there; what has been written since needs another `load()`, or a stream. On
 | `columns` | all | `NAME[,…]`: only these columns are made. Spark does not tell a Python source which columns a query needs, so say it: here, or by `spark.read.schema(…)` |
 | `where` | | conditions that the source applies, so that it reads only what it must: `log_partition = 3 and group_id in ('a', 'b') and log_timestamp >= '2026-11-22 06:00'` (`condition_text.py`). Streams have it, too |
 | `pushFilters` | `false` | `true`: Spark hands the query's own conditions to the source. **Only for a DataFrame that is used in one place of one query**: Spark 4.3 gives the rows that were chosen there to all other queries of the same `load()`. `where` has no such trap |
-| `isolation` | `read_uncommitted` | `read_committed`: neither records of aborted transactions nor what lies above the last stable offset |
+| `ranges` | | only these offsets of these partitions: `0:0-17,0:40-90,3:0-9` (up to before the second one). For one topic |
+| `isolation` | `read_uncommitted` | `read_committed`: neither records of aborted transactions nor what lies above the last stable offset. Of `barnabas.commits` and `barnabas.groups`, as in a coordinator, only what is in an open transaction is held back |
+| `holes` | `false` | `barnabas.commits` only. `true`: also a row for each place of the log that cannot be read. `transaction` is `unreadable`, the offsets from `log_offset` to before `offset` may be in it, and `metadata` says why |
 | `aside` | | folder for corrupt batches: for each its bytes (`….batch`) and its place and reason (`….json`). Without it a corrupt batch fails the query, and the message names its place |
 | `replicas` | `one` | directories only. `one`: of a partition in several directories the replica that reaches furthest is read; `all`: each |
 | `until` | `high-watermark` | directories only. `log-end`: also what was never committed, e.g. to compare replicas |
@@ -20,7 +22,8 @@ up to there; what has been written since needs another `load()`, or a stream. On
 | `splitOffsets` | 1 000 000 | wire only: how many offsets of a partition one task reads |
 | `startingOffsets` | `earliest` | streaming only: `earliest` or `latest`, for a query without a checkpoint |
 | `maxRowsPerTrigger`, `maxBytesPerTrigger`, `maxFilesPerTrigger` | | streaming only: how much one micro-batch takes; one of them. A file is a segment (directories only). Over the wire bytes are estimated from a partition's average record |
-| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a log that was cut, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap |
+| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a log that was cut, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap. A topic that is deleted is lost only if `topics` names it: a stream over a pattern, or over all topics, goes on |
+| `lost` | | streaming only: folder, of the machine of the driver, for notes on what was lost (`losses.py`) |
 
 Of the sink `barnabas.records` (`df.write` with `mode("append")`, `df.writeStream`):
 
@@ -33,7 +36,8 @@ Of the sink `barnabas.records` (`df.write` with `mode("append")`, `df.writeStrea
 | `once` | `false` | what is done again after a failure is not written again (`once.py` says how, and what it needs). `true` in a stream, also in its `foreachBatch`; else a name that is the same when the query is run again, and that no other query has |
 """  # noqa: E501
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from barnabas.protocol.compression import Compression
@@ -52,7 +56,9 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     where: str = ""
     push_filters: bool = False
+    ranges: Mapping[int, tuple[tuple[int, int], ...]] | None = None
     isolation: str = READ_UNCOMMITTED
+    holes: bool = False
     aside: str | None = None
     replicas: str = "one"
     until: str = "high-watermark"
@@ -63,11 +69,17 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     max_files_per_trigger: int | None = None
     fail_on_data_loss: bool = True
+    lost: str | None = None
 
     @property
     def is_read_committed(self) -> bool:
         """Whether only records of committed transactions are read, and those outside of any."""
         return self.isolation == READ_COMMITTED
+
+    @property
+    def tasks_fail_on_loss(self) -> bool:
+        """A task cannot note what it loses, so its micro-batch is planned again, which notes it."""
+        return self.fail_on_data_loss or self.lost is not None
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -81,6 +93,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         columns=_names(given.pop("columns", "")),
         where=given.pop("where", ""),
         push_filters=_flag("pushFilters", given.pop("pushfilters", "false")),
+        ranges=_ranges(given.pop("ranges", None)),
+        holes=_flag("holes", given.pop("holes", "false")),
         isolation=_one_of("isolation", given.pop("isolation", READ_UNCOMMITTED), READ_UNCOMMITTED, READ_COMMITTED),
         aside=given.pop("aside", None),
         replicas=_one_of("replicas", given.pop("replicas", "one"), "one", "all"),
@@ -92,6 +106,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         max_bytes_per_trigger=_number("maxBytesPerTrigger", given.pop("maxbytespertrigger", None)),
         max_files_per_trigger=_number("maxFilesPerTrigger", given.pop("maxfilespertrigger", None)),
         fail_on_data_loss=_flag("failOnDataLoss", given.pop("failondataloss", "true")),
+        lost=given.pop("lost", None),
     )
     if given:
         raise ValueError(f"unknown option {', '.join(sorted(given))}: see barnabas.pipeline.options")
@@ -149,6 +164,24 @@ def _one_of(name: str, value: str, *allowed: str) -> str:
 
 def _flag(name: str, value: str) -> bool:
     return _one_of(name, value.lower(), "true", "false") == "true"
+
+
+def ranges_text(ranges: Mapping[int, Iterable[tuple[int, int]]]) -> str:
+    """The value of the option `ranges`."""
+    return ",".join(f"{partition}:{low}-{high}" for partition, some in ranges.items() for low, high in some)
+
+
+def _ranges(value: str | None) -> dict[int, tuple[tuple[int, int], ...]] | None:
+    if value is None:
+        return None
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    for part in _names(value):
+        match = re.fullmatch(r"(\d+):(\d+)-(\d+)", part)
+        if match is None:
+            raise ValueError(f"ranges={value!r}: say PARTITION:FROM-TO[,…]")
+        partition, low, high = (int(one) for one in match.groups())
+        found[partition] = (*found.get(partition, ()), (low, high))
+    return found
 
 
 def _number(name: str, value: str | None) -> int | None:

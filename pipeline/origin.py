@@ -27,6 +27,7 @@ class LogState(NamedTuple):
     topic_id: str | None
     first_offset: int
     end_offset: int  # the high watermark or last stable offset: where a reader stops
+    stable_offset: int | None = None  # what is in transactions is read up to here; None: up to the end
 
 
 class OffsetRange(NamedTuple):
@@ -35,6 +36,8 @@ class OffsetRange(NamedTuple):
     key: LogKey
     low: int
     high: int
+    until: int = -1  # the end of the log, as the query knows it: what is open there counts as open; −1: `high`
+    only: bool | None = None  # of these offsets: those in transactions (True), or those outside of any (False)
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,34 @@ class Wanted:
     high: int = OFFSETS_END
     newer_than_ms: int | None = None
     groups: frozenset[str] | None = None  # whose records are wanted; each group has one partition
+    ranges: Mapping[int, tuple[tuple[int, int], ...]] | None = None  # of each partition; no other one is wanted
 
     def has(self, topic: str, partition: int) -> bool:
         """Whether any record of this partition is wanted."""
         in_topics = self.topics is None or topic in self.topics
-        return in_topics and (self.partitions is None or partition in self.partitions)
+        in_ranges = self.ranges is None or partition in self.ranges
+        return in_topics and in_ranges and (self.partitions is None or partition in self.partitions)
+
+    def of(self, partition: int) -> list[tuple[int, int]]:
+        """The offsets that are wanted of a partition: each from one to before another."""
+        ranges = ((0, OFFSETS_END),) if self.ranges is None else self.ranges[partition]
+        return [(max(low, self.low), min(high, self.high)) for low, high in ranges]
 
 
 class Origin(Protocol):
     """One way to read logs. Objects are sent to tasks, so they hold only options."""
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Names and patterns; none: all topics."""
+        raise NotImplementedError
+
     def states(self) -> dict[LogKey, LogState]:
         """What there is now of every log of the query."""
+        raise NotImplementedError
+
+    def ends_early(self) -> dict[LogKey, int]:
+        """Where the logs end that end below their high watermark."""
         raise NotImplementedError
 
     def tasks(self, wanted: Wanted) -> list[InputPartition]:

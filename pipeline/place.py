@@ -26,3 +26,4 @@ class Read(NamedTuple):
     batches: Batches
     low: int
     high: int
+    only: bool | None = None  # those in transactions (True), or those outside of any (False)

@@ -1,21 +1,32 @@
 """What `barnabas pipeline NAME` runs: reads the tables that a job needs, writes what it says, and sums it up."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from barnabas.pipeline import log_files
-from barnabas.pipeline.files import Files
-from barnabas.pipeline.history_folder import HistoryFolder
-from barnabas.pipeline.jobs import audit, capacity, changes, export, health, lag, offsets, verify
+from barnabas.pipeline import log_files, losses
+from barnabas.pipeline.batches import OFFSETS_END
+from barnabas.pipeline.day_table import DAY, DayTable, Made, Merge
+from barnabas.pipeline.history_folder import Added, HistoryFolder
+from barnabas.pipeline.history_state import Plan, held_back, sentences
+from barnabas.pipeline.jobs import audit, capacity, changes, export, health, kept, lag, leaders, offsets, verify
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
+from barnabas.pipeline.local_files import folder_bytes, local_path
 from barnabas.pipeline.once import GROUP_PREFIX
-from barnabas.pipeline.source import Source
-from barnabas.pipeline.streamed import TRIGGER_S, LiveTable, ToTopic
+from barnabas.pipeline.options import ranges_text
+from barnabas.pipeline.session import SMALL_BYTES
+from barnabas.pipeline.source import OFFSETS_TOPIC, Source
+from barnabas.pipeline.streamed import STARTS_MAX, TRIGGER_S, LiveTable, ToTopic
 from barnabas.pipeline.table_folder import write_table
+from barnabas.runtime.counted import counted
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -39,6 +50,7 @@ BATCH_COLUMNS = (
 )
 GROWTH_COLUMNS = ("topic", "partition", "base_offset", "last_offset", "base_timestamp", "max_timestamp", "error")
 HEALTH_TOPIC = "barnabas.health"
+PARTITIONS = "spark.sql.shuffle.partitions"
 COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
 
@@ -51,6 +63,11 @@ class Summary:
     rows: Sequence[Sequence[Any]] = ()
     is_empty: bool = False  # nothing was there to work on
     has_failed: bool = False  # `verify` found damage
+    has_lost: bool = False  # records were gone before they were read, and the run went on
+    added: int | None = None  # rows that are new; None: the job makes its table anew
+
+
+SILENT = Summary("")
 
 
 @dataclass
@@ -61,20 +78,56 @@ class Run:
     source: Source
     out: str
     settings: dict[str, Any] = field(default_factory=dict)
+    is_silent: bool = False  # nobody asks for the summary, so nothing is computed for it
+    job: str = "notebook"
     kept: dict[tuple[Any, ...], "DataFrame"] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)  # of what is kept: jobs of a report run side by side
+    small_tables: Path | None = None  # where tables of a small source are kept while it runs
 
     @property
-    def aside(self) -> str:
-        """Where corrupt batches are put."""
-        return f"{self.out}/aside"
+    def aside(self) -> str | None:
+        """Where corrupt batches are put, by tasks: on a cluster all machines must share it. None: nowhere."""
+        named = self.spark.conf.get("spark.barnabas.aside", None)
+        local = local_path(self.out)
+        return named or (None if local is None else f"{local}/aside")
+
+    @property
+    def _aside(self) -> dict[str, str]:
+        return {} if self.aside is None else {"aside": self.aside}
+
+    @property
+    def lost(self) -> str:
+        """Where streams note what was gone before they read it: on this machine, also if the tables are elsewhere."""
+        local = local_path(self.out)
+        folder = Path(gettempdir(), "barnabas-" + blake2b(self.out.encode(), digest_size=8).hexdigest())
+        return f"{folder if local is None else local}/lost/{self.job}"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on behind records that are gone."""
+        return bool(self.settings.get("on_loss") == "continue")
 
     def table(self, name: str, **options: str) -> "DataFrame":
         """A table of the source."""
-        return self.source.table(self.spark, name, aside=self.aside, **options)
+        return self.source.table(self.spark, name, self.small_tables, **self._aside, **options)
 
     def commits(self) -> "DataFrame":
         """What the jobs need of the commits."""
-        return of_readers(self._kept("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
+        rows = of_readers(self._all_commits())
+        return rows.where(F.coalesce(F.col("transaction") == "committed", F.lit(True))).drop("transaction")
+
+    def held(self) -> str:
+        """What open transactions hold back of the commits that the job has read; empty: nothing, or it has read none.
+
+        Streams do not say it: each of their runs reads what is new, and what is open is read again.
+        """
+        if all(name != "commits" for name, *_ in self.kept):
+            return ""
+        open_ones = of_readers(self._all_commits()).where("transaction = 'open'").groupBy("group_id").count().collect()
+        return held_back(sum(row["count"] for row in open_ones), [row.group_id for row in open_ones])
+
+    def _all_commits(self) -> "DataFrame":
+        return self._kept("commits", columns=",".join((*COMMIT_COLUMNS, "transaction")))
 
     def batches(self, **options: str) -> "DataFrame":
         """What the jobs need of the batches of all topics."""
@@ -90,19 +143,31 @@ class Run:
         return self._kept("groups")
 
     def _kept(self, name: str, **options: str) -> "DataFrame":
-        """A table that is read once, and then kept on the disks of Spark, also for the next job."""
+        """A table that is read once, and then kept on disks, also for the next job."""
         key = (name, *sorted(options.items()))
-        if key not in self.kept:
-            self.kept[key] = self.table(name, **options).persist(StorageLevel.DISK_ONLY)
-        return self.kept[key]
+        with self.lock:
+            if key not in self.kept:
+                table = self.table(name, **options)
+                self.kept[key] = table if self.small_tables else computed_once(table)
+            return self.kept[key]
 
     def write(self, name: str, rows: "DataFrame") -> "DataFrame":
         """Write a table in place of what an earlier run has written there, and read it back."""
         return write_table(rows, self.out, name, str(self.source))
 
+    def keep(self, name: str, rows: "DataFrame", merge: Merge, **settings: int) -> "DataFrame":
+        """Add rows by day to what earlier runs have written, and read all of it. `settings`: how they were made."""
+        table = self.settings.get("table")
+        if table is not None and name != self.job:  # a second table of the job
+            table = f"{table}_{name}"
+        made = Made(str(self.source), self.source.identity(), settings)
+        days = DayTable(self.spark, self.out, name, table, self.settings.get("format", "parquet"))
+        return days.update(rows, merge, made).drop(DAY)
+
     def stream(self, name: str, **options: str) -> "DataFrame":
         """A table of the source as it grows."""
-        return self.source.stream(self.spark, name, aside=self.aside, **options)
+        on_loss = {"failOnDataLoss": str(not self.goes_on).lower(), "lost": self.lost}
+        return self.source.stream(self.spark, name, **self._aside, **on_loss, **options)
 
     def streams(self) -> "tuple[DataFrame, DataFrame, DataFrame]":
         """Commits, groups and batches as they grow."""
@@ -117,19 +182,31 @@ class Run:
 
     @property
     def following(self) -> dict[str, Any]:
-        """Whether a streaming query goes on until Ctrl-C, and how often it looks for what is new."""
+        """Whether a query goes on until Ctrl-C, how often it looks for what is new, and how often it is started."""
         settings = self.settings
-        return {"follow": bool(settings.get("follow")), "trigger_s": settings.get("trigger_s", TRIGGER_S)}
+        return {
+            "follow": bool(settings.get("follow")),
+            "trigger_s": settings.get("trigger_s", TRIGGER_S),
+            "starts_max": STARTS_MAX if self.goes_on else 1,
+        }
 
-    def place(self, name: str) -> str:
-        """Where a table goes."""
-        return f"{self.out}/live/{name}" if self.is_streaming else f"{self.out}/{name}"
+    def live(self, name: str, partitioned_by: tuple[str, ...] = (DAY,), by_file: tuple[str, ...] = (DAY,)) -> LiveTable:
+        """A table that streams add to."""
+        settings = self.settings
+        of_table = settings.get("format", "parquet"), partitioned_by, settings.get("table"), by_file
+        return LiveTable(self.spark, f"{self.out}/{name}", *of_table)
 
-    def add(self, name: str, rows: "DataFrame", to_topic: ToTopic | None = None) -> "DataFrame":
-        """Add to a table what the streams have now, or have until Ctrl-C, and read it back."""
-        table = LiveTable(self.spark, self.place(name))
-        table.add(rows, to_topic=to_topic, **self.following)
-        return table.read(rows)
+    def add(self, name: str, rows: "DataFrame", to_topic: ToTopic | None = None) -> "tuple[int, DataFrame, str]":
+        """Add by day what the streams have: how many rows came, all rows, and where they are."""
+        table = self.live(f"live/{name}")
+        rows = rows.withColumn(DAY, F.to_date("at"))
+        added = table.add(rows, to_topic=to_topic, **self.following)
+        return added, table.read(rows).drop(DAY), table.where
+
+
+def computed_once(rows: "DataFrame") -> "DataFrame":
+    """Rows that are computed once, and then kept on the disks of Spark until the run ends."""
+    return rows.persist(StorageLevel.DISK_ONLY)
 
 
 def of_readers(commits: "DataFrame") -> "DataFrame":
@@ -139,83 +216,181 @@ def of_readers(commits: "DataFrame") -> "DataFrame":
 
 def run_job(name: str, run: Run) -> Summary:
     """Run a job. ValueError: it cannot read such a source."""
-    summary = RUNS[name](run)
-    put_aside = sum(file.endswith(".json") for file in Files(run.spark, run.out).names(run.aside))
-    if not put_aside:
-        return summary
-    return replace(summary, sentence=f"{summary.sentence} {put_aside} corrupt batches are in {run.aside}.")
+    is_small = is_small_run(name, run)
+    with TemporaryDirectory(prefix="barnabas-") if is_small else nullcontext() as folder:
+        run = replace(run, job=name, small_tables=None if folder is None else Path(folder))
+        if is_small and not run.spark.sparkContext.getConf().contains(PARTITIONS):
+            run.spark.conf.set(PARTITIONS, str(run.spark.sparkContext.defaultParallelism))
+        summary = RUNS[name](run)
+        held = "" if run.is_silent else run.held()
+    lost = losses.tell(run.lost)
+    more = losses.sentences(lost)
+    put_aside = 0 if run.aside is None else len(list(Path(run.aside).glob("[!.]*.json")))
+    if put_aside:
+        more.insert(0, f"{counted(put_aside, 'corrupt batch is', 'corrupt batches are')} in {run.aside}.")
+    if held:
+        more.append(f"{held}.")
+    has_lost = any(not one.is_news for one in lost)
+    # The last sentence leads to the table below it.
+    return replace(summary, sentence=" ".join([*more, summary.sentence]), has_lost=has_lost)
+
+
+def is_small_run(name: str, run: Run) -> bool:
+    """Whether there is so little to read that the fixed cost is most of the run.
+
+    Such a run reads its source in this process, and what Spark keeps has fewer partitions than 200. A stream keeps for
+    good the number that it began with, so it begins with Spark's. On a cluster only its own processes may see files.
+    """
+    if run.is_streaming or name == "export" or not run.spark.sparkContext.master.startswith("local"):
+        return False
+    size = size_of(name, run.source, run.out, run.settings)
+    return size is not None and size < SMALL_BYTES
+
+
+def size_of(name: str, source: Source, out: str, settings: dict[str, Any]) -> int | None:
+    """About how many bytes a job will read; None: this is not known."""
+    topics = {"offsets": (OFFSETS_TOPIC,), "export": (settings.get("topic", ""),)}.get(name, ())
+    there = source.size_bytes(topics)
+    kept = {"offsets": "offsets", "report": ""}.get(name)
+    before = 0 if kept is None else folder_bytes(f"{out}/{kept}")
+    return None if there is None or before is None else there + before
 
 
 def run_offsets(run: Run) -> Summary:
     """Add new commits to the history."""
+    if run.settings.get("table"):
+        return _run_offsets_in_catalog(run)
     folder = HistoryFolder(run.spark, f"{run.out}/offsets", run.source.identity())
-    added = folder.append(run.table("commits", isolation=COMMITTED))
-    compacted = folder.compact()
-    history = folder.read()
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    ends, retention_ms = run.source.commit_logs(), run.settings.get("delete_retention_ms")
+    if retention_ms is None:
+        retention_ms = run.source.delete_retention_ms()
+    plan = folder.plan(ends, now_ms, delete_retention_ms=retention_ms)
+    added, compacted = Added(0, 0), 0
+    if plan.ranges:
+        commits = run.table("commits", ranges=ranges_text(plan.ranges), holes="true")
+        added = folder.append(commits, plan, ends, now_ms, _in_logs(run, plan))
+        compacted = folder.compact() if added.count else 0
+    else:
+        folder.save(folder.state.after(plan, (), ends, now_ms))
     at = run.settings.get("at")
-    current = offsets.committed(history, at)
+    found = folder.state.said if at is None else None
+    if found is None:
+        found = _committed(folder.read(), at)
+    count = folder.state.count if folder.state.count is not None else folder.read().count()
+    if at is None:
+        folder.save(replace(folder.state, said=found, count=count))
+    sentence = f"{counted(added.count, 'commit')} added, {count:,} in {run.out}/offsets"
+    if added.gone:
+        sentence += f"; of them {counted(added.gone, 'tombstone')} for what the log does not have any more"
+    if compacted:
+        sentence += f"; the files of {counted(compacted, 'folder')} were put together"
+    missing = sentences(folder.state.holes, plan)
+    return Summary(
+        f"{sentence}. {missing}{'. ' if missing else ''}Committed {'now' if at is None else f'at {_time(at)}'}:",
+        ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
+        found,
+        is_empty=not count,
+        added=added.count,
+    )
+
+
+def _run_offsets_in_catalog(run: Run) -> Summary:
+    """The same by a stream, which a table of a catalog takes once."""
+    commits = offsets.history(run.stream("commits", isolation=COMMITTED))
+    table, at = run.live("offsets"), run.settings.get("at")
+    added = table.add(commits, **run.following)
+    history = table.read(commits)
+    count = history.count()
+    return Summary(
+        f"{counted(added, 'commit')} added, {count:,} in {table.where}. "
+        f"Committed {'now' if at is None else f'at {_time(at)}'}:",
+        ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
+        _committed(history, at),
+        is_empty=not count,
+        added=added,
+    )
+
+
+def _in_logs(run: Run, plan: Plan) -> "DataFrame | None":
+    """The offsets that are in the logs now, which must be asked for after what is new was read."""
+    if not plan.late:
+        return None
+    ranges = ranges_text(dict.fromkeys(plan.late, ((0, OFFSETS_END),)))
+    columns = ",".join((*offsets.GROUP_PARTITION, "log_partition", "transaction"))
+    rows = run.table("commits", ranges=ranges, columns=columns)
+    return rows.where(F.coalesce(F.col("transaction") != "aborted", F.lit(True)))
+
+
+def _committed(history: "DataFrame", at: datetime | None) -> tuple[tuple[Any, ...], ...]:
+    """What was committed at a time, by group and topic: the first rows."""
     rows = (
-        current.groupBy("group_id", "topic")
+        offsets.newest(history, at)
+        .where(~F.col("is_tombstone"))
+        .groupBy("group_id", "topic")
         .agg(F.count("*").alias("partitions"), F.sum("offset").alias("offsets"), text(F.max("log_timestamp")))
         .orderBy("group_id", "topic")
     )
-    when = "now" if at is None else f"at {_time(at)}"
-    sentence = f"{added:,} commits added, {history.count():,} in {run.out}/offsets"
-    if compacted:
-        sentence += f"; the files of {compacted} folders were put together"
-    return Summary(
-        f"{sentence}. Committed {when}:",
-        ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
-        [tuple(row) for row in rows.take(ROWS_MAX)],
-        is_empty=not added and history.isEmpty(),
-    )
+    return tuple(tuple(row) for row in rows.take(ROWS_MAX))
 
 
 def run_lag(run: Run) -> Summary:
     """The lag of every group at the end of every window."""
     every_s = run.settings["every_s"]
+    added, place = None, run.settings.get("table") or f"{run.out}/lag"
     if run.is_streaming:
         commits, _, batches = run.streams()
-        rows = run.add("lag", lag_stream(commits, batches, every_s, run.settings["delay_s"]))
+        added, rows, place = run.add("lag", lag_stream(commits, batches, every_s, run.settings["delay_s"]))
     else:
-        rows = run.write("lag", lag.lag(run.commits(), run.batches(), every_s))
-    last = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("at").desc())
-    newest = rows.withColumn("number", F.row_number().over(last)).where("number = 1")
-    totals = newest.groupBy("group_id", "topic").agg(
-        F.sum("lag_records").alias("records"), F.max("lag_seconds").alias("seconds")
+        rows = run.keep(
+            "lag", lag.lag(run.commits(), run.batches(), every_s), partial(kept.lag, every_s=every_s), every_s=every_s
+        )
+    if run.is_silent:
+        return SILENT
+    # The end is the last window: a group that was deleted before, or has expired, is behind no more.
+    (end,) = rows.agg(F.max("at")).first()
+    totals = (
+        rows.where(F.col("at") == F.lit(end))
+        .groupBy("group_id", "topic")
+        .agg(F.sum("lag_records").alias("records"), F.max("lag_seconds").alias("seconds"))
     )
     peaks = rows.groupBy("group_id", "topic", "at").agg(F.sum("lag_records").alias("peak"))
     peaks = peaks.groupBy("group_id", "topic").agg(F.max(F.struct("peak", "at")).alias("peak"))
     found = totals.join(peaks, ["group_id", "topic"]).orderBy(F.col("records").desc_nulls_last(), "group_id")
+    count = rows.count()
     return Summary(
-        f"{rows.count():,} rows in {run.place('lag')}. At the end:",
+        f"{counted(count, 'row')} in {place}." + ("" if end is None else f" At the end ({_time(end)}):"),
         ("group", "topic", "#lag", "#seconds behind", "#largest lag", "at"),
         [
             (row.group_id, row.topic, row.records, _number(row.seconds), row.peak.peak, _time(row.peak.at))
             for row in found.take(ROWS_MAX)
         ],
-        is_empty=rows.isEmpty(),
+        is_empty=not count,
+        added=added,
     )
 
 
 def run_audit(run: Run) -> Summary:
     """What the commits say that should not be."""
     commits, groups, batches, journal = run.commits(), run.groups(), run.batches(), run.journal()
-    rows = run.write("audit", audit.audit(commits, groups, batches, run.settings["clocks_differ_s"], journal))
+    now = audit.audit(commits, groups, batches, run.settings["clocks_differ_s"], journal, computed_once)
+    rows = run.keep("audit", now, kept.audit)
+    if run.is_silent:
+        return SILENT
     last = (text(F.max("at")), F.max_by(changes.who(), F.struct("at", *changes.PLACE)))
     found = (
         rows.groupBy("group_id", "finding")
         .agg(F.count("*").alias("times"), F.sum("records").alias("records"), *last[: 1 if journal is None else 2])
         .orderBy("group_id", "finding")
     )
-    sentence = f"{rows.count():,} findings in {run.out}/audit."
+    sentence = f"{counted(rows.count(), 'finding')} in {run.settings.get('table') or f'{run.out}/audit'}."
     columns: tuple[str, ...] = ("group", "finding", "#times", "#records", "last")
     if journal is None:
         sentence += " There is no offset journal, so nothing says who it was."
     else:
         columns = (*columns, "by")
         gaps = journal.where("is_gap").count()
-        sentence += f" The offset journal has {gaps:,} gaps, of which nothing says who it was." if gaps else ""
+        sentence += f" The offset journal has {counted(gaps, 'gap')}, of which nothing says who it was." if gaps else ""
     return Summary(
         sentence, columns, [tuple(row) for row in found.take(ROWS_MAX)], is_empty=commits.isEmpty() and journal is None
     )
@@ -223,14 +398,22 @@ def run_audit(run: Run) -> Summary:
 
 def run_health(run: Run) -> Summary:
     """Every change of the health of groups."""
-    rules = {name: run.settings[name] for name in ("every_s", "retention_s", "soon_s") if name in run.settings}
+    added, place = None, run.settings.get("table") or f"{run.out}/health"
+    rules = {
+        name: run.settings[name] for name in ("every_s", "retention_s", "soon_s", "behind_s") if name in run.settings
+    }
     if run.is_streaming:
         produce_to = run.settings.get("produce_to", ())
         to_topic = ToTopic(tuple(produce_to), HEALTH_TOPIC, "group_id", "at") if produce_to else None
-        rows = run.add("health", health_stream(*run.streams(), **rules, delay_s=run.settings["delay_s"]), to_topic)
+        now = health_stream(*run.streams(), **rules, delay_s=run.settings["delay_s"])
+        added, rows, place = run.add("health", now, to_topic)
     else:
-        run.write("generations", health.generations(run.groups()))
-        rows = run.write("health", health.health(run.commits(), run.groups(), run.batches(), **rules))
+        run.keep("generations", health.generations(run.groups()), kept.generations)
+        run.write("leaders", leaders.leaders(run.batches()))
+        now = health.health(run.commits(), run.groups(), run.batches(), **rules)
+        rows = run.keep("health", now, kept.health, every_s=rules["every_s"])
+    if run.is_silent:
+        return SILENT
     on = ("group_id", "topic", "partition", "check")
     last = Window.partitionBy(*on).orderBy(F.col("at").desc())
     bad = rows.withColumn("number", F.row_number().over(last)).where("number = 1 and status != 'OK'")
@@ -240,13 +423,14 @@ def run_health(run: Run) -> Summary:
         .orderBy("group_id", "topic", "check")
     )
     return Summary(
-        f"{rows.count():,} changes in {run.place('health')}. Not well at the end:",
+        f"{counted(rows.count(), 'change')} in {place}. Not well at the end:",
         ("group", "topic", "check", "status", "partitions", "since"),
         [
             (row.group_id, row.topic, row.check, row.status, " ".join(map(str, row.partitions)), _time(row.since))
             for row in found.take(ROWS_MAX)
         ],
         is_empty=rows.isEmpty(),
+        added=added,
     )
 
 
@@ -259,9 +443,13 @@ def run_capacity(run: Run) -> Summary:
     topics = run.write("capacity/topics", capacity.topics(batches, now, run.settings["retention_ms"], counts))
     if run.settings["keys"]:
         run.write("capacity/keys", capacity.keys(run.table("records", columns="topic,partition,key")))
-    sentence = f"{topics.count()} topics in {run.out}/capacity."
-    if free_bytes is not None:
-        full = run.write("capacity/full", capacity.full_at(topics, free_bytes, run.settings["replicas"], now)).first()
+    full_at = None if free_bytes is None else capacity.full_at(topics, free_bytes, run.settings["replicas"], now)
+    full_table = None if full_at is None else run.write("capacity/full", full_at)
+    if run.is_silent:
+        return SILENT
+    sentence = f"{counted(topics.count(), 'topic')} in {run.out}/capacity."
+    if full_table is not None:
+        full = full_table.first()
         when = "never" if full.full_at is None else f"on {_time(full.full_at)}"
         sentence += f" The free {free_bytes:,} bytes will be full {when}."
     found = topics.orderBy(F.col("bytes").desc())
@@ -285,9 +473,11 @@ def run_verify(run: Run) -> Summary:
     of_records = "directory,topic,partition,offset,key,value"
     records = run.table("records", topics=",".join(compacted), replicas="all", isolation=COMMITTED, columns=of_records)
     states = run.table("records", topics=verify.TRANSACTION_STATE, columns="key,value,offset")
-    logs, entries = log_files.tables(run.spark, run.source.directories)
+    logs, entries = log_files.tables(run.spark, run.source.directories, run.small_tables)
     wrong = verify.verify(batches, logs, entries, states, compacted).unionByName(verify.keys(records, logs))
     rows = run.write("verify", wrong)
+    if run.is_silent:
+        return SILENT
     by_finding = (
         rows.groupBy("finding", "topic", "partition", "directory")
         .agg(F.count("*").alias("places"), F.min("offset").alias("first"))
@@ -295,8 +485,8 @@ def run_verify(run: Run) -> Summary:
     )
     found = by_finding.take(ROWS_MAX)
     checked = batches.agg(F.count("*"), F.coalesce(F.sum("size_bytes"), F.lit(0))).first()
-    what = f"{checked[0]:,} batches ({checked[1]:,} bytes) of {logs.count()} logs were checked"
-    result = f"{rows.count():,} findings are in {run.out}/verify" if found else "nothing is wrong"
+    what = f"{counted(checked[0], 'batch', 'batches')} ({checked[1]:,} bytes) of {counted(logs.count(), 'log')} checked"
+    result = f"{counted(rows.count(), 'finding')} in {run.out}/verify" if found else "nothing is wrong"
     return Summary(
         f"{what}: {result}.",
         ("finding", "topic", "#partition", "directory", "#places", "#first offset"),
@@ -319,13 +509,7 @@ def run_export(run: Run) -> Summary:
     json_schema, skip_bytes = run.settings.get("json_schema"), run.settings.get("avro_skip_bytes", 0)
     records = run.stream("records", topics=topic, isolation=COMMITTED, columns=",".join(export.COLUMNS))
     rows = export.export(records, json_schema, avro_schema, skip_bytes)
-    table = LiveTable(
-        run.spark,
-        f"{run.out}/export/{topic}",
-        run.settings.get("format", "parquet"),
-        export.PARTITIONED_BY,
-        run.settings.get("table"),
-    )
+    table = run.live(f"export/{topic}", export.PARTITIONED_BY, ())
     added = table.add(rows, **run.following)
     there = table.read(rows)
     found = (
@@ -334,10 +518,11 @@ def run_export(run: Run) -> Summary:
         .orderBy("topic", F.col("outcome").desc(), "reason")
     ).take(ROWS_MAX)
     return Summary(
-        f"{added:,} records added to {table.name or table.path}.",
+        f"{counted(added, 'record')} added to {table.where}.",
         ("topic", "outcome", "reason", "#records", "first", "last"),
         [tuple(row) for row in found],
         is_empty=not found,
+        added=added,
     )
 
 

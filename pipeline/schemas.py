@@ -11,9 +11,9 @@ Rules that hold in all tables:
   within one partition a higher offset is newer. In `barnabas.journal` they are its place in `__offset_journal`, whose
   partitions have the same numbers: a change and its commit have the same `log_partition`, and the commit's `log_offset`
   is the `change_offset`.
-- `transaction`: null for a record outside of transactions, else `committed`, `aborted`, or `open` (undecided: it lies
-  above the last stable offset of what was read). With the option `isolation` = `read_committed` only null and
-  `committed` appear.
+- `transaction`: null for a record outside of transactions, else `committed`, `aborted`, or `open` (undecided in what
+  was read; of topics that are read over the wire so is everything in transactions above the last stable offset, but
+  not of `__consumer_offsets`). With the option `isolation` = `read_committed` only null and `committed` appear.
 - `directory` is the data directory that was read, null over the wire.
 """
 

@@ -3,15 +3,14 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from barnabas.pipeline.batch_rows import control_types
-from barnabas.pipeline.batches import OFFSETS_END, Batches, batch_bytes, walk
-from barnabas.pipeline.directories import Log, Piece, Segment, pieces_of, segments_of
+from barnabas.pipeline.batches import OFFSETS_END, batch_bytes, walk
+from barnabas.pipeline.directories import Log, Piece, Segment, offsets_at, pieces_of, segments_of
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.place import Place, Read
-from barnabas.pipeline.transactions import Aborted, Ended, Transactions
-from barnabas.protocol.batch_layout import CONTROL, HEADER_BYTES, TRANSACTIONAL
+from barnabas.pipeline.transactions import Aborted, Deciding, Ended, Transactions
+from barnabas.protocol.batch_layout import HEADER_BYTES
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage.index import TransactionIndex
 from barnabas.storage.producer_state import read_snapshot
@@ -38,7 +37,9 @@ def read_piece(piece: Piece, *, fail_on_data_loss: bool = True, must_reach: bool
     except FileNotFoundError:
         pass
     for other in _planned_again(piece, fail_on_data_loss=fail_on_data_loss):
-        yield from read_piece(other, fail_on_data_loss=fail_on_data_loss, must_reach=must_reach)
+        yield from read_piece(
+            replace(other, only=piece.only), fail_on_data_loss=fail_on_data_loss, must_reach=must_reach
+        )
 
 
 def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
@@ -63,7 +64,7 @@ def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
             continue
         name = os.path.basename(segment.path)
         place = Place(log.topic, log.partition, transactions, log.directory, name, position)
-        yield Read(place, batches, piece.low, piece.high)
+        yield Read(place, batches, piece.low, piece.high, piece.only)
         if batches.ended:
             return
         reached = max([reached, *batches.last_offsets[-1:] + 1])
@@ -106,9 +107,11 @@ def log_end(log: Log) -> int:
     """The offset behind the last batch of a log."""
     end = log.first_offset
     if log.segments:
-        last = replace(log, segments=log.segments[-1:])
-        end = max(end, last.segments[0].base_offset)
-        for piece in pieces_of(last, 0, OFFSETS_END, OFFSETS_END):
+        last = replace(log, segments=log.segments[-1:], end_offset=OFFSETS_END)
+        _, indexed = offsets_at(last.segments[0])
+        low = max([last.segments[0].base_offset, *indexed[-1:].tolist()])  # what is before it need not be read
+        end = max(end, low)
+        for piece in pieces_of(last, low, OFFSETS_END, OFFSETS_END):
             for read in read_piece(piece):
                 end = max(end, int(read.batches.last_offsets.max(initial=-1)) + 1)
     return end
@@ -132,7 +135,7 @@ def ended_transactions(log: Log, end_offset: int) -> Ended:
     while first > 0 and not os.path.exists(segments[first].beside("snapshot")):
         first -= 1
     if first < 0:
-        return Ended(end_offset, ())
+        return Ended(end_offset, (), ())
     following = _following.get(log.folder)
     if following is None or not following.goes_on(segments[first:], end_offset):
         open_since: dict[int, int] = {}
@@ -140,19 +143,18 @@ def ended_transactions(log: Log, end_offset: int) -> Ended:
             producers = read_snapshot(disk, segments[first].beside("snapshot"))
             since = ((one.producer_id, one.current_transaction_first_offset) for one in producers)
             open_since = {producer: offset for producer, offset in since if offset >= 0}
-        following = _following[log.folder] = _Following(segments[first], open_since)
+        following = _following[log.folder] = _Following(segments[first], Deciding(open_since))
     following.follow(segments[first:], end_offset)
-    return Ended(min(following.open_since.values(), default=end_offset), tuple(sorted(aborted | following.aborted)))
+    return following.deciding.ended(end_offset, aborted)
 
 
 @dataclass
 class _Following:
-    """Transactions begin and end as the batches of a log's last segments do. It knows how far it has come, because a
-    stream asks again each time that the log has grown."""
+    """Follows the transactions of a log's last segments. It knows how far it has come, because a stream asks again each
+    time that the log has grown."""
 
     first: Segment
-    open_since: dict[int, int]
-    aborted: set[Aborted] = field(default_factory=set)
+    deciding: Deciding
     end_offset: int = 0
     segment: Segment | None = None
     position: int = 0
@@ -190,7 +192,7 @@ class _Following:
                 if not batches.consumed and not batches.ended:
                     wanted = max(2 * wanted, batch_bytes(batches.data, 0))
                     continue
-                self._take(batches)
+                self.deciding.take(batches)
                 if len(batches):
                     at = int(batches.starts[-1])
                     self.last_batch = self.position + at, content[at : at + HEADER_BYTES]
@@ -199,21 +201,6 @@ class _Following:
                     return True
                 wanted = READ_BYTES
         return False
-
-    def _take(self, batches: Batches) -> None:
-        transactional = batches.only((batches.of("attributes") & TRANSACTIONAL) != 0)
-        for producer, offset, kind, is_control in zip(
-            transactional.of("producer_id").tolist(),
-            transactional.of("base_offset").tolist(),
-            control_types(transactional).tolist(),
-            ((transactional.of("attributes") & CONTROL) != 0).tolist(),
-        ):
-            if not is_control:
-                self.open_since.setdefault(producer, offset)
-            elif kind >= 0:
-                since = self.open_since.pop(producer, None)
-                if kind == 0 and since is not None:
-                    self.aborted.add(Aborted(producer, since, offset))
 
 
 _following: dict[str, _Following] = {}  # by folder

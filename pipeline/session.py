@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
+
+from barnabas.pipeline.java_classes import archive_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +37,28 @@ SETTINGS = {
 ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # here, a job that lists folders costs more
 }
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOGGING_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+SMALL_BYTES = 128 << 20
+"""Of so few bytes the fixed cost of a run is most of it."""
+
+# A short run ends before the code that Java's second compiler makes, and a collector in threads, have paid off. Spark's
+# own classes need no check. The first compiler alone gets 48 MB for code, which a report fills. What another Java does
+# not know it leaves out.
+QUICK_JAVA = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:-BytecodeVerificationRemote -XX:ReservedCodeCacheSize=240m"
+)
+QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# What Java and Spark say at every start, and what nobody has asked for.
+_NOISE = re.compile(
+    "WARNING: |Picked up J|Setting default log level to |To adjust logging level use |Setting Spark log level to |"
+    "Using Spark's default log4j profile|Starting Streaming TransformWithState|Streaming TransformWithState"
+)
+_LAST_LINES_S = 2.0
 
 
 def what_is_missing(*modules: str) -> str | None:
@@ -74,19 +96,69 @@ def _what_spark_cannot_use() -> str | None:
     return None
 
 
-def start_session(name: str, settings: dict[str, str] | None = None) -> "SparkSession":
-    """A session on all cores of this machine; under spark-submit the one that it asks for."""
+def start_session(name: str, settings: dict[str, str] | None = None, source_bytes: int | None = None) -> "SparkSession":
+    """A session on all cores of this machine; under spark-submit the one that it asks for.
+
+    `source_bytes`: how much there is to read, as far as this is known; then a small run starts and ends sooner.
+    """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and then says which master
-        builder = builder.master("local[*]")
+    is_ours = "PYSPARK_GATEWAY_PORT" not in os.environ  # spark-submit sets it, and then says which master
+    said = SETTINGS | (settings or {})
+    if is_ours:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the sources run in another Python
-        settings = ON_THIS_MACHINE | (settings or {})
-    for key, value in (SETTINGS | (settings or {})).items():
+        is_small = source_bytes is not None and source_bytes < SMALL_BYTES
+        own = said.get(JAVA_OPTIONS, "")
+        options = (LOGGING_OPTION, QUICK_JAVA if is_small else "", archive_option(own), own)
+        java = " ".join(filter(None, options))
+        said = {"spark.master": "local[*]"} | SETTINGS | ON_THIS_MACHINE | (settings or {}) | {JAVA_OPTIONS: java}
+    for key, value in said.items():
         builder = builder.config(key, value)
     with ctrl_c_waits():
+        if is_ours:
+            _start_java(name, said)
         return builder.getOrCreate()
+
+
+def _start_java(name: str, settings: dict[str, str]) -> None:
+    """Start Java as PySpark would, but without the lines that it and Spark say at every start."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._active_spark_context is not None or SparkContext._gateway is not None:
+        return
+    conf: SparkConf = SparkConf(loadDefaults=False).setAppName(name)
+    for key, value in settings.items():
+        conf.set(key, value)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)  # a Java that only says how Java is started
+    reading, writing = os.pipe()
+    passing = threading.Thread(target=pass_on, args=(os.fdopen(reading, "rb"),), daemon=True)
+    passing.start()
+    try:
+        gateway: Any = launch_gateway(conf, {"stderr": writing})
+    except BaseException:
+        os.close(writing)
+        passing.join(_LAST_LINES_S)  # what it said is why
+        raise
+    os.close(writing)
+    with SparkContext._lock:
+        SparkContext._gateway = gateway
+        SparkContext._jvm = gateway.jvm
+
+
+def pass_on(lines: IO[bytes]) -> None:
+    """Pass on what a Java says to standard error, without the noise of each start and the empty lines in it, until it
+    ends. A Java that nobody listens to would stand still.
+    """
+    is_noise = False
+    for line in lines:
+        text = line.decode(errors="replace")
+        is_noise = bool(_NOISE.match(text)) or (is_noise and not text.strip())
+        if not is_noise:
+            with suppress(OSError, ValueError):  # it was closed
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
 
 @contextmanager

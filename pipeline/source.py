@@ -1,14 +1,17 @@
 """Where a job reads from: what `--source` says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from barnabas.pipeline.history_state import LogEnds
     from pyspark.sql import DataFrame, SparkSession
 
 OFFSETS_TOPIC = "__consumer_offsets"
 META_FILE = "meta.properties"  # every data directory has one
+NOT_THERE = "is neither a directory that exists nor HOST:PORT"
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,37 @@ class Source:
             next((one for one in clusters if one), None), next((log.topic_id for log in logs if log.topic_id), None)
         )
 
-    def table(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
-        """`commits`, `groups`, `journal`, `records` or `batches`."""
-        return spark.read.format(f"barnabas.{name}").options(**self._where(), **options).load()
+    def size_bytes(self, topics: Sequence[str] = ()) -> int | None:
+        """How large the logs of these topics (none: of all) are, each partition once; None: the brokers do not say."""
+        from barnabas.pipeline.directories import logs_of
+        from barnabas.pipeline.wire import Cluster, UnreachableError
+
+        if self.brokers:
+            try:
+                with Cluster(self.brokers, patience_s=0) as cluster:  # a guess is not worth waiting
+                    cluster.refresh()
+                    partitions = [one for one in cluster.partitions if not topics or one[0] in topics]
+                    sizes = cluster.log_bytes(partitions)
+                    return sum(sizes.values()) if len(sizes) == len(partitions) else None
+            except UnreachableError:
+                return None
+        largest: dict[tuple[str, int], int] = {}
+        for one in self.directories:
+            for log in logs_of(one, topics, with_internal=True, until_high_watermark=False):
+                size = sum(segment.size_bytes for segment in log.segments)
+                largest[log.topic, log.partition] = max(size, largest.get((log.topic, log.partition), 0))
+        return sum(largest.values())
+
+    def table(self, spark: "SparkSession", name: str, small_tables: Path | None = None, **options: str) -> "DataFrame":
+        """`commits`, `groups`, `journal`, `records` or `batches`. `small_tables`: folder for it, if it is small."""
+        from barnabas.pipeline.small_tables import read_small
+        from barnabas.pipeline.sources import register
+
+        options = self._where() | options
+        if small_tables is not None:
+            return read_small(spark, small_tables, f"barnabas.{name}", options)
+        register(spark)
+        return spark.read.format(f"barnabas.{name}").options(**options).load()
 
     def partition_counts(self) -> dict[str, int]:
         """How many partitions each topic has."""
@@ -95,8 +126,36 @@ class Source:
             counts[key.topic] = max(key.partition + 1, counts.get(key.topic, 0))
         return counts
 
+    def commit_logs(self) -> "dict[int, LogEnds]":
+        """What there is now of each partition of `__consumer_offsets`."""
+        from barnabas.pipeline.history_state import LogEnds
+        from barnabas.pipeline.options import read_options
+        from barnabas.pipeline.schemas import COMMITS
+        from barnabas.pipeline.sources import origin_of
+
+        origin = origin_of(COMMITS, read_options(self._where()))
+        early = origin.ends_early()
+        return {
+            key.partition: LogEnds(one.first_offset, one.end_offset, early.get(key, one.end_offset))
+            for key, one in origin.states().items()
+        }
+
+    def delete_retention_ms(self) -> int:
+        """How long the brokers keep tombstones of `__consumer_offsets`; Kafka's default where this is not known."""
+        from barnabas.pipeline.history_state import DELETE_RETENTION_MS
+        from barnabas.pipeline.wire import Cluster
+
+        if not self.brokers:
+            return DELETE_RETENTION_MS
+        with Cluster(self.brokers) as cluster:
+            said = cluster.topic_setting(OFFSETS_TOPIC, "delete.retention.ms")
+            return DELETE_RETENTION_MS if said is None else int(said)
+
     def stream(self, spark: "SparkSession", name: str, **options: str) -> "DataFrame":
         """The same as a stream."""
+        from barnabas.pipeline.sources import register
+
+        register(spark)
         return spark.readStream.format(f"barnabas.{name}").options(**self._where(), **options).load()
 
     def _where(self) -> dict[str, str]:
@@ -124,7 +183,7 @@ def source_of(text: str) -> Source:
         elif inside:
             found += inside
         else:
-            what = "is no data directory: it has no meta.properties" if path.exists() else "does not exist"
+            what = "is no data directory: it has no meta.properties" if path.exists() else NOT_THERE
             raise ValueError(f"{part} {what}")
     clusters = {cluster_id: path for path in reversed(found) if (cluster_id := _cluster_id(path))}
     if len(clusters) > 1:
@@ -146,4 +205,4 @@ def _cluster_id(directory: Path) -> str | None:
 
 def _is_address(text: str) -> bool:
     host, colon, port = text.rpartition(":")
-    return bool(host and colon and port.isascii() and port.isdecimal())
+    return bool(host and colon and port.isascii() and port.isdecimal()) and "/" not in host

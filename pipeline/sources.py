@@ -42,7 +42,7 @@ _LOG_COLUMNS = {
 def register(spark: SparkSession) -> None:
     """Make the sources known to a session."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # for the option `pushFilters`
-    for source in (CommitSource, GroupSource, JournalSource, RecordSource, BatchSource):
+    for source in SOURCES.values():
         spark.dataSource.register(source)
 
 
@@ -121,12 +121,16 @@ class BatchSource(LogSource):
     table = BATCHES
 
 
+SOURCES: dict[str, type[LogSource]] = {
+    source.name(): source for source in (CommitSource, GroupSource, JournalSource, RecordSource, BatchSource)
+}
+
+
 def origin_of(table: Table, options: ReadOptions) -> Origin:
     """Where the options say that logs are read."""
     topics = (_TOPICS[table.name],) if table.name in _TOPICS else options.topics
-    if options.brokers:
-        return BrokerOrigin(options, topics, with_internal=table is BATCHES)
-    return DirectoryOrigin(options, topics, with_internal=table is BATCHES)
+    make = BrokerOrigin if options.brokers else DirectoryOrigin
+    return make(options, topics, with_internal=table is BATCHES, decides=table.name in _TOPICS)
 
 
 def reading_of(table: Table, schema: StructType, options: ReadOptions, conditions: Conditions) -> TableReading:
@@ -136,7 +140,7 @@ def reading_of(table: Table, schema: StructType, options: ReadOptions, condition
         index = table.arrow.get_field_index(field.name)
         if index < 0 or table.arrow.field(index).type != field.type:
             raise ValueError(f"{table.name} has no column {field.name} of the type {field.type}")
-    return TableReading(table.name, arrow, conditions, Aside(options.aside), options.is_read_committed)
+    return TableReading(table.name, arrow, conditions, Aside(options.aside), options.is_read_committed, options.holes)
 
 
 class LogReader(DataSourceReader):
@@ -169,12 +173,13 @@ class LogReader(DataSourceReader):
             high,
             newer_than_ms,
             None if groups is None else frozenset(groups),
+            self.options.ranges,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        for place, batches, low, high in self.origin.read(partition):
-            yield from self.reading.rows(place, batches, low, high)
+        for one in self.origin.read(partition):
+            yield from self.reading.rows(*one)
 
 
 class FilteringLogReader(LogReader):

@@ -4,30 +4,32 @@
     live/_checkpoints/lag/       what was read, and what the query remembers
     live/_checkpoints/health-topic/      the same of the query that copies the table to a topic
 
-A run goes on behind the one before it, also if that was killed at any moment, and every row is in the table once. Read
-it with Spark: `_spark_metadata` in it says which files count, and a killed run may leave others.
+A run goes on behind the one before it, also if that was killed at any moment, and every row is in the table once
+(`file_sink.py`; a table of a format like Delta, or of a catalog, sees to that itself).
 
-A micro-batch has a number, and Spark leaves one out whose number the table has already. So a table and a checkpoint
-must be those of the same runs: if one of them was deleted, or put back from a backup, a run says so and does nothing.
+A micro-batch has a number, and one that the table has already is left out. So a table and a checkpoint must be those of
+the same runs: if one of them was deleted, or put back from a backup, a run says so and does nothing.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.file_sink import FORMATS, WRITTEN, FileSink, newest
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.wire import Cluster
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 TRIGGER_S = 10
-FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")  # of tables whose files Spark's own sink writes
-SINK_LOG = "_spark_metadata"
+OLD_SINK_LOG = "_spark_metadata"
+STARTS_MAX = 4  # of a query that goes on behind what was lost
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
@@ -40,6 +42,7 @@ class LiveTable:
     format: str = "parquet"
     partitioned_by: tuple[str, ...] = ()
     name: str | None = None  # of a table in a catalog, which is made if it is not there; else the files are in `path`
+    by_file: tuple[str, ...] = ()  # rows of a micro-batch with the same values come together, and in one file
 
     @property
     def checkpoint(self) -> str:
@@ -47,12 +50,17 @@ class LiveTable:
         folder, _, name = self.path.rpartition("/")
         return f"{folder}/_checkpoints/{name}"
 
+    @property
+    def where(self) -> str:
+        """Where it is, for people."""
+        return self.name or self.path
+
     def read(self, rows: "DataFrame") -> "DataFrame":
         """What is in the table, which has the columns of `rows`."""
         if self.name is not None:
             exists = self.spark.catalog.tableExists(self.name)
             return self.spark.table(self.name) if exists else self.spark.createDataFrame([], rows.schema)
-        if not self._files.exists(f"{self.path}/{SINK_LOG}" if self._has_files else self.path):
+        if not self._files.exists(f"{self.path}/{WRITTEN}" if self._has_files else self.path):
             return self.spark.createDataFrame([], rows.schema)
         reader = self.spark.read.format(self.format)
         return (reader.schema(rows.schema) if self.format == "parquet" else reader).load(self.path)
@@ -63,15 +71,21 @@ class LiveTable:
 
     @property
     def _has_files(self) -> bool:
-        return self.name is None and self.format in FILE_FORMATS
+        return self.name is None and self.format in FORMATS
+
+    @cached_property
+    def _sink(self) -> FileSink:
+        return FileSink(self.path, self.checkpoint, self.format, self.partitioned_by, self.by_file)
 
     def check(self, rows: "DataFrame") -> None:
         """OutError if the table and the checkpoint cannot be those of earlier runs of the same query."""
         if not self._has_files:
             return
         files, checkpoint = self._files, self.checkpoint
-        written = _newest(files.names(f"{self.path}/{SINK_LOG}"))
-        planned, done = _newest(files.names(f"{checkpoint}/offsets")), _newest(files.names(f"{checkpoint}/commits"))
+        if files.exists(f"{self.path}/{OLD_SINK_LOG}"):
+            raise OutError(f"{self.path} is of an earlier version, and only Spark can read it: name another --out")
+        written = newest(files.names(f"{self.path}/{WRITTEN}"))
+        planned, done = newest(files.names(f"{checkpoint}/offsets")), newest(files.names(f"{checkpoint}/commits"))
         if written < 0 and planned < 0:
             files.check_ours(self.path, "the place of a table")
         elif planned < 0:
@@ -105,11 +119,31 @@ class LiveTable:
                 )
 
     def add(
-        self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S, to_topic: "ToTopic | None" = None
+        self,
+        rows: "DataFrame",
+        *,
+        follow: bool,
+        trigger_s: int = TRIGGER_S,
+        to_topic: "ToTopic | None" = None,
+        starts_max: int = 1,
     ) -> int:
-        """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came."""
+        """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came.
+
+        `starts_max`: so often it is started if records are gone that it was to read: then it is planned again.
+        """
         self.check(rows)
-        before = self.read(rows).count()
+        before = 0 if self._has_files else self.read(rows).count()
+        added_before = self._sink.added
+        for starts in range(1, starts_max + 1):
+            try:
+                self._run(rows, follow, trigger_s, to_topic)
+                break
+            except StreamingQueryException as error:
+                if LostRecordsError.__name__ not in str(error) or starts == starts_max:
+                    raise
+        return self._sink.added - added_before if self._has_files else self.read(rows).count() - before
+
+    def _run(self, rows: "DataFrame", follow: bool, trigger_s: int, to_topic: "ToTopic | None") -> None:
         running = [self.start(rows, follow=follow, trigger_s=trigger_s)]
         try:
             if to_topic is not None:
@@ -123,22 +157,19 @@ class LiveTable:
         finally:
             for query in running:
                 query.stop()
-        return self.read(rows).count() - before
 
     def start(self, rows: "DataFrame", *, follow: bool, trigger_s: int = TRIGGER_S) -> "StreamingQuery":
         """Start the query."""
         # Spark's default is for clusters: each partition keeps files of its own for what the query remembers.
         if self.spark.sparkContext.master.startswith("local") and self.spark.conf.get(_PARTITIONS) == "200":
             self.spark.conf.set(_PARTITIONS, str(self.spark.sparkContext.defaultParallelism))
-        writer = rows.writeStream.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
-        writer = writer.option("checkpointLocation", self.checkpoint).option("fanout-enabled", "true")  # of Iceberg
+        writer = rows.writeStream.option("checkpointLocation", self.checkpoint)
         writer = writer.trigger(**trigger(follow=follow, every_s=trigger_s))
+        if self._has_files:
+            return writer.foreachBatch(self._sink.add).start()
+        writer = writer.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
+        writer = writer.option("fanout-enabled", "true")  # of Iceberg
         return writer.start(self.path) if self.name is None else writer.toTable(self.name)
-
-
-def _newest(names: "Iterable[str]") -> int:
-    """The number of the newest micro-batch; −1: there is none. Spark puts older ones together in `9.compact`."""
-    return max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=-1)
 
 
 def trigger(*, follow: bool, every_s: int) -> dict[str, Any]:
@@ -161,7 +192,8 @@ class ToTopic:
             cluster.create_topic(self.topic)
         Files(table.spark, table.path).make_folder(table.path)
         added = table.spark.readStream.schema(rows.schema).format(table.format).load(table.path)
-        value = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+        of_row = [name for name in rows.columns if name not in table.partitioned_by]
+        value = F.to_json(F.struct(*of_row), {"ignoreNullFields": "false"})
 
         def write(some: "DataFrame", _: int) -> None:
             # One task: its rows have one order, so those with the same key are in the topic as they were in time.

@@ -2,14 +2,18 @@
 
 The offset of a stream is, for each log, the next offset to read and the id of its topic:
 `{"orders-0": {"offset": 17, "topic_id": "…"}}`. A log that is not in it is new and read from its begin.
+
+Commits (with `isolation` = `read_committed`) are read up to the high watermark, but those in transactions only up to
+the last stable offset: where an open transaction holds that back, it is there as `stable_offset`. So a micro-batch has
+two ranges of such a log, one of commits outside of transactions and one of those in them, and which rows are in it
+depends on nothing but the two offsets between which it lies.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.losses import Loss, Losses
 from barnabas.pipeline.options import ReadOptions
 from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Origin
 from barnabas.pipeline.table_reading import TableReading
@@ -24,7 +28,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-logger = logging.getLogger("barnabas.pipeline")
+DELETED = "the topic was deleted"
+MADE_ANEW = "the topic was deleted and made anew"
+REMOVED = "removed before they were read"
 
 StreamOffset = dict[str, dict[str, Any]]
 Offsets = dict[LogKey, int]
@@ -37,6 +43,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.origin = origin
         self.reading = reading
         self.options = options
+        self.losses = Losses(options.fail_on_data_loss, options.lost)
         self.target: Offsets | None = None  # where a query ends that takes only what is there at its start
         self.newest: StreamOffset | None = None
 
@@ -79,7 +86,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[key] = max(end, starts[key])
         if isinstance(limit, ReadMinRows) and self.target is None and _rows(starts, ends) < limit.min_rows:
             ends = starts
-        return _stream_offset(self._within(limit, starts, ends), states)
+        return _stream_offset(self._within(limit, starts, ends), states, start)
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """The ends of the logs when they were last looked at."""
@@ -99,61 +106,85 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = start.get(str(key))
         if known is None:
             return state.first_offset
-        if known["topic_id"] != state.topic_id:
-            self._lost(f"{key}: the topic was deleted and made anew; what was not read of the old one is gone")
-            return state.first_offset
         offset = int(known["offset"])
+        if known["topic_id"] != state.topic_id:
+            self._add(str(key), MADE_ANEW, offset, comes_and_goes=True)
+            return state.first_offset
         if offset > state.end_offset and self.target is None:
-            self._lost(f"{key}: it was read up to {offset}, and ends at {state.end_offset} now")
+            self._add(str(key), f"it was read up to {offset}, and ends at {state.end_offset} now", state.end_offset)
             return state.end_offset
         return offset
 
     def _check_gone(self, start: StreamOffset, states: Mapping[LogKey, LogState]) -> None:
-        gone = start.keys() - {str(key) for key in states}
-        if gone:
-            self._lost(f"{', '.join(sorted(gone))}: not there any more; what was not read is gone")
+        for name in sorted(start.keys() - {str(key) for key in states}):
+            self._add(name, DELETED, int(start[name]["offset"]), comes_and_goes=True)
 
-    def _lost(self, text: str) -> None:
-        if self.options.fail_on_data_loss:
-            raise LostRecordsError(f"{text}. With failOnDataLoss=false the query goes on")
-        logger.warning("%s", text)
+    def _add(self, name: str, why: str, low: int, below: int | None = None, *, comes_and_goes: bool = False) -> None:
+        """LostRecordsError: the query is not to go on. `comes_and_goes`: that is no loss where all topics are read."""
+        topic = name.rpartition("/")[2].rpartition("-")[0]
+        is_news = comes_and_goes and topic not in self.origin.topics
+        self.losses.add(Loss(name, why, low, below, is_news))
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         """The tasks of the micro-batch between two offsets."""
-        moved = {name for name, one in end.items() if one["offset"] != start.get(name, {"offset": 0})["offset"]}
-        moved |= {name for name in end.keys() & start.keys() if end[name]["topic_id"] != start[name]["topic_id"]}
+        moved = {name for name, one in end.items() if one != start.get(name)}
         if not moved:
             return []
         states = {str(key): (key, one) for key, one in self.origin.states().items()}
-        ranges = []
+        ranges: list[OffsetRange] = []
         for name in sorted(moved):
-            if name not in states:
-                self._lost(f"{name}: not there any more; what was not read is gone")
+            known, high = start.get(name), int(end[name]["offset"])
+            is_same = known is not None and known["topic_id"] == end[name]["topic_id"]
+            low = int(known["offset"]) if known is not None and is_same else -1
+            if name not in states or states[name][1].topic_id != end[name]["topic_id"]:
+                why = MADE_ANEW if name in states else DELETED
+                self._add(name, why, max(low, 0), high, comes_and_goes=True)
                 continue
             key, state = states[name]
-            if state.topic_id != end[name]["topic_id"]:
-                self._lost(f"{name}: the topic was deleted and made anew; what was not read of the old one is gone")
-                continue
-            known = start.get(name)
-            low = int(known["offset"]) if known is not None and known["topic_id"] == state.topic_id else -1
-            high = int(end[name]["offset"])
             if 0 <= low < min(state.first_offset, high):
                 below = min(state.first_offset, high)
-                self._lost(f"{name}: the offsets from {low} to below {below} are gone")
+                self._add(name, REMOVED, low, below)
+            if self.losses.folder is not None and not self.losses.fails and state.end_offset < high:
+                below, high = high, max(state.end_offset, low)  # an unclean election has cut it meanwhile
+                self._add(name, "the log ends before them now", high, below)
             low = max(low, state.first_offset)
-            if low < high:
-                ranges.append(OffsetRange(key, low, high))
+            stable_low = _stable(known) if known is not None and is_same else low
+            ranges += ranges_of(key, low, high, max(stable_low, state.first_offset), min(high, _stable(end[name])))
         return self.origin.tasks_of(ranges) if ranges else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        for place, batches, low, high in self.origin.read(partition):
-            yield from self.reading.rows(place, batches, low, high)
+        for one in self.origin.read(partition):
+            yield from self.reading.rows(*one)
 
 
-def _stream_offset(offsets: Mapping[LogKey, int], states: Mapping[LogKey, LogState]) -> StreamOffset:
+def _stream_offset(
+    offsets: Mapping[LogKey, int], states: Mapping[LogKey, LogState], start: StreamOffset | None = None
+) -> StreamOffset:
     """In a fixed order, because Spark compares the texts."""
-    return {str(key): {"offset": offsets[key], "topic_id": states[key].topic_id} for key in sorted(offsets, key=str)}
+    found: StreamOffset = {}
+    for key in sorted(offsets, key=str):
+        name, state, offset = str(key), states[key], offsets[key]
+        found[name] = {"offset": offset, "topic_id": state.topic_id}
+        if state.stable_offset is not None and state.stable_offset < offset:
+            before = (start or {}).get(name)
+            is_same = before is not None and before["topic_id"] == state.topic_id
+            found[name]["stable_offset"] = max(state.stable_offset, _stable(before) if before and is_same else 0)
+    return found
+
+
+def _stable(one: Mapping[str, Any]) -> int:
+    """Up to where what is in transactions was read."""
+    return int(one.get("stable_offset", one["offset"]))
+
+
+def ranges_of(key: LogKey, low: int, high: int, stable_low: int, stable_high: int) -> list[OffsetRange]:
+    """What a micro-batch reads of a log: what is in no transaction between two offsets, and what is between others."""
+    if (low, high) == (stable_low, stable_high):
+        return [OffsetRange(key, low, high)] if low < high else []
+    plain = OffsetRange(key, low, high, only=False)
+    transactional = OffsetRange(key, stable_low, stable_high, only=True)
+    return [one for one in (plain, transactional) if one.low < one.high]
 
 
 def _rows(starts: Offsets, ends: Offsets) -> int:

@@ -7,7 +7,7 @@ DIR/_making/NAME.replaced/ the one that was there before, until it is removed
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -31,19 +31,30 @@ class About:
     source: str
     made_at: str  # ISO 8601, UTC
     columns: str  # Spark's JSON of the schema
+    identity: dict[str, str | None] = field(default_factory=dict)  # of the cluster; of tables that keep old rows
+    settings: dict[str, int] = field(default_factory=dict)
 
     def when(self) -> str:
         """When it was made, as people write it."""
         return f"{datetime.fromisoformat(self.made_at).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def write_table(rows: "DataFrame", folder: str, name: str, source: str) -> "DataFrame":
-    """Write a table in place of the one that an earlier run has written, and read it back. OutError: it is no such."""
+def write_table(
+    rows: "DataFrame", folder: str, name: str, source: "str | About", partitioned_by: tuple[str, ...] = ()
+) -> "DataFrame":
+    """Write a table in place of the one that an earlier run has written, and read it back. OutError: it is no such.
+
+    `source`: where the rows come from, or all that the table says of itself.
+    """
     files = Files(rows.sparkSession, folder)
     making, place = f"{folder}/_making/{name.replace('/', '.')}", f"{folder}/{name}"
     files.check_ours(place, f"the place of the table {name}", ABOUT)
-    rows.write.mode("overwrite").parquet(making)
-    about = About(source, datetime.now(UTC).isoformat(), rows.schema.json())
+    if partitioned_by:
+        rows = rows.repartition(*partitioned_by)
+    rows.write.mode("overwrite").partitionBy(*partitioned_by).parquet(making)
+    about = source
+    if not isinstance(about, About):
+        about = About(str(source), datetime.now(UTC).isoformat(), rows.schema.json())
     files.write(f"{making}/{ABOUT}", json.dumps(asdict(about)))
     replaced = f"{making}.replaced"
     files.remove(replaced)
@@ -58,12 +69,19 @@ def write_table(rows: "DataFrame", folder: str, name: str, source: str) -> "Data
 
 def read_table(spark: "SparkSession", folder: str, name: str) -> "tuple[DataFrame, About]":
     """The table, and where it comes from; NoTableError says why there is none."""
-    path = f"{folder}/{name}"
-    text = Files(spark, folder).read(f"{path}/{ABOUT}")
-    if text is None:
+    about = read_about(spark, folder, name)
+    if about is None:
         raise NoTableError(f"{folder} has no table {name!r}")
+    return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(f"{folder}/{name}"), about
+
+
+def read_about(spark: "SparkSession", folder: str, name: str) -> About | None:
+    """What a table says of itself; None: there is no such table. NoTableError: it cannot be read."""
+    path = f"{folder}/{name}/{ABOUT}"
+    text = Files(spark, folder).read(path)
+    if text is None:
+        return None
     try:
-        about = About(**json.loads(text))
+        return About(**json.loads(text))
     except (ValueError, TypeError) as error:
-        raise NoTableError(f"{path}/{ABOUT} cannot be read: {error}") from None
-    return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(path), about
+        raise NoTableError(f"{path} cannot be read: {error}") from None

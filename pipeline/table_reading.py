@@ -17,9 +17,16 @@ from barnabas.pipeline.place import Place
 from barnabas.pipeline.record_rows import record_rows
 from barnabas.pipeline.records import Records, take_apart
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS, TABLES
+from barnabas.protocol.batch_layout import TRANSACTIONAL
 
 ROWS_BYTES_MAX = 128 << 20
 """About how many bytes of keys and values one Arrow batch takes to Spark."""
+
+OF_COORDINATORS = (COMMITS.name, GROUPS.name, JOURNAL.name)
+"""Tables of what a coordinator knows: what follows an open transaction counts there, too."""
+
+UNREADABLE = "unreadable"
+_NOTHING = {pa.string(): "", pa.int32(): -1, pa.int64(): -1, pa.bool_(): False}
 
 _ROWS: dict[str, Callable[[Records, Place], Rows]] = {
     COMMITS.name: commit_rows,
@@ -38,18 +45,31 @@ class TableReading:
     conditions: Conditions
     aside: Aside
     is_read_committed: bool
+    with_holes: bool = False
 
-    def rows(self, place: Place, batches: Batches, low: int, high: int) -> Iterator[pa.RecordBatch]:
-        """The rows of these batches whose offsets are at least `low` and below `high`."""
+    def rows(
+        self, place: Place, batches: Batches, low: int, high: int, only: bool | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these batches whose offsets are at least `low` and below `high`.
+
+        `only`: of these those in transactions (True), or those outside of any (False).
+        """
         corrupt = [one for one in batches.corrupt if _may_touch(one, batches, low, high)]
+        if self.with_holes and corrupt:
+            yield self._holes(batches, corrupt, place, low, high)
         batches = batches.only((batches.last_offsets >= low) & (batches.of("base_offset") < high))
         if self.table == BATCHES.name:
             if corrupt:
                 yield from self._chosen(corrupt_rows(batches, corrupt, place))
             yield from self._chosen(batch_rows(batches, place), lambda chosen: batch_rows(batches.only(chosen), place))
             return
+        if only is not None:
+            batches = batches.only(((batches.of("attributes") & TRANSACTIONAL) != 0) == only)
         if self.is_read_committed and len(batches):
-            batches = batches.only(place.transactions.readable(batches))
+            readable = place.transactions.readable(batches)
+            batches = batches.only(
+                readable if self.table in OF_COORDINATORS else readable & place.transactions.stable(batches)
+            )
         parts, broken = take_apart(batches)
         self.aside.put(place, batches.data, [*corrupt, *broken])
         make = _ROWS[self.table]
@@ -62,6 +82,16 @@ class TableReading:
                 assert isinstance(source, Records)
                 again = None if rows.is_made else (lambda chosen, source=source: make(source.only(chosen), place))
                 yield from self._chosen(rows, again)
+
+    def _holes(self, batches: Batches, corrupt: list[Corrupt], place: Place, low: int, high: int) -> pa.RecordBatch:
+        """A row for each corrupt place: which offsets may be in it, and what is wrong."""
+        rows = []
+        for one in corrupt:
+            first, below = _offsets_around(one, batches)
+            row = {field.name: None if field.nullable else _NOTHING[field.type] for field in self.schema}
+            row |= {"log_partition": place.partition, "log_offset": max(first, low), "offset": min(below, high)}
+            rows.append(row | {"transaction": UNREADABLE, "metadata": one.reason})
+        return pa.RecordBatch.from_pylist(rows, self.schema)
 
     def _chosen(self, rows: Rows, again: Callable[[Array], Rows] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows for which the conditions hold. `again` makes only the chosen ones."""
@@ -80,11 +110,17 @@ class TableReading:
 
 
 def _may_touch(corrupt: Corrupt, batches: Batches, low: int, high: int) -> bool:
-    """Whether a corrupt place may hold wanted offsets. The good batches around it say that: its own may be damaged."""
+    """Whether a corrupt place may hold wanted offsets."""
+    first, below = _offsets_around(corrupt, batches)
+    return first < high and below > low
+
+
+def _offsets_around(corrupt: Corrupt, batches: Batches) -> tuple[int, int]:
+    """The offsets that may be in a corrupt place. The good batches around it say that: its own may be damaged."""
     behind = int(np.searchsorted(batches.starts, corrupt.position))
     first = int(batches.last_offsets[behind - 1]) + 1 if behind else 0
     below = int(batches.of("base_offset")[behind]) if behind < len(batches) else OFFSETS_END
-    return first < high and below > low
+    return first, below
 
 
 def _not_too_large(records: Records) -> Iterator[Records]:

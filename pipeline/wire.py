@@ -23,6 +23,7 @@ PATIENCE_S = 60.0
 """How long a request is tried again while brokers are away or leaders move."""
 
 _BACK_OFF_S = 0.1
+_TOPIC = 2  # as a type of what has settings
 _ANSWER_BYTES_MAX = 2**31 - 1
 _INT32 = struct.Struct(">i")
 
@@ -38,6 +39,7 @@ _VERSIONS = {
     ApiKey.OFFSET_FETCH: (2, 7),
     ApiKey.CREATE_TOPICS: (4, 7),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
 }
 
 EARLIEST, LATEST = -2, -1
@@ -78,7 +80,10 @@ class Partition(NamedTuple):
 class Cluster:
     """The brokers of a cluster, and who leads what."""
 
-    def __init__(self, addresses: Sequence[str], sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, addresses: Sequence[str], sleep: Callable[[float], None] = time.sleep, patience_s: float | None = None
+    ) -> None:
+        self.patience_s = PATIENCE_S if patience_s is None else patience_s
         self._bootstrap = [_address(text) for text in addresses]
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], _Connection] = {}
@@ -128,7 +133,7 @@ class Cluster:
         """The offset of each partition at a time, EARLIEST or LATEST; −1: no record is so new. UnreachableError."""
         found: dict[tuple[str, int], int] = {}
         left = list(partitions)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while left:
             for broker_id, some in self._by_leader(left).items():
                 request = _list_offsets(some, timestamp, isolation, replica_id)
@@ -155,7 +160,7 @@ class Cluster:
         """Make a topic as the brokers' defaults say, unless it is there. UnreachableError."""
         make = messages.CreateTopicsRequest
         topic = make.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         self.refresh([name])
         while not self.partition_count(name):
             why = f"the topic {name} was not made"
@@ -171,7 +176,7 @@ class Cluster:
     def wait(self, deadline: float, why: str, topics: Iterable[str] | None = None) -> None:
         """Wait a moment and ask again who leads. UnreachableError when the time is over."""
         if time.monotonic() > deadline:
-            raise UnreachableError(f"{why}, and this did not change in {PATIENCE_S:.0f} s")
+            raise UnreachableError(f"{why}, and this did not change in {self.patience_s:.0f} s")
         self._sleep(_BACK_OFF_S)
         self.refresh(sorted({topic for topic, _ in self.partitions}) if topics is None else topics)
 
@@ -189,6 +194,13 @@ class Cluster:
                             if (topic.name, one.partition_index) in some:
                                 found[topic.name, one.partition_index] = one.partition_size
         return found
+
+    def topic_setting(self, topic: str, name: str) -> str | None:
+        """The value of a topic's setting that holds; None: it is not said. UnreachableError."""
+        make = messages.DescribeConfigsRequest.DescribeConfigsResource
+        resource = make(resource_type=_TOPIC, resource_name=topic, configuration_keys=[name])
+        answer = self.ask_any(ApiKey.DESCRIBE_CONFIGS, messages.DescribeConfigsRequest(resources=[resource]))
+        return next((row.value for one in answer.results for row in one.configs if row.name == name), None)
 
     def committed(self, group: str, topic: str) -> dict[int, tuple[int, str]]:
         """The offsets of a group in a topic, with their metadata. UnreachableError."""
@@ -223,7 +235,7 @@ class Cluster:
     def _ask_coordinator(
         self, group: str, api_key: ApiKey, request: Message, errors_of: Callable[[Any], set[int]]
     ) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while True:
             found = self.ask_any(ApiKey.FIND_COORDINATOR, messages.FindCoordinatorRequest(key=group))
             why = f"the group {group} has no coordinator"
@@ -263,7 +275,7 @@ class Cluster:
 
     def ask_any(self, api_key: ApiKey, request: Message) -> Any:
         """What any broker answers. UnreachableError."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         reason = ""
         while True:
             for address in [*self._brokers.values(), *self._bootstrap]:

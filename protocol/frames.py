@@ -30,6 +30,7 @@ __all__ = [
     "encode_request",
     "encode_request_in_pieces",
     "encode_response",
+    "foreign_protocol",
     "request_class",
     "response_class",
 ]
@@ -64,6 +65,20 @@ def check_frame_size(size: int, limit: int) -> None:
     """Raise ProtocolError unless a frame may have this size. Called before memory is taken for the frame."""
     if size < 0 or size > limit:
         raise ProtocolError(f"a frame of {size} bytes, where {limit} are allowed")
+
+
+_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ")
+_TLS_HANDSHAKE = b"\x16\x03"
+
+
+def foreign_protocol(start: bytes) -> str | None:
+    """Which other protocol begins with these four bytes; None: none that is known.
+
+    Read as a size they are hundreds of megabytes, so the question is asked only where a size is refused.
+    """
+    if start.startswith(_TLS_HANDSHAKE):
+        return "TLS"
+    return "HTTP" if start in _HTTP_METHODS else None
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:

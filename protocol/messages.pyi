@@ -7142,11 +7142,13 @@ class WriteTxnMarkersRequest(Message):
     class WritableTxnMarkerTopic(Struct):
         name: str
         partition_indexes: list[int]
+        topic_id: bytes
         def __init__(
             self,
             *,
             name: str = ...,
             partition_indexes: list[int] = ...,
+            topic_id: bytes = ...,
             unknown_tagged_fields: dict[int, bytes] | None = ...,
         ) -> None: ...
 

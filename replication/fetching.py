@@ -371,11 +371,12 @@ class Fetching:
             return ErrorCode.UNKNOWN_TOPIC_ID
         partition = self._find(requested.topic, requested.index)
         if not isinstance(partition, Partition):
-            if partition is ErrorCode.KAFKA_STORAGE_ERROR and params.version < STORAGE_ERROR_VERSION:
-                return ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return partition
+            if partition is ErrorCode.KAFKA_STORAGE_ERROR:
+                is_known = params.version >= STORAGE_ERROR_VERSION
+                return partition if is_known else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.UNKNOWN_TOPIC_ID if self._is_gone(requested) else partition
         if requested.topic_id != NO_TOPIC_ID and partition.topic_id not in (None, requested.topic_id):
-            return ErrorCode.INCONSISTENT_TOPIC_ID
+            return ErrorCode.UNKNOWN_TOPIC_ID if self._is_gone(requested) else ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = requested.current_leader_epoch
         if epoch >= 0 and epoch != partition.leader_epoch:
             return partition.epoch_error(epoch)
@@ -389,6 +390,16 @@ class Fetching:
         if params.version < ZSTD_VERSION and partition.log.config.compression_type == "zstd":
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return partition
+
+    def _is_gone(self, requested: FetchPartition) -> bool:
+        """Whether the topic was deleted since its id was resolved: in a session, or in a wait.
+
+        Kafka answers UNKNOWN_TOPIC_ID only where it has just resolved the id. In a session it goes on with the name, so
+        it says UNKNOWN_TOPIC_OR_PARTITION, or INCONSISTENT_TOPIC_ID when the topic was made again. Some clients ask for
+        the new id only after UNKNOWN_TOPIC_ID.
+        """
+        topic_id = requested.topic_id
+        return topic_id != NO_TOPIC_ID and self._metadata_cache.topic_name(topic_id) is None
 
     def _is_led(self, requested: FetchPartition) -> bool:
         partition = None if requested.topic is None else self._find(requested.topic, requested.index)

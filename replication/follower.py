@@ -56,6 +56,7 @@ class Follower:
         "leader_epoch",
         "leader_id",
         "partition",
+        "said",
         "topic",
         "topic_id",
     )
@@ -70,6 +71,7 @@ class Follower:
         self.backoff = Backoff()
         self.has_ended = False
         self.asked: Asked | None = None  # what the leader was told last
+        self.said = ""  # which trouble was logged last, and is not over
 
     def __repr__(self) -> str:
         return f"<Follower of {self.leader_id} in {self.topic}-{self.index}, epoch {self.leader_epoch}>"
@@ -156,7 +158,8 @@ def append(follower: Follower, answer: FetchResponse.PartitionData) -> Verdict:
     if error is ErrorCode.OFFSET_OUT_OF_RANGE and partition.log_end_offset == partition.log_start_offset:
         # The log is empty, and the leader's log begins in the middle of a batch: the log begins with the whole batch.
         return Verdict(Action.BEGIN_ANEW, result.base_offset, "the first batch begins below the log start")
-    return Verdict(Action.BACK_OFF, why=result.error_message or error.name, is_trouble=True)
+    is_told = partition.log.hindered is not None  # the disk says it once for all its logs
+    return Verdict(Action.BACK_OFF, why=result.error_message or error.name, is_trouble=not is_told)
 
 
 def verdict_of_error(error: int) -> Verdict:

@@ -5,6 +5,9 @@ those that move here. A partition whose follower has everything, and is in sync,
 it moves. So the cost of a fetch follows the news, not the number of partitions.
 
 All fetches of the session prove that the follower of an idle partition was caught up then (`RemoteReplica.idle_in`).
+
+A high watermark that has moved is no reason to answer at once, but soon: what a follower knows to be committed can be
+served if this leader and the other followers die (coordinators/loading.py).
 """
 
 from collections.abc import Sequence
@@ -28,6 +31,8 @@ from barnabas.runtime.ports import Timer
 
 P = TypeVar("P", bound=FetchPartition)
 Reads = tuple[Sequence[P], list[FetchResult]]
+
+TELL_WITHIN_MS = 50.0  # a high watermark. If there are records in that time, they take it along
 
 
 class FollowerFetches(Generic[P]):
@@ -83,12 +88,13 @@ class FollowerFetches(Generic[P]):
         self.last_fetch_ms = self._fetching.clock.monotonic_ms()
         if is_final or size >= params.min_bytes or params.max_wait_ms <= 0 or self._is_enough(params):
             return self._told(requested, results)
+        parked = self._parked = _ParkedFollowerFetch(self, params)
         for one, result in zip(requested, results, strict=True):
             known = self._watches.get(one)
             if known is not None and known.told != (result.high_watermark, result.log_start_offset):
                 self._news.setdefault(one)  # this request has read it, and does not tell it before it has waited
-        self._parked = _ParkedFollowerFetch(self, params)
-        return self._parked.pending
+                parked.end_soon()
+        return parked.pending
 
     def _read(self, params: FetchParams, *, acknowledges: bool) -> tuple[Sequence[P], list[FetchResult], int, bool]:
         requested = list(self._news)
@@ -146,6 +152,8 @@ class FollowerFetches(Generic[P]):
             else:
                 if is_over:
                     parked.end()
+                elif watch.partition.log.high_watermark != watch.told[0]:
+                    parked.end_soon()
 
     def _must_answer(self, params: FetchParams, requested: P) -> bool:
         """Whether a partition that has moved ends the wait of a fetch."""
@@ -219,7 +227,7 @@ class _Watch(Generic[P]):
 class _ParkedFollowerFetch(Generic[P]):
     """A follower's fetch that waits for bytes or time."""
 
-    __slots__ = ("_fetches", "_fetching", "_timer", "params", "pending")
+    __slots__ = ("_ends_ms", "_fetches", "_fetching", "_timer", "params", "pending")
 
     def __init__(self, fetches: FollowerFetches[P], params: FetchParams) -> None:
         self.params = params
@@ -229,6 +237,15 @@ class _ParkedFollowerFetch(Generic[P]):
         self._fetching = fetches._fetching
         self._timer: Timer = self._fetching.clock.call_later(params.max_wait_ms, self.end)
         self._fetching.parked_count += 1
+        self._ends_ms = self._fetching.clock.monotonic_ms() + params.max_wait_ms
+
+    def end_soon(self) -> None:
+        """Wait no longer than `TELL_WITHIN_MS` from now on."""
+        ends_ms = self._fetching.clock.monotonic_ms() + TELL_WITHIN_MS
+        if ends_ms < self._ends_ms:
+            self._ends_ms = ends_ms
+            self._timer.cancel()
+            self._timer = self._fetching.clock.call_later(TELL_WITHIN_MS, self.end)
 
     def _leave(self) -> None:
         self._timer.cancel()

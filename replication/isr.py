@@ -89,6 +89,11 @@ class RemoteReplica:
         self.refused_for_ms = 0.0
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the controller did not let it into the ISR when it was proposed last: its disk is full, say."""
+        return self.refused_for_ms > 0
+
+    @property
     def caught_up_ms(self) -> float:
         """When it was last known to have all records."""
         session = self.idle_in
@@ -144,12 +149,19 @@ def high_watermark_candidate(
     lag_time_max_ms: int,
     is_alive: Callable[[int], bool],
 ) -> int:
-    """The lowest log end of the replicas in the ISR and of those about to enter it (caught up and alive)."""
+    """The lowest log end of the replicas in the ISR and of those about to enter it: caught up, alive, not refused.
+
+    Without the last, one that can write no more would hold all producers up for replica.lag.time.max.ms.
+    """
     candidate = leader_end_offset
     for replica in remote:
         if replica.log_end_offset < candidate and (
             replica.replica_id in maximal_isr
-            or (is_caught_up(replica, leader_end_offset, now_ms, lag_time_max_ms) and is_alive(replica.replica_id))
+            or (
+                not replica.is_refused
+                and is_caught_up(replica, leader_end_offset, now_ms, lag_time_max_ms)
+                and is_alive(replica.replica_id)
+            )
         ):
             candidate = replica.log_end_offset
     return candidate

@@ -160,7 +160,9 @@ class IsrChanges:
                     LeaderAndIsr(answer.leader_id, answer.leader_epoch, tuple(answer.isr), answer.partition_epoch)
                 )
             elif error in _REFUSED:
-                logger.info("%r: ISR %s is refused: %s", partition, list(proposal.isr), error.name)
+                # A replica that lives and cannot write is proposed again and again. The controller has said why.
+                level = logging.DEBUG if error is ErrorCode.INELIGIBLE_REPLICA else logging.INFO
+                logger.log(level, "%r: ISR %s is refused: %s", partition, list(proposal.isr), error.name)
                 partition.isr_refused()
             elif error in _OVERTAKEN:
                 logger.info("%r: ISR %s waits for the controller: %s", partition, list(proposal.isr), error.name)

@@ -14,6 +14,7 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.coordination import paths
 from barnabas.coordination.port import Coordination, CoordinationError
 from barnabas.replication.partition import Partition
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
 
@@ -80,8 +81,8 @@ class LedStates:
         ]
         if overtaken:
             logger.warning(
-                "%d partitions that this broker leads have a later leader epoch in the tree, and the controller's word "
-                "has not come: they wait for it",
-                len(overtaken),
+                "this broker leads %s with a later leader epoch in the tree, and the controller's word has not come: "
+                "it is waited for",
+                counted(len(overtaken), "partition"),
             )
             self._overtaken(overtaken)

@@ -163,6 +163,13 @@ class Partition:
         wanted, most = self.log.config.min_insync_replicas, len(self.replicas)
         return wanted if wanted < most else most
 
+    @property
+    def shortage(self) -> str:
+        """Which replicas are in sync, if they are too few for min.insync.replicas; else empty. For a leader."""
+        if len(self.isr) >= (wanted := self.minimum_isr_size):
+            return ""
+        return f"in sync are {list(self.isr)} of {list(self.replicas)}, and min.insync.replicas wants {wanted}"
+
     # --- LeaderAndIsr ---
 
     def make_leader(
@@ -275,9 +282,8 @@ class Partition:
         """Append in this leader's epoch. The result's error says why not."""
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if required_acks == ALL_IN_SYNC and len(self.isr) < (wanted := self.minimum_isr_size):
-            why = f"in sync are {list(self.isr)} of {list(self.replicas)}, and min.insync.replicas wants {wanted}"
-            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, why)
+        if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
+            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, self.shortage)
         log = self.log
         result = log.append_as_leader(
             records, leader_epoch=self.leader_epoch, origin=origin, now_ms=self._host.clock.now_ms()
@@ -447,11 +453,6 @@ class Partition:
             replica.caught_up_ms < since_ms for replica in self.remote.values() if replica.replica_id in self.isr
         )
 
-    @property
-    def should_hand_over(self) -> bool:
-        """Whether this leader cannot write, and another replica is in sync."""
-        return self.is_leader and self.log.hindered is not None and len(self.isr) > 1
-
     def isr_confirmed(self, confirmed: LeaderAndIsr) -> None:
         """The controller has written what was proposed, or says what it had written already."""
         if confirmed.leader_epoch != self.leader_epoch or confirmed.partition_epoch < self.partition_epoch:
@@ -462,6 +463,9 @@ class Partition:
             self.isr_since_ms = self._host.clock.monotonic_ms()
         self.isr = confirmed.isr
         self.partition_epoch = confirmed.partition_epoch
+        for member in confirmed.isr:
+            if member in self.remote:
+                self.remote[member].end_refusal()
         self.raise_high_watermark()
         self._wake_later()
 

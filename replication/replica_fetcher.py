@@ -293,6 +293,7 @@ class ReplicaFetcher:
             follower.backoff.reset()
             lane.session.note(follower)
             if answer.records:
+                follower.said = ""
                 if follower.partition.log.log_end_offset < answer.high_watermark:
                     lane.behind_bytes += len(answer.records)
                 else:
@@ -303,7 +304,10 @@ class ReplicaFetcher:
             return
         key = (follower.topic, follower.index)
         log = follower.partition.log
-        level = logging.WARNING if verdict.is_trouble else logging.DEBUG
+        is_news = verdict.is_trouble and verdict.why != follower.said
+        level = logging.WARNING if is_news else logging.DEBUG
+        if is_news:
+            follower.said = verdict.why
         logger.log(level, "%s-%d: %s (%s)", *key, action.value, verdict.why)
         if action is Action.GIVE_UP:
             self.stop(key)

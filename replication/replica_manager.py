@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from barnabas.cluster.controller_client import AskController
-from barnabas.cluster.leader_and_isr import EPOCH_DURING_DELETE, HAND_OVER, RECOVERING
+from barnabas.cluster.leader_and_isr import CANNOT_WRITE, EPOCH_DURING_DELETE, RECOVERING
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
@@ -22,6 +22,7 @@ from barnabas.protocol.messages import (
     UpdateMetadataResponse,
 )
 from barnabas.replication import offset_lookup
+from barnabas.replication.disk_refusals import DiskRefusals
 from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, FetchPartition, FetchResult, leader_of
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.led_states import LedStates
@@ -31,6 +32,7 @@ from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.replica_fetcher import Clients, ReplicaFetchers
 from barnabas.replication.replica_wait import ReplicaWait
 from barnabas.replication.wakes import Wakes
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
@@ -41,6 +43,7 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 logger = logging.getLogger("barnabas.replication")
 
 NO_LEADER_EPOCH = -1
+_HAS_ROLE = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)  # a new one, or the one that it had
 
 TopicPartition = tuple[str, int]
 LeadershipListener = Callable[[list[Partition], list[Partition]], None]
@@ -86,17 +89,19 @@ class ReplicaManager:
         self.controller_epoch = 0  # largest seen
         self.role_failures = 0  # bugs met while roles changed
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.undecided: dict[Partition, None] = {}  # the logs of the replicas will decide who is in sync
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
         metadata_cache.on_brokers.append(self._brokers_changed)
-        log_manager.on_hindered.append(self._log_hindered)
+        log_manager.hindrances.on_change.append(self._hindrances_changed)
         self._isr_changes = IsrChanges(
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
         self._log_failures = LogFailureNotices(env, coordination, node_id)
+        self.refusals = DiskRefusals(env, log_manager.troubles, self._log_failures.report)
         self._led_states = LedStates(
             env, coordination, self.led_partitions, lambda: self.config.replica_lag_time_max_ms, self._suspend
         )
@@ -111,13 +116,14 @@ class ReplicaManager:
         """Start the periodic work: ISR changes and notices of failed logs (checkpoints are LogManager's)."""
         self._isr_changes.start()
         self._log_failures.start()
+        self.refusals.start()
         self.fetchers.start()
         self._led_states.start()
         self._shrinking = self._env.upkeep.every(
             "isr shrink",
             lambda: self.config.replica_lag_time_max_ms / 2,
             lambda: [partition for partition in self.partitions.values() if partition.remote],
-            self._look_after,
+            Partition.shrink_isr,
         )
 
     def shutdown(self) -> None:
@@ -127,23 +133,18 @@ class ReplicaManager:
             self._shrinking.stop()
         self._isr_changes.stop()
         self._log_failures.stop()
+        self.refusals.stop()
         self._led_states.stop()
         for partition in self.partitions.values():
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
 
-    def _look_after(self, partition: Partition) -> None:
-        """Of a leader with followers: who is behind leaves the ISR. A leader that cannot write hands over."""
-        partition.shrink_isr()
-        self._log_hindered(partition.log)
+    def _hindrances_changed(self) -> None:
+        """A disk has no room, say, or has some again. The controller asks which replicas cannot be written.
 
-    def _log_hindered(self, log: Log) -> None:
-        """There is no room to write, say. The controller asks what cannot be led, and elects another replica.
-
-        Kafka takes the whole directory offline; here the replica follows on, and is in sync again when there is room.
+        Kafka takes the whole directory offline. Here its replicas follow on, and are in sync again when there is room.
         """
-        partition = self.partitions.get((log.topic, log.partition))
-        if partition is not None and partition.log is log and partition.should_hand_over:
+        if any(len(partition.replicas) > 1 for partition in self.partitions.values()):
             self._log_failures.report()
 
     def _log_went_offline(self, log: Log) -> None:
@@ -171,15 +172,18 @@ class ReplicaManager:
 
     # --- the session (cluster/lease.py) ---
 
-    def suspend(self) -> None:
-        """The session was lost: serve nothing that only a leader may, until the controller has said what holds now.
+    def suspend(self, *, is_registered: bool = False) -> None:
+        """The session or the registration was lost: serve nothing that only a leader may, until the controller speaks.
 
-        It says so to the next registration. What it sent to the former one may be older than an election since.
+        It says so to the next registration, which may be there already (`is_registered`). What it sent to the former
+        one may be older than an election since.
         """
-        self._lost_broker_epoch = self.broker_epoch
+        if not is_registered:
+            self._lost_broker_epoch = self.broker_epoch
         suspended = list(self.led_partitions())
         if suspended:
-            logger.warning("the session was lost: %d led partitions wait for the controller", len(suspended))
+            waiting = counted(len(suspended), "led partition waits", "led partitions wait")
+            logger.warning("the registration was lost: %s for the controller", waiting)
             self._suspend(suspended)
 
     def _suspend(self, partitions: list[Partition]) -> None:
@@ -465,6 +469,8 @@ class ReplicaManager:
                     )
                 except Exception:
                     error = self._role_failed(topic_state.topic_name, state.partition_index)
+                if error in _HAS_ROLE and self._cannot_write(topic_state.topic_name, state.partition_index):
+                    error = CANNOT_WRITE
                 errors.append(
                     LeaderAndIsrResponse.LeaderAndIsrPartitionError(
                         partition_index=state.partition_index, error_code=error
@@ -475,10 +481,14 @@ class ReplicaManager:
             )
         self.fetchers.follow(became_follower)
         if became_leader or became_follower:
-            logger.info("leading %d more partitions, following %d", len(became_leader), len(became_follower))
+            logger.info("leading %s, following %d", counted(len(became_leader), "more partition"), len(became_follower))
             for listener in self.on_leadership:
                 listener(became_leader, became_follower)
         return LeaderAndIsrResponse(topics=topics)
+
+    def _cannot_write(self, topic: str, index: int) -> bool:
+        partition = self.partitions.get((topic, index))
+        return partition is not None and self.log_manager.hindrances.is_in_hindered(partition.log)
 
     def _lead_or_follow(
         self,
@@ -504,7 +514,7 @@ class ReplicaManager:
                     partition.topic_id = known_id
                     self.log_manager.get_or_create(topic, index, known_id)
                     return ErrorCode.NONE
-                return HAND_OVER if partition.should_hand_over else ErrorCode.STALE_CONTROLLER_EPOCH
+                return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.leader_epoch < 0:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.node_id not in state.replicas:
@@ -520,6 +530,10 @@ class ReplicaManager:
             self._topic_names[known_id] = topic
         if state.partition_epoch >= partition.partition_epoch:
             self.fetchers.stop((partition,))  # what it still fetches is of an older epoch
+        if not state.isr:
+            self.undecided[partition] = None
+        elif self.undecided:
+            self.undecided.pop(partition, None)
         if state.leader == self.node_id:
             if partition.make_leader(
                 leader_epoch=state.leader_epoch,
@@ -550,15 +564,21 @@ class ReplicaManager:
         try:
             log = self.log_manager.get_or_create(topic, index, topic_id, is_new=is_new)
         except OSError as error:
-            logger.error("%s-%d: cannot open its log: %s", topic, index, error)
+            again = partial(self._make_log_again, topic, index, topic_id, is_new)
+            self.refusals.note((topic, index), "made", error, again)
             self._failed_logs.add((topic, index))
             return ErrorCode.KAFKA_STORAGE_ERROR
+        self.refusals.forget((topic, index))
         self._failed_logs.discard((topic, index))
         if log.failed is not None:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if log.topic_id is not None and topic_id is not None and log.topic_id != topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return log
+
+    def _make_log_again(self, topic: str, index: int, topic_id: bytes | None, is_new: bool) -> None:
+        if self.metadata_cache.contains(topic, index):  # it was not deleted meanwhile
+            self.log_manager.get_or_create(topic, index, topic_id, is_new=is_new)
 
     def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop hosting replicas, and delete their files where the controller says so."""
@@ -580,7 +600,7 @@ class ReplicaManager:
                     )
                 )
         if stopped:
-            logger.info("let go of %d partitions", len(stopped))
+            logger.info("let go of %s", counted(len(stopped), "partition"))
             for listener in self.on_leadership:
                 listener([], stopped)
         return StopReplicaResponse(partition_errors=errors)
@@ -588,6 +608,8 @@ class ReplicaManager:
     def _stop_one(self, topic: str, index: int, leader_epoch: int, delete: bool, stopped: list[Partition]) -> ErrorCode:
         key = (topic, index)
         partition = self.partitions.get(key)
+        if delete:
+            self.refusals.forget(key)
         if partition is None and key in self._failed_logs:
             if not delete or self.log_manager.failed_directories:  # its records may come back with their directory
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -598,8 +620,9 @@ class ReplicaManager:
             if leader_epoch not in (EPOCH_DURING_DELETE, NO_LEADER_EPOCH) and leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             self.fetchers.stop((partition,))
+            self.undecided.pop(partition, None)
             del self.partitions[key]
-            if partition.topic_id is not None and delete:
+            if partition.topic_id is not None:  # to delete a replica, the controller stops it first
                 self._topic_names.pop(partition.topic_id, None)
             self._failed_logs.discard(key)
             partition.stop(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if delete else ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -608,7 +631,7 @@ class ReplicaManager:
             try:
                 self.log_manager.delete(topic, index)
             except OSError as error:
-                logger.error("%s-%d: cannot delete its log: %s", topic, index, error)
+                self.refusals.note(key, "deleted", error, partial(self.log_manager.delete, topic, index))
                 return ErrorCode.KAFKA_STORAGE_ERROR
             logger.debug("%s-%d: deleted", topic, index)
         return ErrorCode.NONE

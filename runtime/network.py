@@ -17,6 +17,9 @@ RESOLVED_WITHIN_S = 0.2
 _sendfile: Callable[[int, int, int, int], int] | None = getattr(os, "sendfile", None)  # some systems have none
 
 
+HostNotFoundError = socket.gaierror  # an OSError: no name server or hosts file knows the address of a host
+
+
 class RealListener:
     """A listening socket, or several: one per address of the host, all on one port."""
 

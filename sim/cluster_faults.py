@@ -157,7 +157,7 @@ CLUSTER_FAULTS = (
         "expiry ignored",
         "cluster",
         "cluster.lease:Lease._session_lost",
-        "suspend()",
+        "self._suspend()",
         "pass",
         "who lost its session is suspended",
         1,
@@ -167,7 +167,7 @@ CLUSTER_FAULTS = (
     Fault(
         "shard kept when the leadership goes",
         "cluster",
-        "groups.coordinator:GroupCoordinator.on_leadership",
+        "coordinators.coordinator:Coordinator.on_leadership",
         "self.unload(partition.index, partition.leader_epoch)",
         "pass",
         "a shard goes with its leadership",
@@ -189,7 +189,7 @@ CLUSTER_FAULTS = (
         "if latest_epoch == UNDEFINED:",
         "if True:",
         "the whole ISR has what is committed",
-        2,
+        9,
     ),
     Fault(
         "only the leader hears of an election",
@@ -198,7 +198,7 @@ CLUSTER_FAULTS = (
         "self._batch.add_leader_and_isr(self._state.replicas(partition), partition)",
         "self._batch.add_leader_and_isr([self._state.states[partition].leader], partition)",
         "what the tree says reaches its brokers",
-        1,
+        9,
     ),
     Fault(
         "a request without an answer is not sent again",
@@ -303,7 +303,7 @@ CLUSTER_FAULTS = (
         "self.isr = tuple(isr)",
         "self.isr = self.replicas",
         "brokers know what the tree has said",
-        1,
+        9,
     ),
     # Sequences of troubles (cluster_sequences.py)
     Fault(
@@ -313,7 +313,7 @@ CLUSTER_FAULTS = (
         "replica.log_end_offset >= leader_epoch_start_offset",
         "True",
         "the whole ISR has what is committed",
-        21,
+        2,
         "leader dies before a follower is back",
     ),
     Fault(
@@ -339,7 +339,7 @@ CLUSTER_FAULTS = (
     Fault(
         "lease not checked for groups",
         "cluster",
-        "groups.coordinator:GroupCoordinator.shard_of",
+        "coordinators.coordinator:Coordinator._owning_shard",
         " or not self.lease.holds",
         "",
         "who has no session serves nothing as a leader",
@@ -359,7 +359,7 @@ CLUSTER_FAULTS = (
     Fault(
         "table of offsets before the commit",
         "cluster",
-        "replication.coordinator_shard:CoordinatorShard._park",
+        "coordinators.shard:CoordinatorShard._park",
         "if not self._in_flight and (acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):",
         "if True:",
         "no commit goes back",
@@ -379,9 +379,9 @@ CLUSTER_FAULTS = (
     Fault(
         "coordinator answers while it loads",
         "cluster",
-        "groups.coordinator:GroupCoordinator.shard_of",
-        "if shard.loading:",
-        "if False:",
+        "groups.coordinator:GroupCoordinator.readable_shard_of",
+        "not shard.loading or shard.in_doubt is not None",
+        "True",
         "no commit goes back",
         26,
         "slow coordinator",
@@ -389,7 +389,7 @@ CLUSTER_FAULTS = (
     Fault(
         "coordinator loads to the high watermark only",
         "cluster",
-        "replication.coordinator_shard:PartitionLog.read",
+        "coordinators.shard:PartitionLog.read",
         "upper_bound=log.log_end_offset",
         "upper_bound=log.high_watermark",
         "no commit goes back",
@@ -409,7 +409,7 @@ CLUSTER_FAULTS = (
     Fault(
         "controller does not begin a new session",
         "cluster",
-        "controller.controller:Controller._session_expired",
+        "controller.controller:Controller.begin_again",
         "self._enqueue(self._begin_session)",
         "pass",
         "all replicas come into sync",
@@ -545,5 +545,36 @@ CLUSTER_FAULTS = (
         "what the tree says reaches its brokers",
         4,
         "power of a follower and then the leader",
+    ),
+    # What people do by hand
+    Fault(
+        "older tree believed",
+        "cluster",
+        "broker.restored_tree:RestoredTree.report",
+        "if mark.reports_since is not None or is_copy or is_older:",
+        "if False:",
+        "the high watermark never goes back",
+        1,
+        "older tree",
+    ),
+    Fault(
+        "deleted registration not noticed",
+        "cluster",
+        "cluster.registration:Registration._look",
+        "self._on_deleted()",
+        "pass",
+        "all replicas come into sync",
+        1,
+        "registration deleted",
+    ),
+    Fault(
+        "logs that were made later stay offline",
+        "cluster",
+        "controller.term:Term._logs_answered",
+        "if back:",
+        "if False:",
+        "all replicas come into sync",
+        1,
+        "no room for a topic",
     ),
 )

@@ -125,6 +125,8 @@ class ClusterInspector:
         self._compacted: dict[str, None] = {}  # topics; a log may not know it yet, while others are compacted already
         self._unclean: dict[str, bool] = {}  # topics whose settings name unclean.leader.election.enable
         self._leaders: dict[tuple[Key, int], int] = {}  # (partition, leader epoch) -> broker
+        self._leaders_before: dict[tuple[Key, int], int] = {}  # as above, of before an older tree was put back
+        self._epochs_before: dict[Key, int] = {}
         self._registered: dict[int, Life] = {}
         self._registered_of: list[tuple[Life, int]] = []  # the lives and sessions for which `_registered` is right
         self._replicas: dict[tuple[int, int], dict[Key, _Replica]] = {}  # of each life (broker, number)
@@ -133,6 +135,7 @@ class ClusterInspector:
         self._committed: dict[Key, _Committed] = {}
         self._suspects: dict[Key, dict[int, None]] = {}  # members of the ISR that have lost bytes
         self._shards: dict[tuple[int, int], tuple[int, int]] = {}  # (partition, epoch) -> (broker, life)
+        self._is_tree_older = False  # its ISRs say nothing until all brokers have seen it
         self._next_calm_look_ms = 0.0
 
     def look(self, lives: Sequence[Life], tree: SimTree, moment: Moment) -> None:
@@ -171,6 +174,41 @@ class ClusterInspector:
             if broker_id in state.isr:
                 self._suspects.setdefault(key, {})[broker_id] = None
                 self._excuse_if_all_lost(key, state)
+
+    def note_tree_put_back(self, tree: SimTree, *, is_known: bool) -> None:
+        """The tree is an older copy of itself from now on: its versions begin again there.
+
+        Its leader epochs do, too, until all brokers have registered; and for good, if no broker can know that it is.
+        """
+        self._is_tree_older = True
+        self._leaders_before |= self._leaders
+        for key, epoch in [*self._leaders, *((key, state.epoch) for key, state in self._states.items())]:
+            self._epochs_before[key] = max(self._epochs_before.get(key, -1), epoch)
+        if not is_known:
+            self._leaders_before.clear()
+            self._epochs_before.clear()
+        self._states.clear()
+        self._leaders.clear()
+        self._shards.clear()
+        self._controller_epoch = 0
+        for watched in self._watched.values():
+            watched.controller_epoch = 0
+        self._news[:] = tree.nodes()
+
+    def note_all_registered(self) -> None:
+        """All brokers have seen the tree that was put back: from now on each member of an ISR has what is committed."""
+        self._is_tree_older = False
+        for key, state in self._states.items():
+            self._check_isr_has_committed(key)
+            if state.epoch < self._epochs_before.get(key, -1):
+                detail = f"{_name(key)}: {state.epoch} after {self._epochs_before[key]} before the tree was put back"
+                raise Violation("leader epochs only grow", detail)
+            if state.leader != NO_LEADER:
+                before = self._leaders_before.get((key, state.epoch), state.leader)
+                if before != state.leader:
+                    detail = f"{_name(key)} epoch {state.epoch}: {before}, and {state.leader} in a tree put back"
+                    raise Violation("one leader per epoch", detail)
+        self._leaders |= self._leaders_before
 
     def look_after_healing(self, lives: Sequence[Life]) -> None:
         """All is calm, and has been for long: every replica is in sync, and all bytes are equal."""
@@ -466,6 +504,8 @@ class ClusterInspector:
         """All that is committed is on each member of the ISR that is registered."""
         state, committed = self._states.get(key), self._committed.get(key)
         if state is None or committed is None or key in self.excused or self._is_being_deleted(key):
+            return
+        if self._is_tree_older:
             return
         for broker_id in state.isr:
             life = self._registered.get(broker_id)

@@ -7,7 +7,7 @@ comes together, so each of these sequences has a name.
 
 from typing import TYPE_CHECKING
 
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.sim.clients.phoenix import Phoenix
 from barnabas.sim.clients.visitor import Visitor
 from barnabas.sim.cluster_choices import LOOK_MS, Choices

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.sim.cluster_late_frames import LateFrames
 from barnabas.sim.cluster_sequences import Sequences
 from barnabas.sim.cluster_transaction_troubles import TransactionTroubles
+from barnabas.sim.cluster_tree_troubles import TreeTroubles
 from barnabas.sim.coordination import Fate
 from barnabas.sim.tree_service import TREE
 
@@ -60,6 +61,7 @@ class ClusterWeather:
             "slow disk": (2, self._slow_disk),
             **Sequences(world, self).kinds,
             **LateFrames(world, self).kinds,
+            **TreeTroubles(world, self).kinds,
         }
         if world.transactions is not None:
             self._kinds |= TransactionTroubles(world, self, world.transactions).kinds

@@ -145,10 +145,15 @@ class Commits:
                     raise Violation("no invented offset", f"{owned}: {offset}")
                 self.table[owned] = offset
 
-    def look_for_missing(self, present: dict[Owned, None]) -> None:
-        """`present`: all offsets in the broker's table. An offset that has gone since must have expired."""
+    def look_for_missing(
+        self, present: dict[Owned, None], is_served: Callable[[str], bool] = lambda group: True
+    ) -> None:
+        """`present`: all offsets in the broker's table. An offset that has gone since must have expired.
+
+        `is_served`: whether the broker has loaded the partition of a group; of others nothing is known now.
+        """
         for owned in [owned for owned in self.table if owned not in present]:
-            if self.is_being_deleted(owned[0]):
+            if self.is_being_deleted(owned[0]) or not is_served(owned[0]):
                 continue
             if not self._runs_out(owned):
                 raise Violation("offsets stay for their time", f"{owned}: {self.table[owned]} is gone")

@@ -73,6 +73,16 @@ class _Node(NamedTuple):
         )
 
 
+class TreeCopy(NamedTuple):
+    """All nodes of a tree but those of sessions, as a backup has them."""
+
+    zxid: int
+    nodes: dict[str, _Node]
+
+
+EMPTY_TREE = TreeCopy(0, {"/": _Node(b"", 0, 0, 0, 0, 0, 0, 0, 0)})
+
+
 class Session:
     """A session, as the server has it."""
 
@@ -98,7 +108,7 @@ class SimTree:
         self.sessions: dict[int, Session] = {}
         self.zxid = 0
         self._last_session_id = 0
-        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0, 0, 0, 0)}
+        self._nodes: dict[str, _Node] = dict(EMPTY_TREE.nodes)
         self._draft: dict[str, _Node] = self._nodes  # the nodes with the change that is being made
         self._changes: list[WatchEvent] = []
         self._now_ms = 0
@@ -156,6 +166,24 @@ class SimTree:
     def ephemerals(self) -> dict[str, int]:
         """Path and owner of every ephemeral node."""
         return {path: node.owner for path, node in self._nodes.items() if node.owner}
+
+    # -- backups
+
+    def copy(self) -> TreeCopy:
+        """A backup."""
+        nodes = dict(self._nodes)
+        for path, node in self._nodes.items():
+            if node.owner:
+                del nodes[path]
+                above = nodes[parent_of(path)]
+                nodes[parent_of(path)] = above._replace(num_children=above.num_children - 1)
+        return TreeCopy(self.zxid, nodes)
+
+    def put_back(self, copy: TreeCopy) -> None:
+        """Be what that backup was, as if nothing had happened since. All sessions are over, and nobody is told."""
+        self._nodes = self._draft = dict(copy.nodes)
+        self.zxid = copy.zxid
+        self.sessions.clear()
 
     # -- reading
 
@@ -273,6 +301,7 @@ class SimCoordination:
     """One process's sessions with a `SimTree`, one at a time. Implements the Coordination port."""
 
     session_ends_with_process = False
+    trouble = ""
 
     def __init__(self, clock: Clock, tree: SimTree) -> None:
         self.session_id = 0
@@ -323,6 +352,9 @@ class SimCoordination:
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever a new session has replaced an expired one."""
         self._on_expired.append(callback)
+
+    def on_session_silent(self, callback: Callable[[], None]) -> None:
+        """A session that is lost here is replaced at once."""
 
     def cut_off(self) -> None:
         """The process is dead: nothing that it does reaches the server any more."""

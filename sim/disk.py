@@ -8,7 +8,8 @@ from typing import Any
 
 from barnabas.runtime.ports import Buffer, Clock, DirectoryLock, File, SyncFailedError
 
-_UNBOUNDED = 1 << 40
+ALWAYS = 1 << 62  # so many times an operation fails that fails until `repair`
+UNBOUNDED = 1 << 40
 _WRITTEN_TOGETHER = 21  # bytes: a batch up to its attributes
 
 
@@ -150,7 +151,7 @@ class SimDisk:
         self.on_change: Callable[[str, str], None] | None = None  # called before each change
         self.journal: list[tuple[str, str]] | None = None  # set to a list to see every change
         self.locks: set[str] = set()
-        self.capacity_bytes = _UNBOUNDED  # writes beyond it are done in part and raise ENOSPC
+        self.capacity_bytes = UNBOUNDED  # writes beyond it are done in part and raise ENOSPC
         self.open_files_limit: int | None = None  # opening one more raises EMFILE
         self.open_files = 0
         self.read_only = False  # changes raise EROFS
@@ -302,7 +303,7 @@ class SimDisk:
 
     def room_for(self, inode: _Inode, size: int) -> int:
         """How many bytes would be left if the file grew to `size`; negative if there is too little room."""
-        if self.capacity_bytes == _UNBOUNDED:
+        if self.capacity_bytes == UNBOUNDED:
             return 0
         growth = max(size - len(inode.data), 0)
         return self.capacity_bytes - self._used(self._root) - growth if growth else 0

@@ -172,7 +172,7 @@ FAULTS = (
         "next(iter(self._ongoing), offset + 1)",
         "offset + 1",
         "nothing aborted is visible",
-        21,
+        2,
     ),
     Fault(
         "commit taken for an abort",
@@ -181,6 +181,15 @@ FAULTS = (
         "if marker.commit:",
         "if False:",
         "what is committed is visible",
+        1,
+    ),
+    Fault(
+        "snapshot with the last batch alone",
+        "storage",
+        "storage.producer_state:ProducerStateManager.take_snapshot",
+        "*older, last = entry.batches or (_NO_BATCH,)",
+        "older, last = (), (entry.batches or (_NO_BATCH,))[-1]",
+        "producers are a function of the log",
         1,
     ),
     Fault(
@@ -432,7 +441,7 @@ FAULTS = (
     Fault(
         "table updated before the commit",
         "world",
-        "replication.coordinator_shard:CoordinatorShard.write",
+        "coordinators.shard:CoordinatorShard.write",
         "self._unwritten.append(",
         "records and self.replay(records, 1 << 40); self._unwritten.append(",
         "no commit goes back",
@@ -441,7 +450,7 @@ FAULTS = (
     Fault(
         "only half of the groups' log loaded",
         "world",
-        "replication.coordinator_loading:CoordinatorLoader.__init__",
+        "coordinators.loading:CoordinatorLoader.__init__",
         "self._end = shard.log.log_end_offset",
         "self._end = shard.log.log_end_offset // 2",
         "commits outlive the broker",
@@ -468,7 +477,7 @@ FAULTS = (
     Fault(
         "commits are answered and not written",
         "world",
-        "replication.coordinator_shard:CoordinatorShard._append",
+        "coordinators.shard:CoordinatorShard._append",
         "if not records.count:",
         """if records.count:
         return self._commit(writes, self.log.high_watermark, self.log.high_watermark + records.count)
@@ -674,7 +683,7 @@ FAULTS = (
         "what a client closed behind is dropped",
         "world",
         "broker.connection:Connection.eof_received",
-        "self._has_ended = True",
+        "self._socket_to(Socket.HALF_CLOSED)",
         "self.close()",
         "what has arrived is done",
         10,
@@ -690,6 +699,24 @@ FAULTS = (
         focus="retention",
     ),
     # Starts: what the operator does between two lives
+    Fault(
+        "producer ids of an older tree given again",
+        "world",
+        "broker.later_numbers:give_no_number_again",
+        "await _reserve_producer_ids(coordination, first_id - 1, node_id)",
+        "False",
+        "a producer id is given once",
+        2026112328,
+    ),
+    Fault(
+        "leader epochs of an older tree",
+        "world",
+        "broker.later_numbers:give_no_number_again",
+        "await _raise_leader_epochs(coordination, epoch)",
+        "0",
+        "leader epochs only grow",
+        2026112321,
+    ),
     Fault(
         "a start that touches before it checks",
         "world",
@@ -802,7 +829,7 @@ FAULTS = (
         "group.record() if group.generation else None",
         "group.record() if thrown else None",
         "nothing is committed over a live reset",
-        252,
+        241,
     ),
     Fault(
         "a live reset leaves no mark in the group's record",

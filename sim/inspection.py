@@ -1,9 +1,11 @@
 """Checks the broker's own state after every event that may have changed it."""
 
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from barnabas.broker.broker import Broker
 from barnabas.coordination import payloads
+from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.classic import State
 from barnabas.offsets.table import partitions_of
 from barnabas.sim.commits import Owned
@@ -29,9 +31,11 @@ class Seen(NamedTuple):
 
 class _SeenGroup(NamedTuple):
     group: Any
+    partition: int
     state: State
     generation: int
     look_again_ms: float
+    since_ms: float  # when it was loaded or made: then the sessions of its members begin
 
 
 class Inspector:
@@ -45,14 +49,12 @@ class Inspector:
         self._groups: dict[str, _SeenGroup] = {}
         self._tables: dict[int, tuple[object, int, list[int]]] = {}  # what each shard held at the last look
         self._tree_zxid = -1
-        self._life_began_ms = 0.0
         self._life = 0
 
     def look(self, broker: Broker, life: int, now_ms: float) -> None:
         """Look at a serving broker."""
         if life != self._life:
             self._life = life
-            self._life_began_ms = now_ms
             self._groups.clear()
         partitions = self._partitions
         for partition in broker.replica_manager.partitions.values():
@@ -70,18 +72,18 @@ class Inspector:
             ):
                 partitions[key] = self._look_at_partition(partition, key[0], seen, life)
         table_changed = False
-        for shard in broker.group_coordinator.owned_shards():
+        for shard in broker.group_coordinator.loaded_shards():
             groups = self._groups
             for group_id, group in shard.groups.items():
                 known = groups.get(group_id)
                 if (
                     known is None
                     or known[0] is not group
-                    or known[1] is not group.state
-                    or known[2] != group.generation
-                    or known[3] <= now_ms
+                    or known[2] is not group.state
+                    or known[3] != group.generation
+                    or known[4] <= now_ms
                 ):
-                    groups[group_id] = self._look_at_group(group, known, now_ms)
+                    groups[group_id] = self._look_at_group(group, shard.partition, known, now_ms)
             table = [
                 committed.offset
                 for topics in shard.offsets.committed.values()
@@ -117,7 +119,7 @@ class Inspector:
                 if len(parts) == 6 and parts[3] == "offsets":
                     offsets.setdefault(parts[2], {})[parts[4], int(parts[5])] = payloads.decode_offset(data)
             return offsets
-        for shard in broker.group_coordinator.owned_shards():
+        for shard in broker.group_coordinator.loaded_shards():
             for group_id, committed in shard.offsets.committed.items():
                 offsets[group_id] = {key: committed[key[0]][key[1]].offset for key in partitions_of(committed)}
         return offsets
@@ -129,15 +131,22 @@ class Inspector:
             commits.look(group_id, offsets)
             for key in offsets:
                 present[group_id, *key] = None
-        shards = broker.group_coordinator.shards.values()
-        if len(shards) == OFFSETS_PARTITIONS and not any(shard.loading for shard in shards):
+        served = {shard.partition: shard.groups for shard in broker.group_coordinator.loaded_shards()}
+        if self._offsets_in_tree:
             commits.look_for_missing(present)
-            self._look_for_gone(broker, now_ms)
+        else:
+            commits.look_for_missing(present, lambda group_id: partition_for(group_id, OFFSETS_PARTITIONS) in served)
+        self._look_for_gone(served, now_ms)
         commits.look_for_promised()
 
-    def _look_for_gone(self, broker: Broker, now_ms: float) -> None:
-        living = {group_id for shard in broker.group_coordinator.owned_shards() for group_id in shard.groups}
-        for group_id in [group_id for group_id in self._groups if group_id not in living]:
+    def _look_for_gone(self, served: Mapping[int, Container[str]], now_ms: float) -> None:
+        """Take down which groups the partitions that are loaded have no longer.
+
+        With a directory left out for one life, only some partitions are. Groups of these expire all the same.
+        """
+        for group_id, seen in list(self._groups.items()):
+            if seen.partition not in served or group_id in served[seen.partition]:
+                continue
             state = self._groups.pop(group_id).state
             if state is not State.EMPTY and state is not State.DEAD:
                 raise Violation("a living group stays", f"{group_id} was {state.value} and is gone")
@@ -163,7 +172,7 @@ class Inspector:
                     raise Violation("the log start never goes back", detail)
         return Seen(high_watermark, epoch, start, life)
 
-    def _look_at_group(self, group: Any, known: _SeenGroup | None, now_ms: float) -> _SeenGroup:
+    def _look_at_group(self, group: Any, partition: int, known: _SeenGroup | None, now_ms: float) -> _SeenGroup:
         group_id, generation, state = group.group_id, group.generation, group.state
         ledger = self._ledger
         if known is None and generation < ledger.generations.get(group_id, -1):
@@ -173,7 +182,8 @@ class Inspector:
             raise Violation("generations only grow", f"{group_id}: {generation} after {known.generation}")
         is_empty = state is State.EMPTY or state is State.DEAD
         ledger.commits.look_at_group(group_id, is_empty, state is State.STABLE)
-        seen = _SeenGroup(group, state, generation, now_ms + TIMERS_EVERY_MS)
+        since_ms = known.since_ms if known is not None and known.group is group else now_ms
+        seen = _SeenGroup(group, partition, state, generation, now_ms + TIMERS_EVERY_MS, since_ms)
         if state is State.DEAD:
             return seen
         late_ms = now_ms - LATE_MS
@@ -188,6 +198,6 @@ class Inspector:
                 # The session of a static member begins anew with each generation, also if it is silent.
                 sessions = 1 if member.group_instance_id is None else 3
                 allowed_ms = sessions * member.session_timeout_ms + 3 * member.rebalance_timeout_ms + LATE_MS
-                if max(last_ms, self._life_began_ms) < now_ms - allowed_ms:
+                if max(last_ms, since_ms) < now_ms - allowed_ms:
                     raise Violation("the silent go", f"{member.member_id} of {group_id}, silent since {last_ms:.0f}")
         return seen

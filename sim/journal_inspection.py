@@ -57,7 +57,7 @@ class JournalInspector:
 
     def look(self, broker: Broker) -> None:
         """Look at a serving broker."""
-        for shard in broker.group_coordinator.owned_shards():
+        for shard in broker.group_coordinator.loaded_shards():
             led = broker.replica_manager.partitions.get((JOURNAL_TOPIC, shard.partition))
             if led is None or not led.is_leader or shard.journal is None:
                 continue
@@ -71,7 +71,7 @@ class JournalInspector:
     def look_at_the_end(self, broker: Broker) -> None:
         """All is calm: everything must have been written."""
         self.look(broker)
-        for shard in broker.group_coordinator.owned_shards():
+        for shard in broker.group_coordinator.loaded_shards():
             if shard.journal is not None and shard.offsets.committed and not shard.journal.is_written:
                 raise Violation("the journal is written", f"offsets partition {shard.partition}")
 
@@ -170,7 +170,7 @@ def _look_at_cluster(world: "ClusterWorld") -> tuple[list[str], int]:
     brokers = [life.broker for life in world.lives]
     wrong: list[str] = []
     count = 0
-    for shard in [shard for broker in brokers for shard in broker.group_coordinator.owned_shards()]:
+    for shard in [shard for broker in brokers for shard in broker.group_coordinator.loaded_shards()]:
         where = f"offsets partition {shard.partition}"
         if shard.journal is None or not shard.journal.is_written:
             wrong.append(f"{where}: not written")

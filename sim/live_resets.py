@@ -86,6 +86,11 @@ class SlowLog:
         world.clock.call_later(delay_ms, lambda: self._commit(end, epoch))
         return AppendResult(ErrorCode.NONE, base_offset=base, last_offset=end - 1)
 
+    @property
+    def shortage(self) -> str:
+        """Its replicas are slow, but they are there."""
+        return ""
+
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
         """Call `waiter` when the high watermark is there."""
         if self.high_watermark >= offset:

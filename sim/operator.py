@@ -1,4 +1,4 @@
-"""The operator of the broker's machine, who changes directories and settings between two lives of a broker.
+"""The operator of the broker's machine, who changes directories, the tree and settings between two lives of a broker.
 
 Each deed is one row of a table. After some deeds the start must be refused: then no byte and no name may change, in the
 directories and in the tree. After the others the start must succeed, and everything that was acknowledged must still be
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from barnabas.coordination import paths, payloads
+from barnabas.sim.coordination import EMPTY_TREE, TreeCopy
 from barnabas.sim.violation import Violation
 from barnabas.storage.directory_contents import DataDirectoryError
 
@@ -28,6 +29,7 @@ FOREIGN = {  # files that look like the broker's, but are not
 }
 SOMEBODY_ELSE = "/home"
 COPY = "/copy"
+OLDER_TREE = "an older tree put back"
 BROKER_SETTINGS = {
     "log.index.interval.bytes": ("100", "400", "4096"),
     "log.cleaner.min.cleanable.ratio": ("0.01", "0.1", "0.9"),
@@ -68,10 +70,12 @@ class Operator:
             "foreign files put in": self._put_foreign_files,
             "settings of a topic changed": self._change_a_topic,
             "settings of the broker changed": self._change_the_broker,
+            OLDER_TREE: self._put_an_older_tree_back,
         }
         if world.transactions is not None:
             del self.deeds["a directory left out"]  # no transaction could be ended for hours
             del self.deeds["foreign files put in"]  # nobody writes to the logs in whose folders they would be
+        self._backup = EMPTY_TREE  # of the tree
         self.done: dict[str, int] = dict.fromkeys(self.deeds, 0)
         self._left_out: tuple[int, str] | None = None  # the place in log.dirs, and the directory
         self._foreign: dict[str, dict[str, bytes]] = {}  # by directory
@@ -87,11 +91,14 @@ class Operator:
         self.look()
         if self._rng.random() < 0.3:
             return
-        name = self._rng.choice(list(self.deeds))
+        possible = [name for name in self.deeds if name != OLDER_TREE or self._can_put_back()]
+        name = self._rng.choice(possible)
         self._world.note(f"operator: {name}")
         self.done[name] += 1
         await self.deeds[name]()
         self.look()
+        if self._backup is EMPTY_TREE or self._rng.random() < 0.3:
+            self._backup = self._world.tree.copy()
 
     async def settle(self) -> None:
         """Undo what hinders the broker: from now on it has all its directories."""
@@ -203,6 +210,25 @@ class Operator:
             disk.sync_directory(path.rpartition("/")[0])
         disk.sync_directory(directory)
         disk.sync_directory("/")
+
+    # -- the tree
+
+    def _can_put_back(self) -> bool:
+        """Not if the backup lacks a topic or a feature of now: these would be gone. So would offsets in the tree."""
+        return not self._world.offsets_in_tree and self._names(self._backup) == self._names(self._world.tree.copy())
+
+    async def _put_an_older_tree_back(self) -> None:
+        tree = self._world.tree
+        self._world.note(f"operator: the tree is as it was {tree.zxid - self._backup.zxid} changes ago")
+        tree.put_back(self._backup)
+
+    def _names(self, copy: TreeCopy) -> dict[str, bytes]:
+        """Which topics and features it knows."""
+        return {
+            path: node.data
+            for path, node in copy.nodes.items()
+            if path == paths.FEATURE or (path.startswith(f"{paths.TOPICS}/") and path.count("/") == 3)
+        }
 
     # -- settings
 

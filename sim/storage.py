@@ -22,7 +22,7 @@ from barnabas.storage import producer_state, truncation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import ProducerStateManager, marker_of
+from barnabas.storage.producer_state import ProducerBatch, ProducerEntry, ProducerStateManager, marker_of
 from barnabas.storage.validation import AppendOrigin
 
 FATES = ("lost", "torn", "torn", "scattered", "kept")
@@ -551,6 +551,9 @@ def check_log(log: Log, settled_from: int = 0) -> None:
             and (ours != theirs or entry.producer_epoch != known.producer_epoch)
         ):
             raise Violation("producers are a function of the log", f"{name}: {producer_id} has {theirs}, not {ours}")
+        lost = [batch for batch in entry.batches if batch.last_offset >= log_start and not _remembers(known, batch)]
+        if lost:
+            raise Violation("producers are a function of the log", f"{name}: {producer_id} may send again {lost}")
         begun, known_begun = entry.current_transaction_first_offset, known.current_transaction_first_offset
         if (
             begun != known_begun
@@ -562,6 +565,13 @@ def check_log(log: Log, settled_from: int = 0) -> None:
     for producer_id in log.producers.entries:
         if producer_id not in fresh.entries and log.segments[0].base_offset == 0 and not log_start:
             raise Violation("producers are a function of the log", f"{name}: {producer_id} is invented")
+
+
+def _remembers(known: ProducerEntry, batch: ProducerBatch) -> bool:
+    """Whether a batch can be known when it is sent again. Compaction lets a log show older ones than the last five."""
+    return any(each[:3] == batch[:3] for each in known.batches) or (
+        len(known.batches) == producer_state.BATCHES_REMEMBERED and batch.last_offset < known.batches[0].last_offset
+    )
 
 
 def run(seed: int, steps: int = 60, keep_every: int = 1, fates: tuple[str, ...] = FATES, focus: str = "") -> int:

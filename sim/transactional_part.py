@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from barnabas.cluster.features import TRANSACTION_VERSION
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.coordination import paths, payloads
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.sim.clients.client import Client
 from barnabas.sim.clients.committed_reader import (
     READ_COMMITTED,
@@ -205,7 +205,7 @@ class TransactionalPart:
         """Whether a coordinator of this broker writes a value, or waits for markers."""
         coordinator = life.broker.transaction_coordinator
         return len(coordinator.markers) > 0 or any(
-            entry.pending is not None for shard in coordinator.owned_shards() for entry in shard.entries.in_use()
+            entry.pending is not None for shard in coordinator.loaded_shards() for entry in shard.entries.in_use()
         )
 
     def coordinator_of(self, client: Transactional) -> TopicPartition:

@@ -1,10 +1,16 @@
 """The bad weather of a world: troubles of the broker, its machine, the network and the tree, one at a time."""
 
+import errno
 import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from barnabas.coordination import paths
+from barnabas.coordination.port import ANY_VERSION
+from barnabas.sim.clients.recreator import RECREATED
 from barnabas.sim.clients.transactional import STEPS, Transactional
+from barnabas.sim.coordination import EMPTY_TREE, TreeCopy
+from barnabas.sim.disk import ALWAYS
 from barnabas.sim.network import SimTransport
 
 if TYPE_CHECKING:
@@ -36,6 +42,9 @@ class Weather:
             (4 if power else 0, "power", self._lose_power),
             (3 if power else 0, "power in an operation", self._lose_power_in_an_operation),
             (2 if power else 0, "power in a start", self._lose_power_in_a_start),
+            (1, "registration deleted", self._delete_the_registration),
+            (1, "empty tree", self._empty_the_tree),
+            (1, "no room for a topic", self._leave_no_room_for_a_topic),
         ]
         if world.transactions is not None:
             if not world.transactions.clocks_step:
@@ -156,6 +165,16 @@ class Weather:
         world.host.kill()
         await world.start_host()
 
+    async def _leave_no_room_for_a_topic(self) -> None:
+        """For a while the disk has no room, or the process no descriptor, for a topic that is made."""
+        world = self._world
+        error = self._rng.choice((errno.ENOSPC, errno.EMFILE))
+        operation = "make_directory" if error == errno.ENOSPC and self._rng.random() < 0.5 else "create"
+        world.note(f"no topic can be made: {errno.errorcode[error]} of {operation}")
+        world.disk.fail(operation, f"/{RECREATED}-", OSError(error, "simulated"), times=ALWAYS)
+        await world.clock.sleep(self._rng.choice((3_000.0, 20_000.0)))
+        world.disk.repair()
+
     async def _step_clock(self) -> None:
         self._world.host.step_wall_clock(self._rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
 
@@ -187,6 +206,34 @@ class Weather:
         if world.host.life is not None:
             world.tree.expire(world.host.life.coordination.session_id)
         await world.clock.sleep(self._rng.choice((0.0, 2_000.0)))
+
+    async def _delete_the_registration(self) -> None:
+        """Somebody deletes the broker's node."""
+        world = self._world
+        if world.host.life is not None and world.tree.has(path := paths.broker(world.host.life.broker.node_id)):
+            world.tree.change(lambda zxid: world.tree.delete(path, ANY_VERSION, zxid))
+        await world.clock.sleep(self._rng.choice((0.0, 2_000.0)))
+
+    async def _empty_the_tree(self) -> None:
+        """The service of the tree comes back without its data; later somebody finds the data."""
+        world = self._world
+        if world.offsets_in_tree:  # they would be gone, too
+            return
+        copy = world.tree.copy()
+        self._put_back(EMPTY_TREE)
+        await world.clock.sleep(self._rng.choice((100.0, 5_000.0, 30_000.0)))
+        if self._rng.random() < 0.5:
+            world.host.kill()
+        self._put_back(copy)
+        await world.start_host()
+        await world.clock.sleep(2_000)
+
+    def _put_back(self, copy: TreeCopy) -> None:
+        world = self._world
+        world.note(f"the tree is a copy with {len(copy.nodes)} nodes")
+        world.tree.put_back(copy)
+        if world.host.life is not None:
+            world.host.life.coordination.expired()
 
     async def _trouble_the_tree(self) -> None:
         world = self._world

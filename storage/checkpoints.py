@@ -7,9 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 from barnabas.protocol import uuids
-from barnabas.runtime.ports import Disk
+from barnabas.runtime.ports import Disk, File
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -21,6 +22,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 BOOT_ID = ".boot_id"  # not Kafka's: of the machine when a broker last used the directory
+TREE_MARK = ".tree_mark"  # not Kafka's: what its broker knows of the tree (`TreeKnowledge`)
 
 _SHOWN_CHARACTERS_MAX = 80
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
@@ -79,6 +81,39 @@ def write_boot_id(disk: Disk, path: str) -> None:
         file.write(0, disk.boot_id().encode())
     finally:
         file.close()
+
+
+class TreeKnowledge(NamedTuple):
+    """What a broker knows of its tree, so that it knows an older copy of it, and which numbers that gives again."""
+
+    mark: int = 0  # the last one that it has made in the tree
+    leader_epoch: int = -1  # the largest one of all partitions, of which it was told
+    producer_id: int = -1  # the last one of the blocks that it was given
+
+
+NO_TREE_KNOWLEDGE = TreeKnowledge()
+
+
+def read_tree_knowledge(disk: Disk, path: str) -> TreeKnowledge:
+    """What `write_tree_knowledge` has written; nothing where that was lost, or cannot be read."""
+    try:
+        lines = (read_text(disk, path) or "").splitlines()
+    except (CheckpointError, OSError):
+        lines = []
+    # A file of an earlier release has the mark only.
+    found = dict(zip(TreeKnowledge._fields, map(str.strip, lines)))
+    return TreeKnowledge(**{name: int(number) for name, number in found.items() if _INTEGER.match(number)})
+
+
+def write_tree_knowledge(disk: Disk, path: str, known: TreeKnowledge) -> File:
+    """Write it, and return the open file, because only the caller knows whether it must be synced."""
+    file = disk.open(path, create=True)
+    try:
+        file.write(0, b"".join(b"%-19d\n" % number for number in known))  # always as long: no crash leaves a part
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def write_bytes(disk: Disk, path: str, data: bytes) -> None:

@@ -28,7 +28,7 @@ _LOG_FILE = re.compile(
 )
 _DELETED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-delete\Z")
 _SET_ASIDE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(stray|future)\Z")
-_BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.session-\d+(\.ended)?)?\Z")
+BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.newest|\.session-\d+(\.ended|\.new)?)?\Z")
 _KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
 _DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
 _TREE_KEY = "barnabas.coordination"  # in meta.properties: the file of the coordination tree, if it is elsewhere
@@ -115,6 +115,7 @@ class DirectoryContents:
     tree_name: str = TREE_FILE
     clean_epoch: int = -1  # in which epoch its broker stopped cleanly; -1: not known
     boot_id: str = ""  # of the machine when a broker last used it
+    tree_knowledge: checkpoints.TreeKnowledge = checkpoints.NO_TREE_KNOWLEDGE  # of its broker
 
     @property
     def is_formatted(self) -> bool:
@@ -139,7 +140,7 @@ class DirectoryContents:
     def is_of_tree(self, name: str) -> bool:
         """Whether this is the coordination tree, or a file that it has beside it."""
         return any(
-            name.startswith(tree) and _BESIDE_THE_TREE.match(name, len(tree)) for tree in (TREE_FILE, self.tree_name)
+            name.startswith(tree) and BESIDE_THE_TREE.match(name, len(tree)) for tree in (TREE_FILE, self.tree_name)
         )
 
     @property
@@ -163,6 +164,7 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
     if found.was_clean:
         found.clean_epoch = checkpoints.read_clean_epoch(disk, f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     found.boot_id = checkpoints.read_boot_id(disk, f"{path}/{checkpoints.BOOT_ID}")
+    found.tree_knowledge = checkpoints.read_tree_knowledge(disk, f"{path}/{checkpoints.TREE_MARK}")
     found.meta = read_meta(disk, path)
     found.offsets = {name: checkpoints.read_offsets(disk, f"{path}/{name}") for name in OFFSET_CHECKPOINTS}
     remembered = set().union(*found.offsets.values())

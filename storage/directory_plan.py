@@ -7,6 +7,7 @@ or if its disk is not mounted. Its partitions are offline until it is back, or u
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from barnabas.runtime.counted import counted
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, names_in_a_line
 
 
@@ -61,7 +62,7 @@ def check_formatted(contents: DirectoryContents, choice: StartChoice) -> None:
             return
         topics = sorted({topic for topic, _ in contents.folders})
         raise DataDirectoryError(
-            f"The data directory {contents.path} has no meta.properties, but logs of {len(topics)} topics "
+            f"The data directory {contents.path} has no meta.properties, but logs of {counted(len(topics), 'topic')} "
             f"({names_in_a_line(topics)}): nothing says whose they are. Start once with --adopt if they are this "
             "broker's, or with --set-aside to rename them to …-stray; or give this broker a directory of its own."
         )

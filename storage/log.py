@@ -662,9 +662,13 @@ class Log:
             self.env.clock.call_later(self.config.file_delete_delay_ms, delete)
 
     def delete_directory_to(self, directory: str) -> None:
-        """The partition is deleted: nothing is written any more, and the folder gets another name."""
+        """The partition is deleted: the folder gets another name, and nothing is written any more.
+
+        OSError: nothing is changed. A folder that is not there any more is no error.
+        """
+        with suppress(FileNotFoundError):
+            self.env.disk.rename(self.directory, directory)
         self.health.closed = True
-        self.env.disk.rename(self.directory, directory)
         self.directory = directory
         for segment in self.segments:
             segment.moved_to(directory)  # this closes its file, too

@@ -7,6 +7,7 @@ from functools import partial
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.runtime.turns import at_once, chunks
@@ -34,6 +35,7 @@ _NAME_LENGTH_MAX = 255
 _NAMES_SYNC_DELAY_MS = 1_000
 _LOGS_FLUSHED_TOGETHER = 200  # in one piece of recovery
 _ROOM_BYTES, _PROBE_BYTES = 1 << 20, 4096  # free, and written to find out
+_FULL_BYTES = _ROOM_BYTES // 4  # less is free: the next larger batch will find no room
 _PROBE = ".room"  # a hidden file does not count as content
 
 
@@ -167,7 +169,9 @@ class LogDirectory:
         self._read_cleaner_offsets()
         strays = [name for name in self.contents.names if name.endswith("-stray")]
         if strays:
-            logger.info("%d folders are left from topics that are gone, the first is %s", len(strays), strays[0])
+            logger.info(
+                "%s left from topics that are gone: %s", counted(len(strays), "folder is", "folders are"), strays[0]
+            )
         for name in deleted_folders(disk, self.contents):
             remove_deleted_folder(disk, self.path_of(name))
         log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
@@ -175,8 +179,8 @@ class LogDirectory:
             key for key, offset in high_watermarks.items() if offset > 0 and key not in self.contents.folders
         ]
         if self.folders and not self.was_clean:
-            text = "The last stop was not clean: checking what lies behind the recovery points of %d logs in %s"
-            logger.info(text, len(self.folders), self.path)
+            text = "The last stop was not clean: checking what lies behind the recovery points of %s in %s"
+            logger.info(text, counted(len(self.folders), "log"), self.path)
         for key, folder in self.folders.items():
             log = yield from self._open_log(key, folder, log_starts.get(key, 0), clean=self.was_clean)
             log.set_high_watermark(high_watermarks.get(key, log.log_start_offset))
@@ -207,7 +211,7 @@ class LogDirectory:
                 if log.hindered is not None:  # the part that was cut off could come back behind what is appended
                     raise log.hindered
             self._write_now(checkpoints.RECOVERY_POINTS)
-            logger.info("Recovered %d logs after an unclean stop", len(self.logs))
+            logger.info("Recovered %s after an unclean stop", counted(len(self.logs), "log"))
         self._is_begun = True
 
     @property
@@ -244,6 +248,13 @@ class LogDirectory:
         self.logs.clear()
         self._is_taken = False
         self._release_lock()
+
+    def is_full(self) -> bool:
+        """Whether next to nothing is free on its disk."""
+        try:
+            return self._env.disk.total_and_free_bytes(self.path)[1] < _FULL_BYTES
+        except OSError:
+            return False  # its logs will say what is wrong
 
     def has_room(self) -> bool:
         """Whether files can be made and written: there are free bytes within all limits, and free descriptors."""
@@ -354,17 +365,16 @@ class LogDirectory:
     def take_away(self, log: Log, why: str) -> str | None:
         """Take a log out of use, and rename its folder so that it ends with `why`; the new path.
 
-        None if that failed.
+        OSError: the log stays as it is. None: somebody else has taken its folder away.
         """
         key = (log.topic, log.partition)
+        path = self.path_of(self._name_taken_away(*key, why))
+        log.delete_directory_to(path)
         del self.logs[key]
         if self.cleaner_offsets.pop(key, None) is not None:
             self.write_later(checkpoints.CLEANER_OFFSETS)
-        path = self.path_of(self._name_taken_away(*key, why))
-        try:
-            log.delete_directory_to(path)
-        except OSError as error:
-            logger.error("%s could not be renamed to %s: %s", log.name, path, error)
+        if not self._env.disk.is_directory(path):
+            logger.error("%s: its folder was gone before it was deleted", log.name)
             return None
         self._unsynced_deletions.add(key)
         self._sync_names_soon()

@@ -34,12 +34,13 @@ from barnabas.storage.directory_plan import (
 )
 from barnabas.storage.disk_space import LOOK_MS as SPACE_LOOK_MS
 from barnabas.storage.disk_space import FreeSpace
+from barnabas.storage.hindrances import Hindrances
 from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
-from barnabas.storage.troubles import HINDERED, OFFLINE, OVER, Troubles
 from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
+from barnabas.storage.troubles import Troubles
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -74,7 +75,8 @@ class LogManager:
         self._files = OpenFiles(env.disk, shares.segments)
         self._flushes_max = min(_FLUSHES_MAX, shares.reserve // _FILES_PER_FLUSH)
         self._flushes_wait = False
-        self._troubles = Troubles(env.clock)
+        self.troubles = Troubles()
+        self.hindrances = Hindrances(env.clock, self.directory_of)
         self._configs: dict[str, TopicConfig] = {}
         self.broker_epoch = -1  # the last one that is known of the broker whose logs these are
         self.old_copies: list[LogDirectory] = []
@@ -85,9 +87,7 @@ class LogManager:
         self.directories = [self._directory(path) for path in paths_of(data_directories)]
         self._plan: DirectoryPlan | None = None
         self.on_failed: list[Callable[[Log], None]] = []
-        self.on_hindered: list[Callable[[Log], None]] = []  # a write was not possible, and may be later
         self.free_space: dict[str, FreeSpace] = {}  # by the path of the directory
-        self._hindered: dict[Log, None] = {}
         self.cleaner = Cleaner(env, self._files, self)
         self.hold_of: Callable[[Log], Pieces[retention.Hold | None]] = retention.no_hold  # what groups have not read
         self._waits = retention.Waits(lambda log: self.hold_of(log), self._has_room_for)
@@ -266,7 +266,7 @@ class LogManager:
             self.config.on_change.remove(self._broker_config_changed)
         close_together(self._env.disk, self.all())
         self._files.close_all()
-        self._troubles.span_ends()
+        self.troubles.span_ends()
         self._plan = None
         for directory in self.directories:
             try:
@@ -403,7 +403,10 @@ class LogManager:
         return log
 
     def delete(self, topic: str, partition: int) -> None:
-        """Take the log away. Its folder is renamed now, and removed after file.delete.delay.ms."""
+        """Take the log away. Its folder is renamed now, and removed after file.delete.delay.ms.
+
+        OSError: it could not be renamed, and the log stays.
+        """
         log = self.get(topic, partition)
         path = self._take_away(log, "delete")
         if log is None or path is None:
@@ -423,9 +426,9 @@ class LogManager:
         directory = None if log is None else self.directory_of(log)
         if log is None or directory is None:
             return None
+        path = directory.take_away(log, why)
         self.cleaner.forget(log)
         self._waits.forget(log)
-        path = directory.take_away(log, why)
         if path is not None:
             if not self._topics_with_fewer_logs:
                 self._env.clock.call_soon(self._forget_configs)
@@ -439,38 +442,17 @@ class LogManager:
             self._configs.pop(topic, None)
 
     def _log_hindered(self, log: Log) -> None:
-        self._troubles.tell(HINDERED if log.hindered is not None else OVER, log)
-        if log.hindered is None:
-            self._hindered.pop(log, None)
-        else:
-            self._hindered[log] = None
-            if self._waits and self._retention is not None:
-                self._retention.run_soon()  # what is held back for groups may make room
-            for callback in self.on_hindered:
-                callback(log)
-
-    def _without_room(self) -> list[LogDirectory]:
-        """The directories with logs that could not be written."""
-        for log in [log for log in self._hindered if log.hindered is None or log.closed]:
-            del self._hindered[log]
-        return [directory for directory in self.open_directories if self._hindered_in(directory)]
-
-    def _hindered_in(self, directory: LogDirectory) -> list[Log]:
-        return [log for log in self._hindered if directory.logs.get((log.topic, log.partition)) is log]
+        self.hindrances.note(log)
+        if log.hindered is not None and self._waits and self._retention is not None:
+            self._retention.run_soon()  # what is held back for groups may make room
 
     def _note_space(self, directory: LogDirectory) -> None:
         """Remember what is free, so that it can be said when the disk will be full."""
         _, free = self._env.disk.total_and_free_bytes(directory.path)
         self.free_space.setdefault(directory.path, FreeSpace()).add(self._env.clock.now_ms(), free)
 
-    def _look_for_room(self, directory: LogDirectory) -> None:
-        """A log that nobody writes does not find out by itself that it could be written, and led, again."""
-        if directory.has_room():
-            for log in self._hindered_in(directory):
-                log.health.end_hindrance()
-
     def _log_failed(self, log: Log) -> None:
-        self._troubles.tell(OFFLINE, log)
+        self.troubles.tell("offline", log.name, f"offline until the next start: {log.failed}")
         for callback in self.on_failed:
             callback(log)
 
@@ -528,12 +510,12 @@ class LogManager:
             ),
             every("flush", self._flush_interval_ms, self._flushes_due, _flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
-            every("room", lambda: _ROOM_CHECK_MS, self._without_room, self._look_for_room),
+            every("room", lambda: _ROOM_CHECK_MS, lambda: self.open_directories, self.hindrances.look),
             every("disk space", lambda: SPACE_LOOK_MS, lambda: self.open_directories, self._note_space),
             every(
                 "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers
             ),
-            every("troubles", lambda: TROUBLES_SPAN_MS, lambda: [self._troubles], Troubles.span_ends),
+            every("troubles", lambda: TROUBLES_SPAN_MS, lambda: [self.troubles], Troubles.span_ends),
             self.cleaner.task,
         ]
 
@@ -602,7 +584,7 @@ class LogManager:
     def _has_room_for(self, log: Log) -> bool:
         """Whether every log of the same directory could be written."""
         directory = self.directory_of(log)
-        return not self._hindered or directory is None or not self._hindered_in(directory)
+        return directory is None or not self.hindrances.of(directory)
 
     def _expire_producers(self, log: Log) -> None:
         log.producers.expire(self._env.clock.now_ms(), self.config.producer_id_expiration_ms)

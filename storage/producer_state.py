@@ -51,6 +51,9 @@ class ProducerBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+_NO_BATCH = ProducerBatch(_NONE, _NONE, 0, _NONE)
+
+
 class ProducerEntry:
     """One producer's state in one log. An epoch of -1 means that none is known."""
 
@@ -425,8 +428,8 @@ class ProducerStateManager:
 
         `checked_from`: after a crash, the first offset that was checked. From there on the indexes of aborted
         transactions are empty, and the replay makes their entries again. So the snapshot must not be newer. It must
-        also have enough batches behind it: it has only the last batch of each producer, and producers that have lost
-        their connection send up to five again.
+        also have enough batches behind it, because one that Kafka has written has only the last batch of each producer,
+        and producers that have lost their connection send up to five again.
 
         `no_producers_from`: from there on no batch is one of a producer, so there is nothing to replay.
         """
@@ -488,19 +491,14 @@ class ProducerStateManager:
         if offset == self.last_snapshot_offset:
             return None
         body = bytearray(4)
-        body[:4] = len(self.entries).to_bytes(4, "big")
         for entry in self.entries.values():
-            last = entry.batches[-1] if entry.batches else ProducerBatch(_NONE, _NONE, 0, _NONE)
-            body += _SNAPSHOT_ENTRY.pack(
-                entry.producer_id,
-                entry.producer_epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.current_transaction_first_offset,
-            )
+            # A row for each batch: the producer may send any of them again. Kafka writes the last one only, and takes
+            # the last row of a producer. So the transaction is in that one, and all have the time that expiry asks for.
+            *older, last = entry.batches or (_NO_BATCH,)
+            for batch in older:
+                body += _snapshot_row(entry, batch, _NONE)
+            body += _snapshot_row(entry, last, entry.current_transaction_first_offset)
+        body[:4] = ((len(body) - 4) // _SNAPSHOT_ENTRY.size).to_bytes(4, "big")
         data = _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
         path = self.snapshot_path(offset)
         file = self._disk.open(path, create=True)
@@ -567,6 +565,19 @@ class ProducerStateManager:
                 self.remove_snapshot(offset)
 
 
+def _snapshot_row(entry: ProducerEntry, batch: ProducerBatch, transaction_first_offset: int) -> bytes:
+    return _SNAPSHOT_ENTRY.pack(
+        entry.producer_id,
+        entry.producer_epoch,
+        batch.last_sequence,
+        batch.last_offset,
+        batch.offset_delta,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        transaction_first_offset,
+    )
+
+
 def _is_expired(entry: ProducerEntry, now_ms: int, expiration_ms: int) -> bool:
     return entry.current_transaction_first_offset == _NONE and now_ms - entry.last_timestamp >= expiration_ms
 
@@ -587,14 +598,16 @@ def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry]:
         raise checkpoints.CheckpointError(f"{path}: checksum does not match")
     if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
         raise checkpoints.CheckpointError(f"{path}: {count} entries do not fit its size")
-    entries = []
+    entries: dict[int, ProducerEntry] = {}
     for row in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEADER.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
-        entry = ProducerEntry(producer_id, epoch)
+        entry = entries.get(producer_id)
+        if entry is None or entry.producer_epoch != epoch:
+            entry = entries[producer_id] = ProducerEntry(producer_id, epoch)
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
         entry.current_transaction_first_offset = first_offset
         if last_offset >= 0:
+            del entry.batches[: 1 - BATCHES_REMEMBERED]
             entry.batches.append(ProducerBatch(last_sequence, last_offset, delta, timestamp))
-        entries.append(entry)
-    return entries
+    return list(entries.values())

@@ -8,6 +8,7 @@ from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import LogFolder, is_log_file
@@ -314,10 +315,10 @@ class _Folder:
         for segment in cut:
             segment.set_aside(f"{now_ms}-cut")
         logger.error(
-            "%s: %d segments with the offsets from %d on, %d bytes, are no part of the log any more. They are kept as "
-            "%s/*.log.%d-cut, until you remove them or the topic is deleted.",
+            "%s: %s of the log cut off, with the offsets from %d on, %d bytes, and kept as "
+            "%s/*.log.%d-cut, until you remove that or the topic is deleted.",
             self.log,
-            len(cut),
+            counted(len(cut), "segment"),
             cut[0].base_offset,
             sum(segment.size for segment in cut),
             self._directory,

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.log import Log
 
@@ -135,20 +136,20 @@ class Waits:
         names = hold.names
         if count < len(due) and not self._has_room(log):
             if leads:
-                text = "%s: the disk is full, so retention does not wait for %s, and deletes %d records unread at most"
-                logger.warning(text, log.name, names, due[-1][1] - max(hold.unread_from, due[0][0]))
+                text = "%s: the disk is full, so retention does not wait for %s, and deletes %s unread at most"
+                unread = due[-1][1] - max(hold.unread_from, due[0][0])
+                logger.warning(text, log.name, names, counted(unread, "record"))
             return len(due)
         if count and leads and due[count - 1][1] > hold.unread_from:
-            text = "%s: retention has waited %d s for %s and goes on: it deletes %d records unread at most"
+            text = "%s: retention has waited %d s for %s and goes on: it deletes %s unread at most"
             unread = due[count - 1][1] - max(hold.unread_from, due[0][0])
-            logger.warning(text, log.name, (wait_max_ms or 0) // 1000, names, unread)
+            logger.warning(text, log.name, (wait_max_ms or 0) // 1000, names, counted(unread, "record"))
         if count < len(due):
             self._held_since[log] = {base: known.get(base, now_ms) for base, _ in due[count:]}
             if leads and not known:
-                text = (
-                    "%s: retention waits for %s, which has not read from offset %d on: %d segments stay, at most %d s"
-                )
-                logger.warning(text, log.name, names, hold.unread_from, len(due) - count, (wait_max_ms or 0) // 1000)
+                text = "%s: retention waits for %s, which has not read from offset %d on: %s, at most %d s"
+                stay = counted(len(due) - count, "segment stays", "segments stay")
+                logger.warning(text, log.name, names, hold.unread_from, stay, (wait_max_ms or 0) // 1000)
         return count
 
     def forget(self, log: Log) -> None:
@@ -213,7 +214,7 @@ def remove_segments_below_start(log: Log) -> int:
     except OSError as error:
         log.health.hinder(error)
         return 0
-    logger.info("%s: %d segments went by retention, log start %d", log.name, count, log.log_start_offset)
+    logger.info("%s: %s went by retention, log start %d", log.name, counted(count, "segment"), log.log_start_offset)
     return count
 
 

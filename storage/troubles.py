@@ -1,75 +1,42 @@
-"""Says which logs cannot be used: the first at once, and all that follow within a second together in one line."""
+"""Says what is wrong with logs: the first at once, and all that follow within a second together in one line."""
 
 import logging
 from collections.abc import Sequence
 
-from barnabas.runtime.ports import Clock
-from barnabas.storage.log import Log
+from barnabas.runtime.counted import counted
 
 logger = logging.getLogger("barnabas.storage")
 
 SPAN_MS = 1_000
-SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits between two that do not
 _NAMES_MAX = 5
-
-OFFLINE, HINDERED, OVER = "offline", "hindered", "over"
-_LINES = {
-    OFFLINE: (logging.ERROR, "offline until the next start: {}"),
-    HINDERED: (logging.ERROR, "refused writes, which were not acknowledged, and will try again with each request: {}"),
-    OVER: (logging.WARNING, "can be written again"),
-}
 
 
 class Troubles:
-    """Few lines, also when a disk takes many logs with it, and when their states change often."""
+    """Few lines, also when a disk takes many logs with it."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._following: dict[str, list[Log]] = {}  # by state: to be said when the span of the last line ends
-        self._hindered: dict[Log, float | None] = {}  # logs for which that was said, and since when it is over
+    def __init__(self) -> None:
+        self._following: dict[str, tuple[str, int, list[str]]] = {}  # by kind: to be said when the span of a line ends
 
-    def tell(self, state: str, log: Log) -> None:
-        """A log is in that state now. The end of a hindrance is said only when it has lasted for a while."""
-        if state == OVER:
-            if log in self._hindered:
-                self._hindered[log] = self._clock.monotonic_ms()
-            return
-        if state == OFFLINE:
-            self._hindered.pop(log, None)
-        elif log in self._hindered:
-            self._hindered[log] = None
-            return
-        else:
-            self._hindered[log] = None
-        self._tell(state, log)
-
-    def _tell(self, state: str, log: Log) -> None:
-        following = self._following.get(state)
+    def tell(self, kind: str, name: str, text: str, level: int = logging.ERROR) -> None:
+        """The log of that name is in trouble, or out of it. What is of one kind can be told with the text of one."""
+        following = self._following.get(kind)
         if following is None:
-            self._say(state, [log])
-            self._following[state] = []
+            self._say([name], text, level)
+            self._following[kind] = text, level, []
         else:
-            following.append(log)
+            following[2].append(name)
 
     def span_ends(self) -> None:
         """Say which logs have followed. To be called every `SPAN_MS`, and at the end."""
-        settled_ms = self._clock.monotonic_ms() - SETTLED_MS
-        for log, over_ms in list(self._hindered.items()):
-            if log.closed:
-                del self._hindered[log]
-            elif over_ms is not None and over_ms <= settled_ms:
-                del self._hindered[log]
-                self._tell(OVER, log)
-        for state, logs in list(self._following.items()):
-            if logs:
-                self._following[state] = []
-                self._say(state, logs)
+        for kind, (text, level, names) in list(self._following.items()):
+            if names:
+                self._following[kind] = text, level, []
+                self._say(names, text, level)
             else:
-                del self._following[state]
+                del self._following[kind]
 
-    def _say(self, state: str, logs: Sequence[Log]) -> None:
-        level, text = _LINES[state]
-        names = ", ".join(dict.fromkeys(log.name for log in logs[:_NAMES_MAX]))
-        if len(logs) > _NAMES_MAX:
-            names = f"{len(logs)} more logs ({names}, …)"
-        logger.log(level, "%s: %s", names, text.format(logs[0].failed or logs[0].hindered))
+    def _say(self, names: Sequence[str], text: str, level: int) -> None:
+        listed = ", ".join(dict.fromkeys(names[:_NAMES_MAX]))
+        if len(names) > _NAMES_MAX:
+            listed = f"{counted(len(names), 'more log')} ({listed}, …)"
+        logger.log(level, "%s: %s", listed, text)

@@ -20,6 +20,7 @@ LAYERS = [
     "cluster",
     "replication",
     "controller",
+    "coordinators",
     "offsets",
     "groups",
     "transactions",
@@ -84,8 +85,11 @@ BANNED |= dict.fromkeys(
 ALLOWED = {
     ("protocol/stubs.py", "pathlib."): "a development tool, run by hand: a broker does not import it",
     ("coordination/tree_file.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
-    ("coordination/tree_file.py", "shutil."): "a copy for SQLite, which cannot read a log without writing beside it",
-    ("coordination/tree_file.py", "tempfile."): "a copy for SQLite, which cannot read a log without writing beside it",
+    ("coordination/tree_opening.py", "sqlite3."): "SQLite does its own file access",
+    **{
+        ("coordination/tree_opening.py", name): "copies for SQLite, which cannot read a log without writing beside it"
+        for name in ("shutil.", "tempfile.", "open", "os.truncate", "os.path.getsize")
+    },
     ("coordination/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
     ("coordination/zookeeper.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
     ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
@@ -264,12 +268,16 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
 ONCE = {
     "broker/auto_topics.py": "one creation",
+    "groups/coordinator.py": "the longest wait of a request for a group that is held",
+    "broker/tree_mark.py": "one write, asked for by the task `tree mark`",
+    "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
     "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it)",
-    "replication/coordinator_loading.py": "one load, tried again",
-    "replication/coordinator_shard.py": "the deadline of writes under way",
+    "coordinators/loading.py": "one load, tried again, and a line of the log while it waits",
+    "coordinators/shard.py": "the deadline of writes under way",
     "transactions/coordinator.py": "the last record of a transaction, written again",
     "transactions/shard.py": "the wait for the markers of the last transaction",
     "transactions/markers.py": "markers that were refused, sent again",
+    "transactions/topic_ages.py": "one read of the tree",
     "transactions/verification.py": "one request's question, asked again",
     "offsets/journal_writer.py": "one flush; what it cannot write is looked at by the task `offset journal`",
     "offsets/zookeeper.py": "one commit",
@@ -281,6 +289,7 @@ ONCE = {
     "replication/follower_fetches.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
+    "cluster/registration.py": "one look, asked for by a watch",
     "cluster/lease.py": "one round trip, asked for by the task `lease`",
     "replication/led_states.py": "one read, asked for by the task `led states`",
     "cluster/producer_ids.py": "one block, begun again by the next request",

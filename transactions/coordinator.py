@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 from barnabas.cluster.lease import LeaseView
-from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.append_errors import transaction_error
+from barnabas.coordinators.coordinator import Coordinator
+from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.coordinator_loading import LedPartition
-from barnabas.replication.coordinator_shard import CoordinatorLog
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.transactions import decisions
@@ -28,6 +28,7 @@ from barnabas.transactions.markers import AskBroker, Ending, Markers
 from barnabas.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Transaction
 from barnabas.transactions.shard import TransactionLoader, TransactionShard
 from barnabas.transactions.states import ONGOING, PREPARED
+from barnabas.transactions.topic_ages import TopicAges
 
 logger = logging.getLogger("barnabas.transactions")
 
@@ -35,18 +36,6 @@ T = TypeVar("T")
 
 PRODUCER_ID_WAIT_MS = 1_000.0  # for a block of producer ids
 COMPLETE_AGAIN_MS = 100.0  # after the last record of a transaction could not be written
-
-_APPEND_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 class Given(NamedTuple):
@@ -77,8 +66,12 @@ class TransactionConfig(Protocol):
     transactional_id_expiration_ms: int
 
 
-class TransactionCoordinator:
-    """Owns the shards, and answers for the transactional ids in them."""
+class TransactionCoordinator(Coordinator[TransactionShard]):
+    """Answers for the transactional ids whose partitions of `__transaction_state` this broker leads."""
+
+    topic = TRANSACTIONS_TOPIC
+    kind = "transactions"
+    logger = logger
 
     def __init__(
         self,
@@ -87,87 +80,49 @@ class TransactionCoordinator:
         log_of: Callable[[int], CoordinatorLog | ErrorCode],
         partition_count: Callable[[], int],
         metadata_cache: MetadataCache,
+        ages: TopicAges,
         lease: LeaseView,
         producer_ids: ProducerIdSource,
         ask_broker: AskBroker,
         transaction_version: Callable[[], int],
     ) -> None:
+        super().__init__(log_of, partition_count, lease)
         self.env = env
         self.config = config
-        self.shards: dict[int, TransactionShard] = {}
-        self.is_active = False
         self.transaction_version = transaction_version
-        self.markers = Markers(env.clock, metadata_cache, ask_broker, self._all_marked)
-        self._log_of = log_of
-        self._partition_count = partition_count
-        self._lease = lease
+        self.markers = Markers(env.clock, metadata_cache, ages, ask_broker, self._all_marked)
+        self._metadata_cache = metadata_cache
         self._producer_ids = producer_ids
-        self._loaders: dict[int, TransactionLoader] = {}
-        self._epochs: dict[int, int] = {}  # highest leader epoch seen of each partition, also of those unloaded
         self._expiry = Expiry(self)
 
     # ---- life ----
 
     def start(self) -> None:
         """Answer requests from now on."""
-        self.is_active = True
+        super().start()
         self._expiry.start()
 
     def shutdown(self) -> None:
         """Stop answering. Clients are told to look for another coordinator."""
-        self.is_active = False
         self._expiry.stop()
-        for partition in list(self.shards):
-            self._unload(partition)
+        super().shutdown()
         self.markers.stop()
 
-    def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
-        """Leaders changed: load the partitions that this broker leads now, unload the others."""
-        for partition in became_follower:
-            index, epoch = partition.index, partition.leader_epoch
-            if partition.topic == TRANSACTIONS_TOPIC and epoch >= self._epochs.get(index, -1):
-                self._epochs[index] = epoch
-                self._unload(index)
-        for partition in became_leader:
-            if partition.topic == TRANSACTIONS_TOPIC:
-                self._load(partition.index, partition.leader_epoch)
-
     def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These partitions need no markers. A deleted partition of the topic itself begins with epoch 0 again."""
+        """These partitions need no markers. Those of the topic itself are unloaded."""
         gone = list(partitions)
-        for topic, index in gone:
-            if topic == TRANSACTIONS_TOPIC:
-                self._unload(index)
-                self._epochs.pop(index, None)
+        super().on_partitions_deleted(gone)
         self.markers.forget(gone)
 
-    def _load(self, partition: int, leader_epoch: int) -> None:
-        known = self._epochs.get(partition, -1)
-        if leader_epoch < known or (leader_epoch == known and partition in self.shards):
-            return
-        log = self._log_of(partition)
-        if isinstance(log, ErrorCode):
-            logger.warning("transactions partition %d: not loaded: %s", partition, log.name)
-            return
-        self._unload(partition)
-        self._epochs[partition] = leader_epoch
-        shard = self.shards[partition] = TransactionShard(partition, leader_epoch, log, self.env)
-        buffer_bytes = self.config.transaction_state_log_load_buffer_size
-        self._loaders[partition] = TransactionLoader(
-            shard, self.env.clock, self.env.turns, buffer_bytes, lambda: self._loaded(shard)
-        )
+    def _open(self, partition: int, leader_epoch: int, log: CoordinatorLog) -> TransactionShard:
+        return TransactionShard(partition, leader_epoch, log, self.env)
 
-    def _unload(self, partition: int) -> None:
-        loader = self._loaders.pop(partition, None)
-        if loader is not None:
-            loader.cancel()
-        shard = self.shards.pop(partition, None)
-        if shard is not None:
-            shard.close()
+    def _begin_loading(self, shard: TransactionShard, loaded: Callable[[], None]) -> TransactionLoader:
+        buffer_bytes = self.config.transaction_state_log_load_buffer_size
+        return TransactionLoader(shard, self.env.clock, self.env.turns, buffer_bytes, loaded)
 
     def _loaded(self, shard: TransactionShard) -> None:
         """Serve it. Transactions that were being ended when it was written are ended now."""
-        self._loaders.pop(shard.partition, None)
         shard.loading = False
         for entry in shard.entries.in_use():
             if entry.transaction.state in PREPARED:
@@ -177,19 +132,7 @@ class TransactionCoordinator:
 
     def shard_of(self, transactional_id: str) -> TransactionShard | ErrorCode:
         """The shard that owns an id, or the error for its client."""
-        if not transactional_id:
-            return ErrorCode.INVALID_REQUEST
-        if not self.is_active:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        count = self._partition_count()
-        shard = self.shards.get(partition_for(transactional_id, count)) if count > 0 else None
-        if shard is None or not self._lease.holds:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.loading else shard
-
-    def owned_shards(self) -> list[TransactionShard]:
-        """All shards that are loaded."""
-        return [shard for shard in self.shards.values() if not shard.loading]
+        return super().shard_of(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
 
     # ---- requests ----
 
@@ -298,23 +241,43 @@ class TransactionCoordinator:
                     transactional_id, producer_id, producer_epoch, partitions, client_version, may_wait=False
                 ),
             )
+        topic_ids = self._topic_ids(partitions)
+
+        def added(given: Given) -> ErrorCode:
+            entry = None if given.error else shard.entries.get(transactional_id)
+            if entry is not None and entry.transaction.state is ONGOING:
+                entry.topic_ids.update(topic_ids)
+            return given.error
+
         given = self._carry_out(shard, found)
-        return given.map(lambda each: each.error) if isinstance(given, Pending) else given.error
+        return given.map(added) if isinstance(given, Pending) else added(given)
+
+    def _topic_ids(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
+        """The topics that these partitions belong to now. One without an id is known by its name alone."""
+        ids = {partition: self._metadata_cache.topic_id(partition[0]) for partition in partitions}
+        return {partition: topic_id for partition, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
 
     def verify_partition(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partition: tuple[str, int]
     ) -> ErrorCode:
-        """AddPartitionsToTxn with VerifyOnly: NONE if the partition is in the open transaction (KIP-890)."""
+        """AddPartitionsToTxn with VerifyOnly: NONE if the partition is in the open transaction (KIP-890).
+
+        If its topic was made again, the producer goes on in the new one, as in Kafka: that is where the marker goes.
+        """
         shard = self.shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
             return shard
-        return decisions.verify_partition(shard.entries.get(transactional_id), producer_id, producer_epoch, partition)
+        entry = shard.entries.get(transactional_id)
+        error = decisions.verify_partition(entry, producer_id, producer_epoch, partition)
+        if entry is not None and not error:
+            entry.topic_ids.update(self._topic_ids([partition]))
+        return error
 
     def abort_if_late(self, shard: TransactionShard, transactional_id: str) -> None:
         """Abort a transaction that has been open for longer than its timeout."""
         entry = shard.entries.get(transactional_id)
         now_ms = self.env.clock.now_ms()
-        if entry is None or shard.closed or not self._lease.holds or not decisions.is_timed_out(entry, now_ms):
+        if entry is None or shard.closed or not self.lease.holds or not decisions.is_timed_out(entry, now_ms):
             return
         held = entry.transaction
         logger.info("transaction of %s: open for longer than %d ms, aborted", transactional_id, held.timeout_ms)
@@ -324,7 +287,7 @@ class TransactionCoordinator:
         """Remove an id that was not used for transactional.id.expiration.ms. Whether it is removed now."""
         entry = shard.entries.look(transactional_id)
         now_ms, expiration_ms = self.env.clock.now_ms(), self.config.transactional_id_expiration_ms
-        if entry is None or shard.closed or not self._lease.holds:
+        if entry is None or shard.closed or not self.lease.holds:
             return False
         if not decisions.is_expired(entry, now_ms, expiration_ms):
             return False
@@ -366,9 +329,11 @@ class TransactionCoordinator:
 
         def written(error: ErrorCode) -> None:
             error = error or then
-            answer.complete(Given(error) if error else Given(ErrorCode.NONE, next_id, next_epoch))
+            if not answer.done:
+                answer.complete(Given(error) if error else Given(ErrorCode.NONE, next_id, next_epoch))
 
-        self._write(shard, value, written)
+        # The outcome is not known, so the id stays busy: the client hears CONCURRENT_TRANSACTIONS until it is.
+        self._write(shard, value, written, lambda: answer.complete(Given(ErrorCode.COORDINATOR_NOT_AVAILABLE)))
         return answer
 
     def _was_open(self, shard: TransactionShard, value: Transaction) -> bool:
@@ -379,15 +344,22 @@ class TransactionCoordinator:
         held = shard.entries[value.transactional_id].transaction
         return held.state is ONGOING and held.client_version > 0 and value.state in PREPARED
 
-    def _write(self, shard: TransactionShard, value: Transaction, done: Callable[[ErrorCode], None]) -> None:
-        """Write a value; if it is prepared, its markers follow. `done` gets the error for clients."""
+    def _write(
+        self,
+        shard: TransactionShard,
+        value: Transaction,
+        done: Callable[[ErrorCode], None],
+        late: Callable[[], None] | None = None,
+    ) -> None:
+        """Write a value; if it is prepared, its markers follow. `done` gets the error for clients. `late`: it takes
+        long, because replicas are missing, say."""
 
         def written(error: ErrorCode) -> None:
             if not error and value.state in PREPARED and not shard.closed:
                 self.markers.end(shard, value)
-            done(_APPEND_ERRORS.get(error, error))
+            done(transaction_error(error))
 
-        shard.change(value, 1 if self.transaction_version() or value.client_version else 0, written)
+        shard.change(value, 1 if self.transaction_version() or value.client_version else 0, written, late)
 
     def _all_marked(self, ending: Ending) -> None:
         """Every partition has its marker: write that the transaction is complete, again if that fails."""
@@ -396,6 +368,7 @@ class TransactionCoordinator:
         if shard.closed or entry is None or entry.transaction is not ending.value:
             return
         entry.unmarked = ()
+        entry.topic_ids = {}
 
         def written(error: ErrorCode) -> None:
             if error and not shard.closed:

@@ -43,15 +43,18 @@ class Entry:
     """A transactional id in the coordinator's memory.
 
     `pending` is the state that is being written: one change at a time. `unmarked` are the partitions of a prepared
-    transaction that have no marker yet; markers.py takes them out.
+    transaction that have no marker yet; markers.py takes them out. `topic_ids` says which topics the partitions of an
+    open transaction belong to, because another one may be made under the same name. Records have only names: what was
+    loaded from the log has no ids.
     """
 
-    __slots__ = ("pending", "transaction", "unmarked")
+    __slots__ = ("pending", "topic_ids", "transaction", "unmarked")
 
     def __init__(self, transaction: Transaction, pending: TransactionState | None = None) -> None:
         self.transaction = transaction
         self.pending = pending
         self.unmarked: Collection[tuple[str, int]] = ()
+        self.topic_ids: dict[tuple[str, int], bytes] = {}
 
 
 class Refuse(NamedTuple):

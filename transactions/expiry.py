@@ -60,13 +60,13 @@ class Expiry:
         self._tasks = []
 
     def _open(self) -> Iterator[IdInShard]:
-        for shard in self._coordinator.owned_shards():
+        for shard in self._coordinator.loaded_shards():
             for entry in shard.entries.in_use():
                 if entry.transaction.state is ONGOING:
                     yield IdInShard(shard, entry.transaction.transactional_id)
 
     def _all(self) -> Iterator[IdInShard]:
-        for shard in self._coordinator.owned_shards():
+        for shard in self._coordinator.loaded_shards():
             self._removed = 0
             for transactional_id in shard.entries.ids():
                 yield IdInShard(shard, transactional_id)

@@ -2,14 +2,23 @@
 
 Markers go by WriteTxnMarkers, also to this broker itself. Those of one pass of the loop that go to the same broker
 travel in one request. A marker may arrive twice: it does no harm (storage/producer_state.py).
+
+A topic may be deleted while a transaction is open, and made again under its name. The deleted partition needs no
+marker. In the new one a marker would do harm: after it, a producer that has written nothing there would have to begin
+with sequence 0. But the producer may have written there, too. So if a topic has another id than the transaction knows,
+the partition's leader is asked whether it knows the producer. A transaction that was loaded knows no ids: there the
+topic is the same if the tree says that it is older than the transaction. In Kafka, WriteTxnMarkers has only names. Here
+it has the id, too, as a tagged field that Kafka ignores: a leader refuses a marker that was under way while its topic
+was made again, and the coordinator looks anew.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -19,30 +28,38 @@ from barnabas.transactions.decisions import EPOCH_BUMP_VERSION
 from barnabas.transactions.metadata import Transaction
 from barnabas.transactions.shard import TransactionShard
 from barnabas.transactions.states import PREPARE_COMMIT
+from barnabas.transactions.topic_ages import Ages, TopicAges
 
 logger = logging.getLogger("barnabas.transactions")
 
 RETRY_MS = 100.0
 MISSING_MS = 10_000.0  # a partition that is not known for so long was deleted, and needs no marker
 VERSION, VERSION_THAT_RAISES_EPOCHS = 1, 2
+DESCRIBE_PRODUCERS_VERSION = 0
 
 TopicPartition = tuple[str, int]
-AskBroker = Callable[[int, Message, int], "Pending[messages.WriteTxnMarkersResponse | None]"]
+AskBroker = Callable[[int, Message, int], Pending[Any]]
 
 _DONE = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION)
 _FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
 
 class Ending:
-    """A transaction whose markers are on their way. `left`: the partitions that have none yet."""
+    """A transaction whose markers are on their way. `left`: the partitions that have none yet.
 
-    __slots__ = ("dropped", "left", "missing_since_ms", "shard", "value")
+    `topic_ids` are those of the topics that the producer has written to, as far as they are known. `is_looked_up`: the
+    tree was asked for the others.
+    """
 
-    def __init__(self, shard: TransactionShard, value: Transaction) -> None:
+    __slots__ = ("dropped", "is_looked_up", "left", "missing_since_ms", "shard", "topic_ids", "value")
+
+    def __init__(self, shard: TransactionShard, value: Transaction, topic_ids: dict[TopicPartition, bytes]) -> None:
         self.shard = shard
         self.value = value
+        self.topic_ids = topic_ids
         self.left = set(value.partitions)
         self.missing_since_ms: dict[TopicPartition, float] = {}
+        self.is_looked_up = False
         self.dropped = False
 
     @property
@@ -55,10 +72,16 @@ class Markers:
     """The endings under way. `done` is called with each whose partitions all have their marker."""
 
     def __init__(
-        self, clock: Clock, metadata_cache: MetadataCache, ask: AskBroker, done: Callable[[Ending], None]
+        self,
+        clock: Clock,
+        metadata_cache: MetadataCache,
+        ages: TopicAges,
+        ask: AskBroker,
+        done: Callable[[Ending], None],
     ) -> None:
         self._clock = clock
         self._metadata_cache = metadata_cache
+        self._ages = ages
         self._ask = ask
         self._done = done
         self._endings: dict[Ending, None] = {}
@@ -72,8 +95,9 @@ class Markers:
 
     def end(self, shard: TransactionShard, value: Transaction) -> None:
         """Send the markers of a prepared transaction."""
-        ending = Ending(shard, value)
-        shard.entries[value.transactional_id].unmarked = ending.left
+        entry = shard.entries[value.transactional_id]
+        ending = Ending(shard, value, entry.topic_ids)
+        entry.unmarked = ending.left
         self._endings[ending] = None
         self._send(ending, sorted(ending.left))
 
@@ -88,6 +112,7 @@ class Markers:
         """Send nothing any more."""
         for ending in list(self._endings):
             self._drop(ending)
+        self._ages.stop()
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -106,9 +131,14 @@ class Markers:
         self._flush_is_due = False
         unsent, self._unsent = self._unsent, []
         by_broker: dict[int, list[tuple[Ending, list[TopicPartition]]]] = {}
+        doubtful: dict[int, list[tuple[Ending, TopicPartition]]] = {}
+        loaded: list[tuple[Ending, list[TopicPartition]]] = []
         for ending, partitions in unsent:
             if ending.is_over:
                 self._drop(ending)
+                continue
+            if not ending.is_looked_up and any(self._lacks_id(ending, each) for each in partitions):
+                loaded.append((ending, partitions))
                 continue
             places: dict[int, list[TopicPartition]] = {}
             unknown: list[TopicPartition] = []
@@ -116,8 +146,11 @@ class Markers:
                 if partition not in ending.left:
                     continue
                 leader = self._metadata_cache.leader(*partition)
-                if leader is not None:
+                topic_id, known = self._metadata_cache.topic_id(partition[0]), ending.topic_ids.get(partition)
+                if leader is not None and topic_id in (known, NO_TOPIC_ID):
                     places.setdefault(leader.broker_id, []).append(partition)
+                elif leader is not None:
+                    doubtful.setdefault(leader.broker_id, []).append((ending, partition))
                 elif not self._is_deleted(ending, partition):
                     unknown.append(partition)
             for leader_id, led in places.items():
@@ -127,6 +160,76 @@ class Markers:
             self._look(ending)
         for broker_id, sendings in by_broker.items():
             self._send_to(broker_id, sendings)
+        for broker_id, asked in doubtful.items():
+            self._ask_for_producers(broker_id, asked)
+        if loaded:
+            self._look_up(loaded)
+
+    def _lacks_id(self, ending: Ending, partition: TopicPartition) -> bool:
+        """Whether it is not known to which topic a partition belongs. A topic without an id is known by its name."""
+        cache = self._metadata_cache
+        has_none = cache.contains(*partition) and cache.topic_id(partition[0]) == NO_TOPIC_ID
+        return partition not in ending.topic_ids and not has_none
+
+    def _look_up(self, loaded: list[tuple[Ending, list[TopicPartition]]]) -> None:
+        """Ask the tree which topics are gone, and which are older than their transactions."""
+        topic_ids = {topic: self._metadata_cache.topic_id(topic) for _, parts in loaded for topic, _ in parts}
+        self._ages.ask(list(topic_ids)).then(lambda ages: self._ages_are_known(loaded, topic_ids, ages))
+
+    def _ages_are_known(
+        self, loaded: list[tuple[Ending, list[TopicPartition]]], topic_ids: dict[str, bytes], ages: Ages
+    ) -> None:
+        for ending, partitions in loaded:
+            ending.is_looked_up = True
+            for partition in partitions:
+                topic, _ = partition
+                made_ms = ages.get(topic)
+                if not self._lacks_id(ending, partition):
+                    continue
+                if topic in ages and made_ms is None:
+                    ending.left.discard(partition)
+                elif made_ms is not None and made_ms <= ending.value.start_ms and topic_ids[topic] != NO_TOPIC_ID:
+                    ending.topic_ids[partition] = topic_ids[topic]
+            self._send(ending, partitions)
+
+    def _ask_for_producers(self, broker_id: int, asked: list[tuple[Ending, TopicPartition]]) -> None:
+        """Ask a leader in which of these partitions the producer has written."""
+        topic_ids = {partition: self._metadata_cache.topic_id(partition[0]) for _, partition in asked}
+        topics: dict[str, list[int]] = {}
+        for topic, index in topic_ids:
+            topics.setdefault(topic, []).append(index)
+        make_topic = messages.DescribeProducersRequest.TopicRequest
+        request = messages.DescribeProducersRequest(
+            topics=[make_topic(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()]
+        )
+        answer = self._ask(broker_id, request, DESCRIBE_PRODUCERS_VERSION)
+        answer.then(lambda response: self._producers_are_known(broker_id, asked, topic_ids, response))
+
+    def _producers_are_known(
+        self,
+        broker_id: int,
+        asked: list[tuple[Ending, TopicPartition]],
+        topic_ids: dict[TopicPartition, bytes],
+        response: messages.DescribeProducersResponse | None,
+    ) -> None:
+        producers: dict[TopicPartition, set[int]] = {}
+        for topic in () if response is None else response.topics:
+            for row in topic.partitions:
+                if not row.error_code:
+                    producers[topic.name, row.partition_index] = {each.producer_id for each in row.active_producers}
+        for ending, partition in asked:
+            if ending.is_over:
+                self._drop(ending)
+                continue
+            leader = self._metadata_cache.leader(*partition)
+            if partition not in producers or leader is None or leader.broker_id != broker_id:
+                self._again(ending, [partition])
+            elif ending.value.producer_id in producers[partition]:
+                ending.topic_ids[partition] = topic_ids[partition]
+                self._send(ending, [partition])
+            else:
+                ending.left.discard(partition)
+            self._look(ending)
 
     def _is_deleted(self, ending: Ending, partition: TopicPartition) -> bool:
         """Whether a partition without a leader is gone. One that is just not known yet comes soon."""
@@ -134,7 +237,8 @@ class Markers:
             ending.missing_since_ms.pop(partition, None)
             return False
         now_ms = self._clock.monotonic_ms()
-        if now_ms - ending.missing_since_ms.setdefault(partition, now_ms) < MISSING_MS:
+        was_known = partition in ending.topic_ids
+        if not was_known and now_ms - ending.missing_since_ms.setdefault(partition, now_ms) < MISSING_MS:
             return False
         ending.left.discard(partition)
         return True
@@ -195,16 +299,19 @@ class Markers:
 
 def _marker(ending: Ending, partitions: list[TopicPartition]) -> messages.WriteTxnMarkersRequest.WritableTxnMarker:
     value = ending.value
-    topics: dict[str, list[int]] = {}
+    topics: dict[tuple[str, bytes], list[int]] = {}
     for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
+        topic_id = ending.topic_ids.get((topic, index), NO_TOPIC_ID)
+        topics.setdefault((topic, topic_id), []).append(index)
     return messages.WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         transaction_result=value.state is PREPARE_COMMIT,
         topics=[
-            messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-            for topic, indexes in topics.items()
+            messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic(
+                name=topic, partition_indexes=indexes, topic_id=topic_id
+            )
+            for (topic, topic_id), indexes in topics.items()
         ],
         coordinator_epoch=ending.shard.leader_epoch,
         transaction_version=value.client_version,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from barnabas.coordinators.loading import CoordinatorLoader
+from barnabas.coordinators.shard import CoordinatorLog, CoordinatorShard
 from barnabas.protocol.batch_layout import ATTRIBUTES_AT, HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES
 from barnabas.protocol.batch_records import short_records
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import BatchHeader, records_in
-from barnabas.replication.coordinator_loading import CoordinatorLoader
-from barnabas.replication.coordinator_shard import CoordinatorLog, CoordinatorShard
 from barnabas.replication.partition import ALL_IN_SYNC
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.turns import Pieces
@@ -22,7 +22,7 @@ from barnabas.transactions.records import PLAIN_KEY, TransactionRecord, decode, 
 
 NO_COMPRESSION = 0
 BATCHES_PER_PIECE = 20
-PATIENT_MS = 60_000.0  # no writer here is told earlier than the outcome
+ANSWER_WITHIN_MS = 10_000.0  # the client asks again then. It would give up after 30 s
 
 
 class TransactionShard(CoordinatorShard[TransactionRecord]):
@@ -38,8 +38,8 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
         self._waiting: dict[str, dict[Timer, Callable[[], None]]] = {}  # by id: what waits for the end of its change
 
     def write_timeout_ms(self) -> float:
-        """It ends no wait: each write is patient, because the next change waits for it."""
-        return PATIENT_MS
+        """After so long a client is told to ask again. The write itself is patient: the next change waits for it."""
+        return ANSWER_WITHIN_MS
 
     def compression_codec(self) -> int:
         """Kafka does not compress this topic."""
@@ -56,11 +56,17 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
         else:
             entry.transaction = records.transaction
 
-    def change(self, value: Transaction, value_version: int, done: Callable[[ErrorCode], None]) -> None:
-        """Write a value. Until its outcome is known, no other change of the id can begin."""
+    def change(
+        self,
+        value: Transaction,
+        value_version: int,
+        done: Callable[[ErrorCode], None],
+        late: Callable[[], None] | None = None,
+    ) -> None:
+        """Write a value. Until its outcome is known, no other change of the id can begin. `late`: that takes long."""
         entry = self.entries[value.transactional_id]
         begin_write(entry, value)
-        self._write(entry, TransactionRecord(value.transactional_id, value, value_version), done)
+        self._write(entry, TransactionRecord(value.transactional_id, value, value_version), done, late)
 
     def remove(self, transactional_id: str, done: Callable[[ErrorCode], None]) -> None:
         """Write the tombstone of an idle id."""
@@ -68,7 +74,13 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
         begin_write(entry, None)
         self._write(entry, TransactionRecord(transactional_id, None), done)
 
-    def _write(self, entry: Entry, record: TransactionRecord, done: Callable[[ErrorCode], None]) -> None:
+    def _write(
+        self,
+        entry: Entry,
+        record: TransactionRecord,
+        done: Callable[[ErrorCode], None],
+        late: Callable[[], None] | None = None,
+    ) -> None:
         def ended(error: ErrorCode) -> None:
             entry.pending = None
             if entry.transaction.producer_epoch == NO_PRODUCER_EPOCH and error:
@@ -79,7 +91,7 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
             if not error and record.value is not None and not self.closed:
                 self._set_aside(entry, record.value)
 
-        self.write(record.transactional_id, record, ended, patient=True)
+        self.write(record.transactional_id, record, ended, patient=True, late=late)
 
     def _set_aside(self, entry: Entry, value: bytes) -> None:
         """Keep an idle id as its record has it, if its record says all that is known."""

@@ -4,6 +4,7 @@ from barnabas.broker.api import (  # noqa: F401
     api_versions,
     cluster,
     configs,
+    consumer_groups,
     control,
     controller,
     delete_records,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import EncodedResponse, encode_response_in_pieces
@@ -81,7 +82,9 @@ class _Fetch:
             if topic is None:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
             elif not cache.contains(topic, partition.index) and (topic, partition.index) not in replicas.partitions:
-                self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                is_gone = partition.topic_id != NO_TOPIC_ID and cache.topic_name(partition.topic_id) is None
+                error = ErrorCode.UNKNOWN_TOPIC_ID if is_gone else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                self.refusals.append((partition, error))
             else:
                 self.asked.append(partition)
         return self.asked

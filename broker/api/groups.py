@@ -13,7 +13,7 @@ from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -86,8 +86,9 @@ def _find_coordinators(
     if context.api_version < 4:
         error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
         message = _MESSAGES.get(error, "")
-        if topic and error is ErrorCode.COORDINATOR_NOT_AVAILABLE and (problem := broker.auto_topics.problem(topic)):
-            message = f"{message} {problem}"
+        is_missing = topic is not None and not broker.metadata_cache.contains(topic)
+        if topic and is_missing and error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            message = f"{message} {broker.auto_topics.problem(topic)}".rstrip()
         return messages.FindCoordinatorResponse(
             error_code=error, error_message=message, node_id=node_id, host=host, port=port
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -306,7 +306,7 @@ def _list(broker: Broker, request: messages.ListTransactionsRequest) -> Pieces[m
     )
     ids = set(request.producer_id_filters)
     now_ms = broker.env.clock.now_ms()
-    for shard in coordinator.owned_shards():
+    for shard in coordinator.loaded_shards():
         for transactional_id, entry in shard.entries.looks():
             yield
             held = entry.transaction

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.offsets.records import commit_error
+from barnabas.coordinators.append_errors import commit_error
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

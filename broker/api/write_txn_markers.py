@@ -7,7 +7,8 @@ A marker in `__consumer_offsets` is appended by the group coordinator. The offse
 dropped, before it is answered. So the coordinator must have loaded the partition. If it has not, the answer is
 NOT_LEADER_OR_FOLLOWER, which makes the sender try again. Version 2 says by which rules the transaction was made: in
 transaction version 2 (KIP-890) each end raises the producer's epoch, so a marker with the epoch of an open transaction
-is late. It is served but not announced, as in Kafka 4.1.
+is late. It is served but not announced, as in Kafka 4.1. Coordinators of Barnabas say the id of a topic, too: then a
+marker for the former topic of that name is not written into the new one.
 
 Left out: authorization.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
@@ -46,6 +48,7 @@ class _Place(NamedTuple):
     marker: Marker
     topic: str
     partition: int
+    topic_id: bytes = NO_TOPIC_ID
 
 
 class _Answers:
@@ -115,7 +118,7 @@ def _write(broker: Broker, request: messages.WriteTxnMarkersRequest) -> Pieces[m
         places: list[_Place] = []
         for topic in marker.topics:
             for index in topic.partition_indexes:
-                place = _Place(marker, topic.name, index)
+                place = _Place(marker, topic.name, index, topic.topic_id)
                 refused = _refused(broker, place)
                 if refused:
                     answers.add(place, refused)
@@ -144,8 +147,11 @@ def _refused(broker: Broker, place: _Place) -> ErrorCode:
     """Why a marker is not appended at all, if it is not."""
     if place.marker.producer_id < 0 or place.marker.producer_epoch < 0:
         return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, whose batch builder raises
-    if (place.topic, place.partition) not in broker.replica_manager.partitions:
+    partition = broker.replica_manager.partitions.get((place.topic, place.partition))
+    if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # also if another broker has it: the sender looks where it is
+    if place.topic_id != NO_TOPIC_ID and partition.topic_id not in (place.topic_id, None):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the topic was made again while the marker was under way
     return ErrorCode.NONE
 
 

@@ -28,6 +28,7 @@ from barnabas.broker.cli.words import duration, shown
 from barnabas.broker.doctor.findings import command_of, line_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 ENDED_WITHIN_MS = 10_000  # so long it waits for the markers
 
@@ -87,7 +88,7 @@ def _abort_id(target: Target, transactional_id: str, yes: bool, as_json: bool) -
     row = {"transactional_id": transactional_id, "result": "aborted"}
     if waiting:
         names = ", ".join(f"{name}-{index}" for name, index in waiting[:5])
-        say(f"{transactional_id}: decided; {len(waiting)} partitions have no marker yet: {names}. They get it.")
+        say(f"{transactional_id}: decided; {counted(len(waiting), 'marker is', 'markers are')} on the way, to {names}.")
     print_outcomes("transactional_id", [row], as_json)
 
 

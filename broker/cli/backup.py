@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from barnabas.broker.cli import backup_file
-from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, reason
+from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, no_group, reason
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.log_headers import Key, Log, LogHeaders
 from barnabas.broker.cli.target import Target, no_time_limit
@@ -23,6 +23,8 @@ from barnabas.offsets.backup_places import Found, How, Placement, There, place, 
 from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
 from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
+from barnabas.storage.directory_contents import names_in_a_line
 
 FIRST_GROUPS, GROUPS_PER_REQUEST = 10, 100
 OFFSETS_PER_REQUEST = 20_000  # also with metadata of 4 KB each, it is what the client takes
@@ -53,13 +55,14 @@ def export(
 
     With each offset goes what the log has there, so that `import` recognises the place in another log.
     The file is whole or not there. Consumers may run meanwhile.
+    An older backup of that name is replaced; no other file is, and none in a data directory.
 
     \b
     barnabas offsets export offsets.jsonl
     barnabas offsets export offsets.jsonl --group billing --group audit
     barnabas offsets export - --group billing | gzip > billing.jsonl.gz
     """
-    backup_file.check_writable(file)
+    backup_file.check_writable(file, backup_file.OFFSETS)
     with admin(target) as client:
         cluster_id = answered(client, client.describe_cluster)["cluster_id"]
         time_ms = RealClock().now_ms()
@@ -92,7 +95,7 @@ def _groups_to_export(client: Any, wanted: Sequence[str] | None) -> list[str]:
     listed = {row["group_id"]: row for row in answered(client, client.list_groups)}
     for name in wanted or ():
         if name not in listed:
-            fail(f"there is no group {name}.", ExitCode.NOTHING_THERE)
+            no_group(name)
         if listed[name].get("group_type") == "share":
             fail(f"{name} is a share group: it has no committed offsets.", ExitCode.NOT_VALID)
     found = sorted({*wanted} if wanted else (name for name in listed if listed[name].get("group_type") != "share"))
@@ -181,7 +184,7 @@ def _tell_export(
     if as_json and file != backup_file.STANDARD:
         print_json({"file": file, "groups": len(committed), "positions": count, "without_proof": doubts})
     elif not as_json:
-        say(f"{count:,} positions of {len(committed):,} groups are in {where}.")
+        say(f"{where} has {counted(count, 'position')} of {counted(len(committed), 'group')}.")
     for why, number in sorted(doubts.items()):
         if not as_json:
             say(f"{number:,} of them cannot be found again by `import`: {why}.")
@@ -253,13 +256,23 @@ def import_(
         target.renew()
         if not as_json:
             _show_plan(found, rows)
+        if todo:
+            _say_new_groups(client, todo)
         if todo and not dry_run:
             groups = len({row.position.group for row in todo})
-            confirm(f"Commit {len(todo):,} offsets of {groups:,} groups?", yes)
+            confirm(f"Commit {counted(len(todo), 'offset')} of {counted(groups, 'group')}?", yes)
             _commit(client, target, todo)
             _verify(client, target, todo)
     with no_time_limit():
         _tell_import(found, rows, as_json, dry_run)
+
+
+def _say_new_groups(client: Any, todo: Sequence[_Row]) -> None:
+    """Say which groups this makes. A name that was mistyped in --group of the other side is noticed so."""
+    names = list(dict.fromkeys(row.position.group for row in todo))
+    known = {row["group_id"] for row in answered(client, client.list_groups)}
+    if new := [name for name in names if name not in known]:
+        say(f"not here yet, and made by this: {counted(len(new), 'group')} ({names_in_a_line(new)}).")
 
 
 def _rows(positions: Sequence[Position], names: dict[str, str]) -> list[_Row]:
@@ -303,7 +316,7 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         elif topic not in logs.partition_counts:
             row.placement = Placement(How.REFUSED, None, f"there is no topic {topic} here")
         elif partition >= (count := logs.partition_counts[topic]):
-            row.placement = Placement(How.REFUSED, None, f"{topic} has only {count} partitions here")
+            row.placement = Placement(How.REFUSED, None, f"{topic} has only {counted(count, 'partition')} here")
         else:
             row.placement = Placement(How.REFUSED, None, "the partition has no leader")
     offsets: dict[Key, set[int]] = {}

@@ -13,6 +13,7 @@ from barnabas.broker.cli.offset_targets import named
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_outcomes, print_table
 from barnabas.broker.cli.words import duration
+from barnabas.runtime.counted import counted
 
 GROUP_PATH = "/v1/groups/{group}"
 CLEANUP_PATH = "/v1/groups/{group}/offsets-cleanup"
@@ -125,7 +126,7 @@ def refuse_members(group: str, document: dict[str, Any]) -> None:
     """End the command if the group has members."""
     count = len(document["members"])
     if count or document["state"] != "Empty":
-        who = f"{count} {'member' if count == 1 else 'members'}" if count else "members that are joining"
+        who = counted(count, "member") if count else "members that are joining"
         fail(f"{group} has {who}, which would commit again. Stop its consumers first.")
 
 
@@ -186,8 +187,9 @@ def add_expiry(api: HttpApi, group: str, rows: list[dict[str, Any]]) -> str | No
         return None
     left = duration(max(0, min(soon) - document["time_ms"]) / 1000)
     return (
-        f"{group}: {len(soon)} committed offsets expire soon, the first in {left}. They stay if the group's consumers "
-        "come back or commit; offsets.retention.minutes says how long they stay without."
+        f"{group}: {counted(len(soon), 'committed offset expires', 'committed offsets expire')} soon, the first in "
+        f"{left}. What is committed stays if the group's consumers come back or commit; "
+        "offsets.retention.minutes says how long it stays without."
     )
 
 

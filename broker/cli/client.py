@@ -6,11 +6,14 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import ended
 
 T = TypeVar("T")
 
@@ -24,6 +27,12 @@ BROKER_RESOURCE = 4
 REPLICA_ANSWERS_WITHIN_MS = 2_000  # one that stands still must not keep the others from being shown
 ASKED_AGAIN_AFTER_MS = 1_000  # so long the others are asked instead of a broker that did not answer
 ONE_ANSWERS_WITHIN_MS = 15_000
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_MEMBER_ID = 3, 25
+# What kafka-python says of these is for who writes a client.
+DESCRIPTIONS = {
+    UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition",
+    UNKNOWN_MEMBER_ID: "the group has no such member (barnabas groups describe)",
+}
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # kafka-python's warnings repeat what its exceptions say.
@@ -103,6 +112,24 @@ def broker_setting(client: Any, node_id: int, name: str) -> str | None:
     )
     (result,) = send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
     return next((config.value for config in result.configs if config.name == name), None)
+
+
+def is_barnabas(client: Any, node_id: int) -> bool:
+    """Whether a broker is one: it lists the address of its HTTP API, or the setting by which it has none."""
+    return any(broker_setting(client, node_id, name) is not None for name in ("http.address", "http.listeners"))
+
+
+def of_each(ask: Callable[[int], T], node_ids: Iterable[int]) -> dict[int, T]:
+    """What `ask` returns for each broker. They are asked at once: one that stands still does not delay the others."""
+
+    asked = sorted(node_ids)
+
+    async def ask_all() -> list[T]:
+        clock = RealClock()
+        answers = [clock.in_thread(partial(ask, node_id), f"broker {node_id}") for node_id in asked]
+        return await ended(Pending.all(answers))
+
+    return dict(zip(asked, asyncio.run(ask_all()), strict=True))
 
 
 def answered(client: Any | None, ask: Callable[[], T], on_wait: Callable[[Exception], None] | None = None) -> T:
@@ -207,7 +234,12 @@ def reason(error_code: int, message: str | None = None) -> str:
     from kafka.errors import for_code
 
     error = for_code(error_code)
-    return f"{error.message}: {message or error.description}"
+    return f"{error.message}: {message or DESCRIPTIONS.get(error_code) or error.description}"
+
+
+def no_topic(name: str) -> NoReturn:
+    """End the command, because there is no such topic."""
+    fail(f"there is no topic {name}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
 
 
 def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
@@ -217,6 +249,8 @@ def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
         {topic["name"]: topic for topic in answered(client, lambda: client.describe_topics(names))} if names else {}
     )
     for name, topic in described.items():
+        if topic["error_code"] == UNKNOWN_TOPIC_OR_PARTITION:
+            no_topic(name)
         if topic["error_code"]:
             fail(f"{name}: {reason(topic['error_code'])}", ExitCode.NOTHING_THERE)
     return described
@@ -240,15 +274,18 @@ def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[tuple[st
                 nodes = leaders if node_id == partition["leader_id"] else followers
                 nodes.setdefault(node_id, {}).setdefault(topic["name"], []).append(asked)
     ends: dict[tuple[str, int], dict[int, int]] = {}
+
+    def ask(nodes: dict[int, dict[str, list[Any]]], node_id: int) -> Any:
+        asked_topics = [topic_type(name=name, partitions=partitions) for name, partitions in nodes[node_id].items()]
+        request = ListOffsetsRequest(replica_id=DEBUGGING_CONSUMER, isolation_level=0, topics=asked_topics)
+        try:
+            return send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).topics
+        except KafkaError:
+            return ()
+
     for nodes in (leaders, followers):  # leaders first: so a replica that is in step does not seem to be behind
-        for node_id, rows in sorted(nodes.items()):
-            asked_topics = [topic_type(name=name, partitions=partitions) for name, partitions in rows.items()]
-            request = ListOffsetsRequest(replica_id=DEBUGGING_CONSUMER, isolation_level=0, topics=asked_topics)
-            try:
-                response = send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS)
-            except KafkaError:
-                continue
-            for topic in response.topics:
+        for node_id, found in of_each(partial(ask, nodes), nodes).items():
+            for topic in found:
                 for partition in topic.partitions:
                     if not partition.error_code:
                         ends.setdefault((topic.name, partition.partition_index), {})[node_id] = partition.offset
@@ -292,6 +329,11 @@ def out_of_sync(row: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
+def no_group(name: str) -> NoReturn:
+    """End the command, because there is no such group."""
+    fail(f"there is no group {name}. (All groups: barnabas groups list)", ExitCode.NOTHING_THERE)
+
+
 def describe_groups(
     client: Any,
     names: list[str],
@@ -305,7 +347,7 @@ def describe_groups(
         # Before version 6 of DescribeGroups, a missing group is answered as a dead one without members.
         if group["group_state"] == "Dead":
             if not may_be_missing:
-                fail(f"there is no group {name}.", ExitCode.NOTHING_THERE)
+                no_group(name)
         elif group["error"]:
             fail(f"{name}: {group['error']}")
         else:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.start import CLUSTER_FILE
 from barnabas.config import properties
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.storage.checkpoints import META_PROPERTIES, CheckpointError
 from barnabas.storage.directory_contents import TREE_FILE, Meta, read_meta
@@ -34,8 +35,8 @@ def number_of_brokers(env: Env, data: str, said: int | None) -> int:
     there = _brokers_there(env, data)
     if there is not None and said not in (None, there):
         fail(
-            f"{data} holds a cluster of {there} brokers, and --brokers says {said}. Start it without --brokers, or "
-            "name another directory with --data.",
+            f"{data} holds a cluster of {counted(there, 'broker')}, and --brokers says {said}. Start it without "
+            "--brokers, or name another directory with --data.",
             ExitCode.NOT_VALID,
         )
     count = there if there is not None else said

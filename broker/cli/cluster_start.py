@@ -28,7 +28,9 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.runtime import temporary
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import DirectoryLock, Env
+from barnabas.runtime.processes import ProcessHandle
 from barnabas.storage.directory_contents import TREE_FILE
 
 LOCK_FILE = ".lock"
@@ -164,6 +166,7 @@ class BrokerProcess:
         self._words = words
         self._log = log
         self._logging: asyncio.Task[None] | None = None
+        self._handle: ProcessHandle | None = None
 
     async def start(self) -> None:
         """Start it, on the port that it had if it ran before; returns when it serves. Failure when it ends before."""
@@ -179,6 +182,9 @@ class BrokerProcess:
             limit=LINE_BYTES_MAX,
             process_group=0,  # so that Ctrl-C reaches only the supervisor, which stops the brokers in order
         )
+        if self._handle is not None:
+            self._handle.close()
+        self._handle = ProcessHandle(self.process.pid)
         self._logging = asyncio.ensure_future(self._hand_on_log(self.process))
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
@@ -207,13 +213,12 @@ class BrokerProcess:
         return self.process is not None and self.process.returncode is None
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it runs.
+        """Send it a signal, if it runs. Another process that gets its number later gets none.
 
         Not by `Process.send_signal`: that would reap a process that has just ended, and asyncio would not see how.
         """
-        if self.runs and self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
+        if self.runs and self._handle is not None:
+            self._handle.send(number)
 
     async def stop(self, env: Env) -> None:
         """Stop it as Ctrl-C does, and wait until it has ended."""
@@ -235,7 +240,8 @@ class BrokerProcess:
         )
 
     def _kill(self) -> None:
-        say(f"barnabas: broker {self.number} does not stop within {STOPS_WITHIN_MS / 1000:.0f} s: it is killed.")
+        limit = f"{STOPS_WITHIN_MS / 1000:.0f} s"
+        say(f"barnabas: broker {self.number} (process {self.pid}) does not stop within {limit}: it is killed.")
         self.send(signal.SIGKILL)
 
     async def _hand_on_log(self, process: asyncio.subprocess.Process) -> None:
@@ -452,7 +458,7 @@ class Supervisor:
             }
             print(json.dumps(ready))
             return
-        who = f"{len(self._brokers)} brokers, cluster {cluster_id}, data in {self._data}"
+        who = f"{counted(len(self._brokers), 'broker')}, cluster {cluster_id}, data in {self._data}"
         who += ", removed at the end" if self._order.temporary_directory is not None else ""
         addresses = ", ".join(f"http://{broker.ready['http']}" for broker in self._brokers if broker.ready["http"])
         http = f", HTTP API at {addresses}" if addresses else ""

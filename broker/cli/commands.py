@@ -1,5 +1,6 @@
 """The commands of `barnabas` for typer. A command's module is imported when that command runs."""
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -10,9 +11,11 @@ from barnabas.broker.cli.terminal import Group
 
 # In the order of `--help`: the first commands are those that a newcomer needs first.
 COMMANDS = (
-    *("start", "status", "cluster", "doctor", "demo", "topics", "produce", "consume", "groups", "offsets"),
-    *("transactions", "configs", "features", "pipeline"),
+    *("start", "status", "cluster", "doctor", "demo", "topics", "produce", "consume", "records", "groups", "offsets"),
+    *("transactions", "configs", "features", "pipeline", "completion"),
 )
+
+COMPLETE_VARIABLE = "_BARNABAS_COMPLETE"  # a shell asks what could stand there (completion.py)
 
 # The base class of click's errors of usage. typer exports only its subclasses.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
@@ -24,6 +27,10 @@ EXIT_CODES = """Exit codes:
 3  nothing was there: no such topic or group, or no record before the time-out
 4  doctor has warnings
 5  doctor has errors
+6  pipeline: another run writes to the same place, or no broker answers: try again later
+7  pipeline: records are gone that it was to read, and it stopped there (--on-loss)
+8  pipeline: records are gone that it was to read, and it went on behind them; all else is done
+9  pipeline: nothing was new (only with --tell-nothing-new)
 130  Ctrl-C ended it before it was done
 
 With --json, an error is one JSON object on standard error: {"error": "…", "exit_code": 1}"""
@@ -39,6 +46,10 @@ class LazyCommands(Group):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of that name, or None."""
         if cmd_name == "start":  # only for the list in --help: main.py runs `start` without typer
+            if COMPLETE_VARIABLE in os.environ:
+                from barnabas.broker.cli.completion import start_command
+
+                return start_command()
             return typer.main.get_command(_start)
         if cmd_name not in COMMANDS:
             return None
@@ -93,6 +104,10 @@ def _root(
 
 def run(words: list[str], as_json: bool) -> int:
     """Run a command; its exit code. Errors of usage are shown with the way to help, or as JSON."""
+    if COMPLETE_VARIABLE in os.environ:
+        from barnabas.broker.cli import completion
+
+        completion.begin()
     if not as_json:
         app(words, prog_name="barnabas")
         raise AssertionError("typer ends the process")

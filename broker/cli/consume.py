@@ -1,6 +1,5 @@
 """`barnabas consume`: records to standard output."""
 
-import base64
 import re
 import signal
 import sys
@@ -9,11 +8,14 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, await_coordinators, connection, told_in_sentences
-from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.client import admin, answered, await_coordinators, connection, no_topic, told_in_sentences
+from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.record_places import begin_at, last_or_place
+from barnabas.broker.cli.record_printing import printer
 from barnabas.broker.cli.target import SECONDS_MAX, Target, end_at_once, no_time_limit
-from barnabas.broker.cli.terminal import new_app, print_json
+from barnabas.broker.cli.terminal import INT32_MAX, new_app
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 app = new_app()
 
@@ -33,6 +35,14 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Where the group has committed nothing: from the first record.")
     ] = False,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, max=INT32_MAX, metavar="N", help="Only this partition; repeat."),
+    ] = None,
+    offset: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Begin there: an offset, -N (the last N), earliest, latest, or a time."),
+    ] = None,
     limit: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")] = None,
     timeout: Annotated[
         float | None,
@@ -41,7 +51,16 @@ def consume(
     details: Annotated[
         bool, typer.Option("--details", "-d", help="Show timestamp, partition, offset, key and headers too.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per record.")] = False,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORM",
+            help="value, details, json, or a text with {key}, {value}, {headers}, {topic}, {partition}, {offset}, "
+            "{timestamp}, \\t and \\n.",
+        ),
+    ] = "value",
+    as_json: Annotated[bool, typer.Option("--json", help="As --format json: one line per record.")] = False,
 ) -> None:
     """Print records as they come, until Ctrl-C, --max or --timeout, or until no broker has answered for 30 seconds.
 
@@ -50,6 +69,10 @@ def consume(
     \b
     barnabas consume orders
     barnabas consume orders --from-beginning --details
+    barnabas consume orders --partition 0 --offset 4711 --max 1
+    barnabas consume orders --offset -10 --timeout 1
+    barnabas consume orders --offset 2026-03-01T12:00 --format '{key}: {value}'
+    barnabas consume orders --offset earliest --format json > records.jsonl
     barnabas consume orders --group billing --max 10 --timeout 30
     barnabas consume --pattern 'orders-.*' --from-beginning --timeout 2 --json
     """
@@ -57,6 +80,15 @@ def consume(
         fail("name a topic, or a --pattern.", ExitCode.NOT_VALID)
     if topics and pattern is not None:
         fail("topics and --pattern exclude each other.", ExitCode.NOT_VALID)
+    is_placed = bool(partition) or offset is not None
+    if is_placed and (group is not None or pattern is not None or len(topics or ()) != 1):
+        fail("--partition and --offset are for one topic, without --group and --pattern.", ExitCode.NOT_VALID)
+    if offset is not None and from_beginning:
+        fail("--offset and --from-beginning exclude each other.", ExitCode.NOT_VALID)
+    place = None if offset is None else last_or_place(offset)
+    show = printer(form)
+    if as_json or details:
+        show = printer("json" if as_json else "details")
     try:
         re.compile(pattern or "")
     except re.error as error:
@@ -68,12 +100,14 @@ def consume(
             await_coordinators(client, [group])
     settings = connection(target)
     stopping: list[int] = []
+    from barnabas.broker.cli.kafka_python import NotUtf8, read_every_header_name, take_up_every_assignment
     from kafka import KafkaConsumer
     from kafka.errors import UnknownBrokerIdError
 
+    take_up_every_assignment()
+    read_every_header_name()
     count = 0
     clock = RealClock()
-    show = _show_json if as_json else _show_details if details else _show_value
     with told_in_sentences(target):
         consumer = KafkaConsumer(
             **settings,
@@ -85,7 +119,11 @@ def consume(
         try:
             if topics:
                 _must_exist(consumer, topics)
-            consumer.subscribe(topics or (), pattern=pattern)
+            if is_placed:
+                assert topics
+                begin_at(consumer, topics[0], partition or [], place, from_beginning)
+            else:
+                consumer.subscribe(topics or (), pattern=pattern)
 
             def stop(number: int, _frame: Any) -> None:
                 stopping.append(number)
@@ -105,6 +143,9 @@ def consume(
                     for records in batches.values():
                         for record in records:
                             show(record)
+                            if any(isinstance(name, NotUtf8) for name, _ in record.headers):
+                                place = f"{record.topic}-{record.partition}, offset {record.offset}"
+                                say(f"{place}: the name of a header is not UTF-8; \ufffd stands for what is not.")
                         count += len(records)
                     sys.stdout.flush()
                 if batches and group is not None:
@@ -122,7 +163,7 @@ def consume(
             target.renew()
             consumer.close(autocommit=False, timeout_ms=CLOSE_TIMEOUT_MS)
     if not stopping and timeout is not None and (count == 0 or (limit is not None and count < limit)):
-        came = f"{count} records came, then none" if count else "no record came"
+        came = f"{counted(count, 'record')} came, then none" if count else "no record came"
         fail(f"{came} for {timeout:g} s.", ExitCode.NOTHING_THERE)
 
 
@@ -130,44 +171,4 @@ def _must_exist(consumer: Any, topics: list[str]) -> None:
     """End the command if a topic does not exist. It also fetches the metadata that a group's leader needs to assign."""
     for topic in topics:
         if not answered(None, partial(consumer.partitions_for_topic, topic)):
-            fail(f"there is no topic {topic}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
-
-
-def _text(value: bytes | None) -> str:
-    return "null" if value is None else value.decode("utf-8", "replace")
-
-
-def _show_value(record: Any) -> None:
-    sys.stdout.buffer.write((record.value if record.value is not None else b"null") + b"\n")
-
-
-def _show_details(record: Any) -> None:
-    headers = ",".join(f"{name}={_text(value)}" for name, value in record.headers) or "-"
-    print(
-        f"{record.timestamp}\t{record.topic}-{record.partition}\t{record.offset}\t"
-        f"{'-' if record.key is None else _text(record.key)}\t{headers}\t{_text(record.value)}"
-    )
-
-
-def _show_json(record: Any) -> None:
-    print_json(
-        {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            **_json_bytes("key", record.key),
-            **_json_bytes("value", record.value),
-            "headers": [{"name": name, **_json_bytes("value", value)} for name, value in record.headers],
-        }
-    )
-
-
-def _json_bytes(name: str, value: bytes | None) -> dict[str, str | None]:
-    """A key or value as JSON: as text under `name`, or as base64 under another name if it is not UTF-8."""
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
+            no_topic(topic)

@@ -121,9 +121,11 @@ def _produce(bootstrap: str) -> None:
 
 
 def _consume(bootstrap: str, count: int) -> None:
+    from barnabas.broker.cli.kafka_python import take_up_every_assignment
     from kafka import KafkaConsumer
     from kafka.admin import KafkaAdminClient
 
+    take_up_every_assignment()
     consumer = KafkaConsumer(
         TOPIC,
         bootstrap_servers=bootstrap,

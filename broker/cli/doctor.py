@@ -42,6 +42,7 @@ from barnabas.broker.doctor.transactions import DECIDED_LONG_MS
 from barnabas.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 from barnabas.storage.disk_space import ENOUGH_MS
 
 app = new_app()
@@ -70,10 +71,10 @@ def doctor(
 ) -> None:
     """What is wrong with the cluster, or soon will be; each with the command that mends it. Nothing is changed.
 
-    Exit code 0: nothing, or notes only; 4: warnings; 5: errors. 1: no broker answers.
-    Brokers know of half a minute ago, and forget the past when they start: what they
-    do not know yet is said. Without an HTTP API (Apache Kafka), it says which checks
-    were possible.
+    Exit code 0: nothing, or notes only; 4: warnings; 5: errors; 1: no broker
+    answers. Brokers know of half a minute ago, and forget the past when they start:
+    what they do not know yet is said. Without an HTTP API (Apache Kafka), it says
+    which checks were possible.
 
     \b
     barnabas doctor
@@ -166,7 +167,9 @@ def _transactions(
     now_ms = RealClock().now_ms()
     old = [one for one in found.values() if one.is_open and now_ms - one.start_ms >= least_ms]
     missing = len(unknown) + len(partitions) - len(some)
-    not_known = f"{missing:,} partitions were not asked for hanging ones" if missing else None
+    not_known = (
+        f"{counted(missing, 'partition was', 'partitions were')} not asked for hanging ones" if missing else None
+    )
     if len(listed) > TRANSACTIONS_MAX:
         not_known = f"{len(listed):,} are open, and only {TRANSACTIONS_MAX:,} were looked at"
     return (
@@ -359,19 +362,19 @@ def not_known_yet(facts: Facts) -> list[str]:
         watched_ms = 0 if since_ms is None else max(health["time_ms"] - since_ms, 0)
         if watched_ms < facts.stalled_ms:
             said.append(
-                f"broker {broker.node_id} watches its groups for {duration(watched_ms / 1000)}: it cannot know yet "
+                f"broker {broker.node_id} has watched its groups for {duration(watched_ms / 1000)}: it cannot know yet "
                 f"which offsets stand still for {duration(facts.stalled_ms / 1000)}"
             )
         known = [row["known_seconds"] for row in health["directories"] if row["offline"] is None]
         if known and min(known) * 1000 < ENOUGH_MS:
             said.append(
-                f"broker {broker.node_id} watches its disks for {duration(min(known))}: after "
+                f"broker {broker.node_id} has watched its disks for {duration(min(known))}: after "
                 f"{duration(ENOUGH_MS / 1000)} it knows how fast they fill"
             )
         if health["loading_partitions"]:
             said.append(
-                f"broker {broker.node_id} loads {health['loading_partitions']} partitions of __consumer_offsets: their "
-                "groups were not looked at"
+                f"broker {broker.node_id} loads {counted(health['loading_partitions'], 'partition')} of "
+                "__consumer_offsets: these groups were not looked at"
             )
         if not health["are_all_watched"]:
             said.append(
@@ -379,15 +382,14 @@ def not_known_yet(facts: Facts) -> list[str]:
                 "does not know whether they stand still"
             )
         if health["groups_left_out"]:
-            said.append(
-                f"broker {broker.node_id} has {health['groups_left_out']:,} more groups that may have a problem"
-            )
+            more = counted(health["groups_left_out"], "more group")
+            said.append(f"broker {broker.node_id} has {more} that may have a problem")
     if facts.groups is None:
         said.append("the groups could not be listed")
     if facts.transactions_not_known is not None:
         said.append(f"open transactions: {facts.transactions_not_known}")
     if facts.not_confirmed:
-        said.append(f"{len(facts.not_confirmed):,} groups that may have a problem were not looked at more closely")
+        said.append(f"{counted(len(facts.not_confirmed), 'group')} that may have a problem: not looked at more closely")
     return said
 
 
@@ -411,10 +413,10 @@ def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> 
     made = sum(one.not_made is None for one in outcomes)
     counts = [(_count(outcomes, each), each.name.lower()) for each in sorted(Severity, reverse=True)]
     found = ", ".join(f"{number:,} {name}{'' if number == 1 else 's'}" for number, name in counts if number)
-    brokers, groups = findings.count(len(facts.living), "broker"), len(facts.groups or ())
+    brokers, groups = counted(len(facts.living), "broker"), len(facts.groups or ())
     print(
         f"{found or 'Nothing is wrong'}: {made} of {len(outcomes)} checks, {brokers}, "
-        f"{findings.count(len(facts.topics), 'topic')}, {findings.count(groups, 'group')}."
+        f"{counted(len(facts.topics), 'topic')}, {counted(groups, 'group')}."
     )
 
 

@@ -18,6 +18,10 @@ class ExitCode(IntEnum):
     NOTHING_THERE = 3
     WARNED = 4  # `doctor` found warnings
     TROUBLED = 5  # `doctor` found errors
+    TRY_AGAIN = 6  # of `pipeline`: another run is at work in the same place, or no broker answers
+    STOPPED_AT_LOSS = 7  # of `pipeline`: records are gone that it was to read, and it did not go on
+    WENT_ON = 8  # of `pipeline`: the same, and it went on behind them (`--on-loss continue`)
+    NOTHING_NEW = 9  # of `pipeline`, with `--tell-nothing-new`
     INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from barnabas.broker.cli.exits import say
 from barnabas.broker.cli.terminal import print_paragraph
 from barnabas.broker.cli.words import shown
+from barnabas.runtime.counted import counted
 
 MOVED_SHOWN = 12
 
@@ -35,7 +36,7 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
         to = "" if generation is None else f" -> {generation}"
         what = f"generation {rebalance['from_generation']}{to}: {rebalance['outcome']}"
     members = rebalance["members"]
-    count = "" if members is None else f", {members} {'member' if members == 1 else 'members'}"
+    count = "" if members is None else f", {counted(members, 'member')}"
     assignor = f", {rebalance['protocol']}" if rebalance["protocol"] else ""
     print(shown(f"{_clock(rebalance['at_ms'])}  {what}{count}{assignor}"))
     if rebalance["outcome"] != "live reset":
@@ -52,7 +53,7 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
             place = f"{row['topic']}-{row['partition']}"
             print(shown(f"    moved {place}: {_named(row['before'])} -> {_named(row['after'])}"))
         if rebalance["moved_count"] > MOVED_SHOWN:
-            print(f"    and {rebalance['moved_count'] - MOVED_SHOWN} partitions more moved")
+            print(f"    and {counted(rebalance['moved_count'] - MOVED_SHOWN, 'more partition')} moved")
     elif moved is not None and rebalance["outcome"] == "stable":
         print("    no partition moved")
     print()

@@ -6,7 +6,16 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, await_coordinators, changed, describe_groups, positions
+from barnabas.broker.cli.client import (
+    UNKNOWN_MEMBER_ID,
+    admin,
+    answered,
+    await_coordinators,
+    changed,
+    describe_groups,
+    positions,
+    reason,
+)
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
 from barnabas.broker.cli.group_waits import group_waits, lines
 from barnabas.broker.cli.http_client import HttpApi
@@ -22,6 +31,7 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 from barnabas.broker.cli.words import shown
+from barnabas.runtime.counted import counted
 
 app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
 
@@ -60,7 +70,7 @@ def list_groups(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Every group and its state.
+    """Every group: its type (classic, or consumer: KIP-848), its state, and what its members are.
 
     \b
     barnabas groups list
@@ -71,15 +81,25 @@ def list_groups(
             client, lambda: client.list_groups(states_filter=[one.value for one in state] if state else None)
         )
     rows = [
-        {"group": row["group_id"], "state": row.get("group_state"), "protocol_type": row["protocol_type"]}
+        {
+            "group": row["group_id"],
+            "type": row.get("group_type"),  # of brokers before Kafka 3.8 it is not known
+            "state": row.get("group_state"),
+            "protocol_type": row["protocol_type"],
+        }
         for row in sorted(found, key=lambda row: row["group_id"])
     ]
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(["group", "state", "protocol"], [tuple(row.values()) for row in rows])
+        # The type is that of KIP-848; what its members are (consumers, Connect's workers) is the protocol's type.
+        print_table(["group", "type", "state", "members are"], [_cells(row) for row in rows])
     else:
         say("No groups.")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str | None, ...]:
+    return row["group"], row["type"], row["state"], MEMBERS_ARE.get(row["protocol_type"], row["protocol_type"])
 
 
 @app.command()
@@ -129,9 +149,8 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
         return
     for document in documents:
         assignor = f", {document['protocol']}" if document["protocol"] else ""
-        count = len(document["members"])
-        counted = f"{count} {'member' if count == 1 else 'members'}"
-        print(shown(f"{document['group']}  {document['state']}{assignor}, {counted}"))
+        members_counted = counted(len(document["members"]), "member")
+        print(shown(f"{document['group']}  {document['state']}{assignor}, {members_counted}"))
         if document["members"]:
             print_table(
                 ["client", "host", "instance", "partitions", "member"],
@@ -237,14 +256,14 @@ def remove(
     for name, result in zip(names, results.values()):
         row = {"member": name, "result": "removed"}
         if result.errno:
-            row |= {"result": "not removed", "error": f"{result.message}: {result.description}"}
+            row |= {"result": "not removed", "error": reason(result.errno)}
         rows.append(row)
     missing = all(result.errno in (0, UNKNOWN_MEMBER_ID) for result in results.values())
     print_outcomes("member", rows, as_json, nothing_there=missing)
 
 
+MEMBERS_ARE = {"consumer": "consumers", "connect": "Connect workers", "": None}  # by type of the protocol
 REMOVED = "an operator has removed it"
-UNKNOWN_MEMBER_ID = 25
 
 
 @app.command()
@@ -292,7 +311,7 @@ def loading_line(answer: dict[str, Any]) -> str | None:
     for row in rows:
         if row["stopped_by"]:
             what = f"partition {row['partition']} of __consumer_offsets from offset {row['loaded_offset']} on"
-            return f"broker {answer['node_id']} cannot load {what}: {row['stopped_by']}. It tries again and again."
+            return f"broker {answer['node_id']} cannot load {what}: {row['stopped_by']}. It goes on when it can."
     loaded = sum(row["loaded_offset"] - row["start_offset"] for row in rows)
     count = sum(row["end_offset"] - row["start_offset"] for row in rows)
     percent = 100 * loaded // count if count else 0

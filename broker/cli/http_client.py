@@ -4,17 +4,18 @@ import asyncio
 import http.client
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.broker.cli.client import CLIENT_ID, answered, broker_setting
+from barnabas.broker.cli.client import CLIENT_ID, answered, broker_setting, is_barnabas, no_group, of_each
 from barnabas.broker.cli.exits import ExitCode, Failure, fail
 from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
 
 ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer
 CONNECTED_WITHIN_S = 5.0
+LOOKED_WITHIN_S = 2.0  # a broker that stands still must not keep the others from being shown
 REDIRECTIONS_MAX = 3  # more of them: brokers that do not know yet who coordinates the group
 AGAIN_WITHIN_MS, AGAIN_AFTER_MS = 15_000, 250  # while a group moves to another broker
 TOKEN_VARIABLE = "BARNABAS_HTTP_TOKEN"
@@ -64,11 +65,13 @@ class HttpApi:
 
         try:
             address = broker_setting(self._client, node_id, "http.address")
+            if not address and not is_barnabas(self._client, node_id):
+                why = "it is no Barnabas (Apache Kafka has none)"
+                fail(f"broker {node_id} has no HTTP API, which this command needs: {why}.")
         except KafkaError as error:
             fail(f"broker {node_id} does not answer: {getattr(error, 'message', '') or error}")
         return address or fail(
-            f"broker {node_id} has no HTTP API, which this command needs. Start it without http.listeners=none; a "
-            "broker of Apache Kafka has none."
+            f"broker {node_id} has no HTTP API, which this command needs. Start it without http.listeners=none."
         )
 
     # ------------------------------------------------------------------ requests
@@ -110,7 +113,7 @@ class HttpApi:
         while True:
             is_last = clock.monotonic_ms() >= last_ms
             try:
-                address = address or (self._entry() if node_id is None else self.address(node_id))
+                address = address or (self.entry() if node_id is None else self.address(node_id))
                 status, headers, content = self._send(method, address, target, body)
             except _NotReceivedError as error:
                 if is_last:
@@ -126,12 +129,12 @@ class HttpApi:
                     address = urlsplit(location).netloc
                     continue
                 if is_last or not (location or (status == 503 and headers.get("Retry-After"))):
-                    self._fail(address, status, content)
+                    self._fail(address, status, content, (names or {}).get("group"))
                 address, redirections = None, 0
             asyncio.run(clock.sleep(AGAIN_AFTER_MS))
 
-    def _entry(self) -> str:
-        """The address of the first broker that answers."""
+    def entry(self) -> str:
+        """The address of the first broker that answers. Failure: no broker has an HTTP API."""
         failure = None
         for node_id in self.brokers():
             try:
@@ -152,7 +155,28 @@ class HttpApi:
             else:
                 yield answer
 
-    def _send(self, method: str, address: str, target: str, body: Any) -> tuple[int, Any, bytes]:
+    def why_not_serving(self, node_ids: Iterable[int]) -> dict[int, str | None]:
+        """Why brokers do not serve clients, as they say themselves or because they do not answer; None: it serves.
+
+        None also if it is not known, because the broker has no HTTP API (Apache Kafka).
+        """
+        return of_each(self._why_not_serving, node_ids)
+
+    def _why_not_serving(self, node_id: int) -> str | None:
+        from kafka.errors import KafkaError
+
+        try:
+            address = broker_setting(self._client, node_id, "http.address")
+            if not address:
+                return None
+            status, _, content = self._send("GET", address, "/health", None, LOOKED_WITHIN_S)
+            return str(json.loads(content)["why"]) if status == 503 else None
+        except (KafkaError, _NotReceivedError, ValueError, KeyError, TypeError):
+            return "it does not answer"
+
+    def _send(
+        self, method: str, address: str, target: str, body: Any, within_s: float = ANSWERS_WITHIN_S
+    ) -> tuple[int, Any, bytes]:
         headers = {"User-Agent": CLIENT_ID, "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -161,11 +185,11 @@ class HttpApi:
             headers["Content-Type"] = "application/json"
             content = None if body is None else json.dumps(body).encode()
         host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=CONNECTED_WITHIN_S)
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=min(within_s, CONNECTED_WITHIN_S))
         is_sent = False
         try:
             connection.connect()
-            connection.sock.settimeout(ANSWERS_WITHIN_S)
+            connection.sock.settimeout(within_s)
             is_sent = True
             connection.request(method, target, content, headers)
             response = connection.getresponse()
@@ -181,12 +205,14 @@ class HttpApi:
         finally:
             connection.close()
 
-    def _fail(self, address: str, status: int, content: bytes) -> None:
+    def _fail(self, address: str, status: int, content: bytes, group: str | None) -> None:
         try:
             error = json.loads(content)["error"]
             name, message = str(error["name"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
             fail(f"what answers at {address} is no HTTP API of Barnabas: {status} {content[:200]!r}.")
+        if name == "GROUP_ID_NOT_FOUND" and group is not None:
+            no_group(group)
         if status == 421:
             message += f" The broker has its HTTP API at {address} of its own machine: set its http.listeners to an "
             message += "address that other machines reach, and http.token."

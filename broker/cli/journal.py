@@ -4,10 +4,10 @@ The commands read the journal like any consumer: only the partition of the group
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 from uuid import UUID
 
 import typer
@@ -18,6 +18,7 @@ from barnabas.broker.cli.client import (
     changed,
     connection,
     describe_groups,
+    is_barnabas,
     positions,
     reason,
 )
@@ -26,7 +27,7 @@ from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.journal import (
     NO_POSITION,
     NOT_KNOWN,
@@ -52,6 +53,7 @@ from barnabas.offsets.journal_history import (
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import uuids
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 POLL_MS = 500
 SETTING = "offsets.journal.enable"
@@ -113,7 +115,8 @@ def log(
         map(_as_cells, lines),
     )
     if left_out:
-        print(f"{left_out} earlier ones are left out: --max {left_out + len(lines)} shows all.")
+        left = counted(left_out, "earlier one is", "earlier ones are")
+        print(f"{left} left out: --max {left_out + len(lines)} shows all.")
     if all(isinstance(line, Gap) for line in lines):
         fail(nothing, ExitCode.NOTHING_THERE)
 
@@ -141,6 +144,7 @@ def diff(
     then, later = positions_at(records, begin_ms, now), positions_at(records, end_ms, now)
     meanwhile = records[split_at(records, begin_ms) : split_at(records, end_ms)]
     _warn_of_clocks(records)
+    _tell_what_lacks(records, [*then.values(), *later.values()])
     rows: list[dict[str, Any]] = []
     for key in sorted({**then, **later}):
         old, new = then.get(key, NOWHERE), later.get(key, NOWHERE)
@@ -210,7 +214,9 @@ def restore(
     if at_ms > RealClock().now_ms():
         fail(f"--at lies ahead: {_time(at_ms)}.", ExitCode.NOT_VALID)
     with admin(target) as client:
-        if not live:
+        if live:
+            HttpApi(client, target).entry()
+        else:
             _refuse_living(client, group)
         now = _committed(client, group)
         records = _history(target, client, group, at_ms, now, may_move=live)
@@ -220,6 +226,7 @@ def restore(
         if not wanted:
             fail(f"the journal knows no offsets of {group} at that time.", ExitCode.NOTHING_THERE)
         _warn_of_clocks(records)
+        _tell_what_lacks(records, wanted.values())
         question = f"Put {group} back to {_time(at_ms)}?"
         _put_back(target, client, group, wanted, question, yes, as_json, wait if live else None)
 
@@ -242,7 +249,9 @@ def undo(
     barnabas offsets undo billing --live --yes
     """
     with admin(target) as client:
-        if not live:
+        if live:
+            HttpApi(client, target).entry()
+        else:
             _refuse_living(client, group)
         records = _read_up_to(target, client, group, None, _committed(client, group), may_move=live)
         if records and isinstance(records[-1], Gap) and records[-1].why.endswith(IS_OFF):
@@ -270,19 +279,12 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None, 
     from kafka import KafkaConsumer
     from kafka.structs import TopicPartition
 
-    topics = answered(client, lambda: client.describe_topics([JOURNAL_TOPIC, OFFSETS_TOPIC]))
-    described = {topic["name"]: topic["partitions"] for topic in topics if not topic["error_code"]}
-    if JOURNAL_TOPIC not in described:
-        fail(
-            f"there is no offset journal here: it begins with the first commit, if the brokers have {SETTING}=true.",
-            ExitCode.NOTHING_THERE,
-        )
-    count = len(described[JOURNAL_TOPIC])
-    offsets_partitions = described.get(OFFSETS_TOPIC, [])
+    journal_partitions, offsets_partitions = _journal_partitions(client, group)
+    count = len(journal_partitions)
     if offsets_partitions and len(offsets_partitions) != count:
         fail(
-            f"{JOURNAL_TOPIC} has {count} partitions, and {OFFSETS_TOPIC} {len(offsets_partitions)}, so it is no "
-            "journal of that. Delete it: brokers make it again."
+            f"{JOURNAL_TOPIC} has {counted(count, 'partition')}, and {OFFSETS_TOPIC} {len(offsets_partitions)}, so "
+            "it is no journal of that. Delete it: brokers make it again."
         )
     place = TopicPartition(JOURNAL_TOPIC, partition_for(group, count))
     off_at = _where_it_is_off(client, offsets_partitions, place.partition)
@@ -336,6 +338,40 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None, 
         why = f"broker {off_at}, the group's coordinator, has {IS_OFF}"
         records.append(Gap(NO_POSITION, NO_POSITION, last_ms, RealClock().now_ms(), -1, why))
     return records
+
+
+def _journal_partitions(client: Any, group: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The partitions of the journal, which must be there, and of `__consumer_offsets`."""
+    topics = answered(client, lambda: client.describe_topics([JOURNAL_TOPIC, OFFSETS_TOPIC]))
+    described = {topic["name"]: topic["partitions"] for topic in topics if not topic["error_code"]}
+    offsets_partitions = described.get(OFFSETS_TOPIC, [])
+    if JOURNAL_TOPIC not in described:
+        _no_journal(client, group, offsets_partitions)
+    return described[JOURNAL_TOPIC], offsets_partitions
+
+
+def _no_journal(client: Any, group: str, partitions: Sequence[dict[str, Any]]) -> NoReturn:
+    """End the command, because there is no journal: say why, and what to do."""
+    node_id = _leader_of(partitions, partition_for(group, len(partitions))) if partitions else None
+    if node_id is None:
+        node_id = answered(client, client.describe_cluster)["brokers"][0]["broker_id"]
+    nobody = "so nobody knows where a group was before, or who moved it"
+    by_hand = f"`barnabas offsets set {group}` moves it to an offset or a time that you name."
+    if not answered(client, lambda: is_barnabas(client, node_id)):
+        fail(f"broker {node_id} is no Barnabas: Apache Kafka has no offset journal, {nobody}. {by_hand}")
+    if answered(client, lambda: broker_setting(client, node_id, SETTING)) == "false":
+        fail(
+            f"broker {node_id} has {IS_OFF}, and there is no offset journal, {nobody}. Start all brokers with "
+            f"{SETTING}=true, which is the default: what changes from then on is known. {by_hand}"
+        )
+    fail("there is no offset journal yet: the first commit of a group makes it.", ExitCode.NOTHING_THERE)
+
+
+def _tell_what_lacks(records: Sequence[Changes | Gap], positions: Iterable[Position]) -> None:
+    """Say why it is not known where a group was, if it is not."""
+    if any(position.offset == NOT_KNOWN for position in positions):
+        for why in dict.fromkeys(record.why for record in records if isinstance(record, Gap)):
+            say(f"Not everything is known, because the journal lacks changes: {why}.")
 
 
 def _decoded(record: Any, before_ms: int) -> Changes | Gap:
@@ -451,9 +487,10 @@ def _await_written(target: Target, client: Any, group: str) -> int | None:
             return -1  # the records of the journal end with a gap that says it
         if noted_to is None:
             noted_to = progress["noted_to"]
-        if progress["written_to"] >= noted_to:
+        if progress["written_to"] >= noted_to or not noted_to:  # at 0 there is nothing that it could have written
             return int(progress["end_offset"])
         if clock.monotonic_ms() > last_ms:
+            _journal_partitions(client, group)
             fail(
                 f"the journal does not have the last changes of {group}'s partition yet: broker {progress['node_id']} "
                 "cannot write it now. Nothing was changed; `barnabas doctor` may say why."
@@ -476,8 +513,8 @@ def _committed(client: Any, group: str) -> Positions:
 def _refuse_living(client: Any, group: str) -> None:
     described = describe_groups(client, [group], may_be_missing=True)
     if group in described and described[group]["members"]:
-        count = len(described[group]["members"])
-        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first, or add --live.")
+        members = counted(len(described[group]["members"]), "member")
+        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
 
 
 def _put_back(
@@ -636,7 +673,8 @@ def _time(milliseconds: int) -> str:
 
 def _as_cells(line: tuple[Changes, Row] | Gap) -> tuple[Any, ...]:
     if isinstance(line, Gap):
-        count = "" if line.change_count < 0 else f"{line.change_count} changes of this partition are missing: "
+        missing = counted(line.change_count, "change is missing", "changes are missing")
+        count = "" if line.change_count < 0 else f"of this partition {missing}: "
         return (_time(line.last_ms), *[None] * 5, f"GAP: {count}{line.why}", *[None] * 4)
     record, row = line
     old, new = _or_none(row.old_offset), _or_none(row.new_offset)

@@ -21,6 +21,7 @@ from barnabas.broker.cli.words import duration, shown, size
 from barnabas.offsets.lag import PartitionLag, Status, TotalLag, total, with_answers
 from barnabas.offsets.lag_history import Point, Rates
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 POSITIONS_AT_ONCE = 1_000
 WATCH_S = 2.0
@@ -157,7 +158,7 @@ def note(row: PartitionLag, now_ms: int) -> str:
     """What else there is to say of a partition."""
     words = {
         Status.OK: "",
-        Status.BEFORE_LOG_START: f"deleted before they were read: ≤ {row.lost_records_max:,} records",
+        Status.BEFORE_LOG_START: f"deleted before they were read: ≤ {counted(row.lost_records_max, 'record')}",
         Status.PAST_LOG_END: f"past the log end {row.log_end_offset}",
         Status.LOG_CUT: f"the log was cut at {row.cut_at}: records that the group has read are gone",
         Status.TOPIC_MADE_AGAIN: "of a deleted topic of this name",
@@ -192,14 +193,15 @@ def headline(found: GroupLag, isolation: str) -> str:
     document = found.document
     members = document["members"]
     words = [f"{document['group']}  {document['state'] or 'no members yet'}"]
-    words.append(f"{members} {'member' if members == 1 else 'members'}")
+    words.append(counted(members, "member"))
     if not found.rows:
         return ", ".join([*words, "nothing is committed"])
-    behind = f"{records(sums.records, sums.records_min)} records, {size(sums.bytes)}"
+    noun = "record" if sums.records == 1 else "records"
+    behind = f"{records(sums.records, sums.records_min)} {noun}, {size(sums.bytes)}"
     if sums.records:
         behind += f", {duration(sums.seconds)} behind"
     if sums.unknown:
-        behind += f"; of {sums.unknown} partitions it is not known"
+        behind += f"; of {counted(sums.unknown, 'partition')} it is not known"
     return ", ".join(words) + ": " + behind
 
 
@@ -310,7 +312,7 @@ def screen(
     table = table_lines(COLUMNS, [cells(row, isolation, end_ms) for row in rows])
     room = max(height - len(lines) - 2, 3)
     if len(table) > room:
-        table = [*table[: room - 1], f"… and {len(table) - room + 1} more partitions"]
+        table = [*table[: room - 1], f"… and {counted(len(table) - room + 1, 'more partition')}"]
     return lines + table
 
 

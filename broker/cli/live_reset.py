@@ -9,6 +9,7 @@ from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import print_json, print_table
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 LOOK_AGAIN_MS = 500
 PATH = "/v1/groups/{group}/live-reset"
@@ -22,7 +23,7 @@ def reset_live(
     answer = HttpApi(client, target).post(PATH, {"offsets": wanted}, group=group)
     members = answer["members"]
     if not as_json:
-        what = f"{len(members)} members join again" if members else "it had no members"
+        what = f"{counted(len(members), 'member joins', 'members join')} again" if members else "it had no members"
         say(f"{group}: committed; {what}.")
     back = _await_members(client, target, group, members, wait_s) if members else {}
     outcomes = _outcomes(client, group, answer["offsets"])
@@ -48,8 +49,8 @@ def reset_live(
         fail(f"{group}: the committed offset is not behind what was set: {names}.")
     if missing:
         fail(
-            f"{group}: {len(missing)} of {len(members)} members are not back after {wait_s:.0f} s. What they commit is "
-            "refused until they join again."
+            f"{group}: not back after {wait_s:.0f} s: {len(missing)} of {counted(len(members), 'member')}. What they "
+            "commit is refused until they join again."
         )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import (
     BROKER_RESOURCE,
+    UNKNOWN_TOPIC_OR_PARTITION,
     admin,
     answered,
     await_coordinators,
@@ -20,8 +21,8 @@ from barnabas.broker.cli.client import (
 from barnabas.broker.cli.exits import ExitCode, fail, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table
+from barnabas.runtime.counted import counted
 
-UNKNOWN_TOPIC_OR_PARTITION = 3  # also the answer for a partition that has no offset in the tree
 PARTITIONS_PER_REQUEST = 1_000
 ZOOKEEPER_ANSWERS_WITHIN_MS = 5_000.0
 
@@ -71,7 +72,7 @@ def migrate(
         moving = [row for row in rows if row["result"] == "to be committed"]
         if not dry_run:
             if moving:
-                confirm(f"Commit {len(moving)} offsets for {group}?", yes)
+                confirm(f"Commit {counted(len(moving), 'offset')} for {group}?", yes)
                 wanted = {
                     TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["in_tree"], "", -1)
                     for row in moving
@@ -99,7 +100,7 @@ def _settings(client: Any) -> dict[str, str]:
 def _refuse_members(client: Any, group: str) -> None:
     members = describe_groups(client, [group], may_be_missing=True).get(group, {}).get("members")
     if members:
-        fail(f"{group} has {len(members)} members, which would commit over it. Stop its consumers first.")
+        fail(f"{group} has {counted(len(members), 'member')}, which would commit over it. Stop its consumers first.")
 
 
 def _refuse_old_consumers(connect: str, group: str) -> None:
@@ -114,7 +115,10 @@ def _refuse_old_consumers(connect: str, group: str) -> None:
             "If they are stopped for sure, say --consumers-stopped."
         )
     if ids:
-        fail(f"{group} has {len(ids)} old consumers ({', '.join(ids[:3])}), which would commit over it. Stop them.")
+        fail(
+            f"{group} has {counted(len(ids), 'old consumer')} ({', '.join(ids[:3])}), which would commit "
+            "over it. Stop them."
+        )
 
 
 async def _old_consumers(connect: str, group: str) -> list[str]:
@@ -135,6 +139,7 @@ async def _old_consumers(connect: str, group: str) -> list[str]:
 
 def _in_tree(client: Any, group: str) -> dict[Partition, int]:
     """The offsets in the tree, of all partitions that exist."""
+    from kafka.errors import UnsupportedVersionError
     from kafka.protocol.consumer import OffsetFetchRequest
 
     partitions = [
@@ -149,12 +154,15 @@ def _in_tree(client: Any, group: str) -> dict[Partition, int]:
             asked.setdefault(name, []).append(index)
         make_topic = OffsetFetchRequest.OffsetFetchRequestTopic
         topics = [make_topic(name=name, partition_indexes=indexes) for name, indexes in asked.items()]
-        answer = send(client, OffsetFetchRequest(group_id=group, topics=topics, max_version=0))
+        try:
+            answer = send(client, OffsetFetchRequest(group_id=group, topics=topics, max_version=0))
+        except UnsupportedVersionError:
+            fail("these brokers do not serve OffsetFetch 0, which reads offsets in the tree: they are no Barnabas.")
         for topic in answer.topics:
             for row in topic.partitions:
                 if row.error_code == 0 and row.committed_offset >= 0:
                     found[topic.name, row.partition_index] = row.committed_offset
-                elif row.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+                elif row.error_code not in (0, UNKNOWN_TOPIC_OR_PARTITION):  # the latter: it has none in the tree
                     fail(f"{topic.name}-{row.partition_index} in the tree: {reason(row.error_code)}")
     return found
 
@@ -202,20 +210,21 @@ def _tell(group: str, rows: list[dict[str, Any]], as_json: bool, dry_run: bool) 
         "compared_equal": sum(row.get("is_equal", False) for row in rows),
     }
     wrong = [] if dry_run else [row for row in rows if not row["is_equal"]]
+    found = counted(counts["found"], "offset")
     if as_json:
         print_json({"group": group, "dry_run": dry_run, **counts, "partitions": rows})
     elif dry_run:
         moving = counts["found"] - counts["kept"]
-        say(f"{group}: {counts['found']} offsets in the tree, {moving} to be committed. Nothing was changed (dry run).")
+        say(f"{group}: {found} in the tree, {moving} to be committed. Nothing was changed (dry run).")
     else:
         say(
-            f"{group}: {counts['found']} offsets in the tree, {counts['committed']} committed, {counts['kept']} kept; "
-            f"read again, {counts['compared_equal']} of {counts['found']} are as they should be."
+            f"{group}: {found} in the tree, {counts['committed']} committed, {counts['kept']} kept; "
+            f"read again, {counts['compared_equal']} of {counts['found']} as they should be."
         )
     if wrong:
         row = wrong[0]
         fail(
-            f"{len(wrong)} partitions are not as they should be, the first {row['topic']}-{row['partition']}: "
+            f"{counted(len(wrong), 'offset')} not as it should be, the first of {row['topic']}-{row['partition']}: "
             f"{row['result']}, in the tree {row['in_tree']}, now {row['in_tree_now']}; in the topic "
             f"{row['in_topic_now']}. Does a consumer of {group} still run?"
         )

@@ -7,12 +7,13 @@ from typing import Any
 
 from barnabas.broker.cli.client import describe_topics, offsets_at, positions
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.runtime.counted import counted
 
 Key = tuple[str, int]
 OFFSET_FIELDS = ("offset", "new_offset", "committed_offset")  # the first that a JSON object has
 
 
-def place_of(to: str) -> Any:
+def place_of(to: str, option: str = "--to") -> Any:
     """`earliest`, `latest`, an offset or a time, in the form that kafka-python looks up."""
     from kafka.admin import OffsetSpec, OffsetTimestamp
 
@@ -25,7 +26,7 @@ def place_of(to: str) -> Any:
         return OffsetTimestamp(max(0, int(datetime.fromisoformat(to).timestamp() * 1000)))
     except (ValueError, OverflowError):
         fail(
-            f"--to wants earliest, latest, an offset or a time such as 2026-03-01T12:00, not {to!r}.",
+            f"{option} wants earliest, latest, an offset or a time such as 2026-03-01T12:00, not {to!r}.",
             ExitCode.NOT_VALID,
         )
 
@@ -47,17 +48,21 @@ def partitions_named(client: Any, topics: list[str]) -> list[Key]:
         existing = {partition["partition_index"] for partition in topic_metadata["partitions"]}
         chosen = wanted[name]
         if chosen is not None and chosen - existing:
-            fail(f"{name} has {len(existing)} partitions, no {min(chosen - existing)}.", ExitCode.NOTHING_THERE)
+            fail(
+                f"{name} has {counted(len(existing), 'partition')}, no {min(chosen - existing)}.",
+                ExitCode.NOTHING_THERE,
+            )
         result += [(name, index) for index in sorted(existing if chosen is None else chosen)]
     return result
 
 
-def choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | None) -> None:
-    """Write `new_offset` into every row. An offset outside the log is moved to its nearest end."""
+def choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | None) -> list[str]:
+    """Write `new_offset` into every row. An offset outside the log is moved to its nearest end: the names of these."""
     from kafka.admin import OffsetTimestamp
     from kafka.structs import TopicPartition
 
     by_time: dict[Any, Any] = {}
+    moved = []
     if isinstance(place, OffsetTimestamp):
         keys = [TopicPartition(row["topic"], row["partition"]) for row in rows]
         by_time = offsets_at(client, keys, place)
@@ -80,6 +85,9 @@ def choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | 
         else:
             wanted = int(place)
         row["new_offset"] = max(start, min(end, wanted))
+        if row["new_offset"] != wanted:
+            moved.append(f"{row['topic']}-{row['partition']}")
+    return moved
 
 
 def set_wanted(rows: list[dict[str, Any]], wanted: dict[Key, int], source: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from barnabas.broker.cli import backup, journal
 from barnabas.broker.cli.cleanup import add_expiry, cleanup, warn
 from barnabas.broker.cli.client import admin, changed, describe_groups, positions, reason
-from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.exits import ExitCode, fail, say
 from barnabas.broker.cli.groups import tell_loading
 from barnabas.broker.cli.http_client import HttpApi
 from barnabas.broker.cli.migration import migrate
@@ -27,6 +27,7 @@ from barnabas.broker.cli.terminal import (
     print_outcomes,
     print_table,
 )
+from barnabas.runtime.counted import counted
 
 app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate, back up.
 
@@ -43,15 +44,6 @@ app = new_app("""Committed offsets of a group: list, set, delete, clean up, look
     barnabas offsets export offsets.jsonl
     barnabas offsets import offsets.jsonl --dry-run
     """)
-app.command("log")(journal.log)
-app.command("diff")(journal.diff)
-app.command("restore")(journal.restore)
-app.command("undo")(journal.undo)
-app.command()(migrate)
-app.command()(cleanup)
-app.command()(backup.export)
-app.command("import")(backup.import_)
-
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 Topics = Annotated[
     list[str] | None,
@@ -161,8 +153,9 @@ def set_offsets(
             if chosen is not None:
                 wanted_offsets = {key: offset for key, offset in wanted_offsets.items() if key in set(chosen)}
             chosen = list(wanted_offsets)
-        if not live:
-            _refuse_living(client, group, may_be_new=chosen is not None)
+        if live:
+            HttpApi(client, target).entry()  # a live reset goes over HTTP: better said before the plan than behind it
+        is_new = not _is_there(client, group, may_be_new=chosen is not None, may_live=live)
         rows = positions(client, group, extra=chosen or ())
         if chosen is not None:
             rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
@@ -171,8 +164,7 @@ def set_offsets(
             set_wanted(rows, wanted_offsets, to_file or f"what {to_group} has committed")
         if not rows:
             fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
-        if wanted_offsets is None:
-            choose(client, rows, place, shift_by)
+        moved = choose(client, rows, place, shift_by) if wanted_offsets is None else []
         if not as_json:
             print_table(
                 ["topic", "#partition", "#committed", "#new", "#change", "#log start", "#log end"],
@@ -189,6 +181,11 @@ def set_offsets(
                     for row in rows
                 ],
             )
+        if moved:
+            names = ", ".join(moved[:10]) + (", …" if len(moved) > 10 else "")
+            say(f"What was asked for is outside the log of {names}: its nearest end is taken there.")
+        if is_new:
+            say(f"There is no group {group} yet: {'this would make' if dry_run else 'this makes'} it.")
         if not dry_run:
             stops = ", and let its members join again" if live else ""
             confirm(f"Commit these offsets for {group}{stops}?", yes)
@@ -259,8 +256,20 @@ def delete(
     print_outcomes("partition", outcomes, as_json)
 
 
-def _refuse_living(client: Any, group: str, *, may_be_new: bool) -> None:
+def _is_there(client: Any, group: str, *, may_be_new: bool, may_live: bool) -> bool:
+    """Whether there is such a group. A missing one, or one with members, ends the command where it may not be so."""
     described = describe_groups(client, [group], may_be_missing=may_be_new)
-    if group in described and described[group]["members"]:
-        count = len(described[group]["members"])
-        fail(f"{group} has {count} members, which would commit over it. Stop its consumers first, or add --live.")
+    if group in described and described[group]["members"] and not may_live:
+        members = counted(len(described[group]["members"]), "member")
+        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
+    return group in described
+
+
+app.command()(cleanup)
+app.command("log")(journal.log)
+app.command("diff")(journal.diff)
+app.command("restore")(journal.restore)
+app.command("undo")(journal.undo)
+app.command()(backup.export)
+app.command("import")(backup.import_)
+app.command()(migrate)

@@ -3,12 +3,16 @@
 Spark is imported when a job runs. The jobs themselves are in `barnabas.pipeline`.
 """
 
+import os
 import re
+import signal
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
+from barnabas.broker.cli.target import addresses_of
 from barnabas.broker.cli.terminal import AsJson, new_app, print_json, print_table
 
 app = new_app("""Offsets, lag and health of groups over time, as Parquet tables, by Spark.
@@ -43,6 +47,23 @@ Trigger = Annotated[
 Delay = Annotated[
     int, typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late.")
 ]
+OnLoss = Annotated[
+    str,
+    typer.Option(
+        "--on-loss",
+        metavar="stop|continue",
+        help="Records that are gone before they were read (retention, a deleted topic): end there with exit code 7, or "
+        "go on behind them, say what was lost, and end with 8.",
+    ),
+]
+Format = Annotated[
+    str,
+    typer.Option("--format", metavar="NAME", help="parquet, or another one that the session has, like delta, iceberg."),
+]
+Table = Annotated[
+    str | None, typer.Option("--table", metavar="NAME", help="Write to this table of a catalog, e.g. of Iceberg.")
+]
+TellNew = Annotated[bool, typer.Option("--tell-nothing-new", help="End with exit code 9 if nothing was new.")]
 DEFAULT_MEMORY = "2g"
 DEFAULT_TRIGGER_S = 10
 HOUR_S = 3600
@@ -56,6 +77,16 @@ def offsets(
     at: Annotated[
         datetime | None, typer.Option(help="Show what was committed at this time (UTC), not in the end.")
     ] = None,
+    delete_retention: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="HOURS", help="delete.retention.ms of the brokers. Else they are asked; files: 24."
+        ),
+    ] = None,
+    on_loss: OnLoss = "stop",
+    to_format: Format = "parquet",
+    table: Table = None,
+    tell_nothing_new: TellNew = False,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -69,7 +100,10 @@ def offsets(
     barnabas pipeline offsets --source ./data --out ./tables --at 2026-11-21T12:00:00
     """
     when = None if at is None else at.replace(tzinfo=at.tzinfo or UTC)
-    _run("offsets", source, out, memory, setting, as_json, at=when)
+    retention_ms = None if delete_retention is None else int(delete_retention * HOUR_S * 1000)
+    words: dict[str, Any] = {"at": when, "delete_retention_ms": retention_ms, "on_loss": on_loss}
+    words |= {"format": to_format, "table": table}
+    _run("offsets", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
 
 
 @app.command()
@@ -81,6 +115,10 @@ def lag(
     follow: Follow = False,
     trigger: Trigger = DEFAULT_TRIGGER_S,
     delay: Delay = 30,
+    on_loss: OnLoss = "stop",
+    to_format: Format = "parquet",
+    table: Table = None,
+    tell_nothing_new: TellNew = False,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -92,8 +130,9 @@ def lag(
     barnabas pipeline lag --source ./data --out ./tables --every 600
     barnabas pipeline lag --source 127.0.0.1:9092 --out ./tables --follow
     """
-    streaming = {"stream": stream, "follow": follow, "trigger_s": trigger, "delay_s": delay}
-    _run("lag", source, out, memory, setting, as_json, every_s=every, **streaming)
+    words: dict[str, Any] = {"every_s": every, "stream": stream, "follow": follow, "trigger_s": trigger}
+    words |= {"delay_s": delay, "on_loss": on_loss, "format": to_format, "table": table}
+    _run("lag", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
 
 
 @app.command()
@@ -103,6 +142,8 @@ def audit(
     clocks_differ: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="By how much clocks of producers may be behind or ahead.")
     ] = 60,
+    to_format: Format = "parquet",
+    table: Table = None,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -115,7 +156,8 @@ def audit(
     \b
     barnabas pipeline audit --source ./data --out ./tables
     """
-    _run("audit", source, out, memory, setting, as_json, clocks_differ_s=clocks_differ)
+    words: dict[str, Any] = {"clocks_differ_s": clocks_differ, "format": to_format, "table": table}
+    _run("audit", source, out, memory, setting, as_json, **words)
 
 
 @app.command()
@@ -127,6 +169,9 @@ def health(
         float, typer.Option(min=0, metavar="HOURS", help="offsets.retention.minutes of the brokers, in hours.")
     ] = 168,
     soon: Annotated[float, typer.Option(min=0, metavar="HOURS", help="Offsets that expire within this time.")] = 24,
+    behind: Annotated[
+        float, typer.Option(min=0, metavar="HOURS", help="Groups whose first unread record is older are BEHIND.")
+    ] = 1,
     stream: Stream = False,
     follow: Follow = False,
     trigger: Trigger = DEFAULT_TRIGGER_S,
@@ -139,6 +184,10 @@ def health(
             help="With --stream or --follow: also produce each change to the topic barnabas.health of these brokers.",
         ),
     ] = None,
+    on_loss: OnLoss = "stop",
+    to_format: Format = "parquet",
+    table: Table = None,
+    tell_nothing_new: TellNew = False,
     memory: Memory = DEFAULT_MEMORY,
     setting: Setting = None,
     as_json: AsJson = False,
@@ -152,10 +201,14 @@ def health(
     """
     if produce is not None and not (stream or follow):
         fail("--produce needs --stream or --follow.", ExitCode.NOT_VALID)
+    if produce is not None and (table is not None or to_format != "parquet"):
+        fail("--produce reads what comes to DIR/live/health: not with --table or --format.", ExitCode.NOT_VALID)
     brokers = [one.strip() for one in (produce or "").split(",") if one.strip()]
     words: dict[str, Any] = {"every_s": every, "retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S)}
+    words["behind_s"] = int(behind * HOUR_S)
     words |= {"stream": stream, "follow": follow, "trigger_s": trigger, "delay_s": delay, "produce_to": brokers}
-    _run("health", source, out, memory, setting, as_json, **words)
+    words |= {"on_loss": on_loss, "format": to_format, "table": table}
+    _run("health", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
 
 
 @app.command()
@@ -180,7 +233,7 @@ def capacity(
     barnabas pipeline capacity --source ./data --out ./tables --free 50000000000 --replicas 3
     """
     retention_ms = None if retention is None else int(retention * HOUR_S * 1000)
-    words = {"retention_ms": retention_ms, "free_bytes": free, "replicas": replicas, "keys": keys}
+    words: dict[str, Any] = {"retention_ms": retention_ms, "free_bytes": free, "replicas": replicas, "keys": keys}
     _run("capacity", source, out, memory, setting, as_json, **words)
 
 
@@ -227,12 +280,10 @@ def export(
         int,
         typer.Option("--avro-skip", min=0, metavar="BYTES", help="Bytes before each value; a schema registry needs 5."),
     ] = 0,
-    to_format: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="parquet, or another one that the session has, like delta.")
-    ] = "parquet",
-    table: Annotated[
-        str | None, typer.Option("--table", metavar="NAME", help="Write to this table of a catalog, e.g. of Iceberg.")
-    ] = None,
+    on_loss: OnLoss = "stop",
+    to_format: Format = "parquet",
+    table: Table = None,
+    tell_nothing_new: TellNew = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the topic grows, until Ctrl-C.")] = False,
     trigger: Trigger = DEFAULT_TRIGGER_S,
     memory: Memory = DEFAULT_MEMORY,
@@ -250,8 +301,9 @@ def export(
     if json_schema and avro_schema:
         fail("--json-schema and --avro-schema: one of the two.", ExitCode.NOT_VALID)
     words: dict[str, Any] = {"topic": topic, "json_schema": json_schema, "avro_skip_bytes": avro_skip}
-    words |= {"avro_schema_file": avro_schema, "format": to_format, "table": table}
-    _run("export", source, out, memory, setting, as_json, **words, follow=follow, trigger_s=trigger)
+    words |= {"avro_schema_file": avro_schema, "format": to_format, "table": table, "on_loss": on_loss}
+    words |= {"follow": follow, "trigger_s": trigger}
+    _run("export", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
 
 
 @app.command()
@@ -285,81 +337,151 @@ def report(
 
     if not source and not tables:
         fail("say --source (run the jobs), or --tables (show what they have written).", ExitCode.NOT_VALID)
-    words = {"page": out, "pictures": png, "top": top, "every_s": every, "free_bytes": free}
+    words: dict[str, Any] = {"page": out, "pictures": png, "top": top, "every_s": every, "free_bytes": free}
     with folder_or_temporary(tables) as folder:
         _run("report", source, folder, memory, setting, as_json, **words)
 
 
-def _run(job: str, source: str, out: str, memory: str, setting: list[str] | None, as_json: bool, **words: Any) -> None:
+@app.command()
+def prepare(memory: Memory = DEFAULT_MEMORY, setting: Setting = None) -> None:
+    """Let small runs start in half of the time: keep Spark's classes as Java has them, in the user's cache.
+
+    Once for each version of Java and Spark; it takes half a minute, and about 200 MB in ~/.cache/barnabas.
+    """
+    from barnabas.broker.cli.exits import key_values
+    from barnabas.pipeline.java_classes import make_archive
+    from barnabas.pipeline.session import what_is_missing
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    missing = what_is_missing()
+    if missing:
+        fail(f"{missing}.")
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        fail("under spark-submit Java has started already: prepare where the command runs by itself.")
+    try:
+        path = make_archive(
+            {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
+        )
+    except (OSError, PySparkException, Py4JError) as error:
+        fail(_sentence(str(error)))
+    print(f"{path} has {path.stat().st_size:,} bytes. Runs take Spark's classes from there.")
+
+
+def _run(
+    job: str,
+    source: str,
+    out: str,
+    memory: str,
+    setting: list[str] | None,
+    as_json: bool,
+    tell_nothing_new: bool = False,
+    **words: Any,
+) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
     from barnabas.broker.cli.exits import key_values
-    from barnabas.pipeline.local_files import OutError, check_file, only_run_in
+    from barnabas.pipeline.local_files import BusyError, OutError, check_file, only_run_in
     from barnabas.pipeline.session import what_is_missing
     from barnabas.pipeline.source import Source as Origin
     from barnabas.pipeline.source import source_of
 
+    if words.get("on_loss", "stop") not in ("stop", "continue"):
+        fail(f"--on-loss {words['on_loss']}: it can be stop or continue.", ExitCode.NOT_VALID)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers say so what people say by Ctrl-C
     # What ends the command is said at the end, without the stacks of Java.
     spark_settings = {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
     try:
         where = source_of(source) if source else Origin()
     except ValueError as error:
         fail(f"--source {error}.", ExitCode.NOT_VALID)
+    except OSError as error:
+        fail(f"--source {source} cannot be read: {(error.strerror or str(error)).lower()}.")
     missing = what_is_missing("matplotlib" if job == "report" else "pyspark")
     if missing:
         fail(f"{missing}.")
     refused = where.refused()
     if refused:
-        fail(f"no broker of --source can be reached: {refused}.")
+        _tell_what_is_there(where.brokers)
+        fail(f"no broker of --source can be reached: {refused}.", ExitCode.TRY_AGAIN)
     try:
         if job == "report":
             check_file(words["page"])
         with only_run_in(out):
             summary = _summary(job, where, out.rstrip("/") or "/", spark_settings, words)
+    except BusyError as error:
+        fail(f"{error}.", ExitCode.TRY_AGAIN)
     except OutError as error:
         fail(f"{error}.")
     if as_json:
         names = [column.removeprefix("#").replace(" ", "_") for column in summary.columns]
         print_json({"summary": summary.sentence, "rows": [dict(zip(names, row)) for row in summary.rows]})
     else:
-        print(summary.sentence)
+        # The last sentence leads to the table.
+        print(
+            summary.sentence if summary.rows or not summary.sentence.endswith(":") else f"{summary.sentence} nothing."
+        )
         if summary.rows:
             print()
             print_table(summary.columns, [[_cell(value) for value in row] for row in summary.rows])
     if summary.has_failed:
         raise typer.Exit(ExitCode.FAILED)
+    if summary.has_lost:
+        raise typer.Exit(ExitCode.WENT_ON)
     if summary.is_empty:
-        say(f"Nothing was there to read in {source or out}.")
+        of_groups = (
+            ": no group has committed anything that is there. Of a cluster, name all data directories or a broker"
+            if source and job in ("offsets", "lag", "audit", "health")
+            else ""
+        )
+        say(f"Nothing was there to read in {source or out}{of_groups}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
+    if tell_nothing_new and summary.added == 0:
+        raise typer.Exit(ExitCode.NOTHING_NEW)
+
+
+def _tell_what_is_there(brokers: Sequence[str]) -> None:
+    """End the command if what is at the addresses will never be a broker."""
+    from barnabas.broker.cli.probe import Outcome, look
+
+    try:
+        found = look(addresses_of(",".join(brokers)))
+    except Failure:  # what cannot be an address, beside others that can
+        return
+    if found.outcome is Outcome.FOREIGN:
+        fail(f"--source: {found.words}.", ExitCode.NOT_VALID)
 
 
 def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], words: dict[str, Any]) -> Any:
     """What a job says in the end."""
     import logging
 
+    from barnabas.pipeline.errors import LostRecordsError
     from barnabas.pipeline.progress import shown
-    from barnabas.pipeline.runs import Run, run_job
+    from barnabas.pipeline.runs import Run, run_job, size_of
     from barnabas.pipeline.session import start_session
-    from barnabas.pipeline.sources import register
     from barnabas.pipeline.wire import UnreachableError
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     logging.getLogger().addHandler(logging.NullHandler())  # py4j logs what it also raises, such as Ctrl-C
     try:
-        spark = start_session(f"barnabas {job}", spark_settings)
+        spark = start_session(f"barnabas {job}", spark_settings, size_of(job, source, out, words))
     except (PySparkException, Py4JError) as error:
         what = _sentence(str(error))
         fail(f"Spark does not start: {what} What Java says is above. Look at --spark and --memory.")
     try:
-        register(spark)
         with shown(spark, job):
             return run_job(job, Run(spark, source, out, words))
     except ValueError as error:
         fail(f"{error}.", ExitCode.NOT_VALID)
-    except (OSError, UnreachableError) as error:
+    except UnreachableError as error:
+        fail(f"{error}.", ExitCode.TRY_AGAIN)
+    except LostRecordsError as error:
+        fail(f"{error}.", ExitCode.STOPPED_AT_LOSS)
+    except OSError as error:
         fail(f"{error}.")
     except (PySparkException, Py4JError) as error:
-        fail(_sentence(str(error)))
+        fail(_sentence(str(error)), _code(str(error)))
     finally:
         spark.stop()
 
@@ -370,6 +492,13 @@ def _cell(value: Any) -> Any:
         return value
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
     return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
+
+
+def _code(error: str) -> ExitCode:
+    """What a scheduler can do about an error of Spark."""
+    if "LostRecordsError: " in error:
+        return ExitCode.STOPPED_AT_LOSS
+    return ExitCode.TRY_AGAIN if "UnreachableError: " in error else ExitCode.FAILED
 
 
 def _sentence(error: str) -> str:

@@ -3,10 +3,10 @@
 import asyncio
 import struct
 from enum import IntEnum
-from typing import cast
+from typing import NamedTuple, cast
 
 from barnabas.runtime.clock import RealClock
-from barnabas.runtime.network import RealNetwork
+from barnabas.runtime.network import HostNotFoundError, RealNetwork
 
 Address = tuple[str, int]
 
@@ -14,16 +14,47 @@ CONNECT_TIMEOUT_MS = 3_000  # of one attempt; a closed port refuses at once, but
 ANSWER_TIMEOUT_MS = 3_000  # a process that stands still accepts connections, and answers nothing
 RETRY_MS = 50
 # ApiVersions version 0, without a client id. Every broker answers it, also before it serves clients.
-API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+CORRELATION_ID = 0x6261726E
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, CORRELATION_ID, -1)
+ANSWER_BEGIN = struct.Struct(">ii")  # size and correlation id
+ANSWER_BYTES_MAX = 4_096  # that are kept of an answer
+TLS_ALERT = b"\x15"
 
 
 class Outcome(IntEnum):
     """What happened at an address; what is greater is better."""
 
-    NOTHING_LISTENS = 0
-    SILENT = 1
-    CLOSED = 2  # the connection, without an answer
-    ANSWERED = 3
+    NOT_RESOLVED = 0  # nobody knows the name of the host
+    NOTHING_LISTENS = 1
+    SILENT = 2
+    CLOSED = 3  # the connection, without an answer
+    FOREIGN = 4  # something answered, in another protocol than Kafka's
+    ANSWERED = 5
+
+
+class Found(NamedTuple):
+    """An address, what happened there, and what was answered if that was not Kafka's protocol."""
+
+    outcome: Outcome
+    address: Address
+    answer: bytes = b""
+
+    @property
+    def words(self) -> str:
+        """What is wrong with it, as the end of a sentence."""
+        host, port = self.address
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self.outcome is Outcome.NOT_RESOLVED:
+            return f"the host {host} cannot be found: no name server or hosts file knows its address"
+        if self.outcome is not Outcome.FOREIGN:
+            return f"no broker answers at {where}"
+        if self.answer.startswith(b"HTTP/"):
+            said = self.answer.partition(b"Kafka's clients want ")[2].partition(b'."')[0].decode("ascii", "replace")
+            hint = f" Its broker is at {said}." if said else ""
+            return f"{where} is an HTTP server, and no port of Kafka's protocol.{hint}".rstrip(".")
+        if self.answer[:1] == TLS_ALERT:
+            return f"{where} speaks TLS, which these commands do not"
+        return f"what answers at {where} is no Kafka broker: {self.answer[:40]!r}"
 
 
 class _Question(asyncio.Protocol):
@@ -31,27 +62,35 @@ class _Question(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.answer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(API_VERSIONS)
 
     def data_received(self, data: bytes) -> None:
-        self._settle(Outcome.ANSWERED)
+        self.answer = (self.answer + data)[:ANSWER_BYTES_MAX]
+        if len(self.answer) < ANSWER_BEGIN.size:
+            return
+        size, correlation_id = ANSWER_BEGIN.unpack_from(self.answer)
+        if size >= 6 and correlation_id == CORRELATION_ID:
+            self._settle(Outcome.ANSWERED)
+        elif not self.answer.startswith(b"HTTP/"):  # of an HTTP server the body is wanted, too
+            self._settle(Outcome.FOREIGN)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(Outcome.CLOSED)
+        self._settle(Outcome.FOREIGN if self.answer else Outcome.CLOSED)
 
     def silent(self) -> None:
-        """Nothing has come in time."""
-        self._settle(Outcome.SILENT)
+        """Nothing more has come in time."""
+        self._settle(Outcome.FOREIGN if self.answer else Outcome.SILENT)
 
     def _settle(self, outcome: Outcome) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
 
-async def _ask(clock: RealClock, host: str, port: int) -> Outcome:
-    attempt = asyncio.ensure_future(RealNetwork().connect(host, port, _Question))
+async def _ask(clock: RealClock, address: Address) -> Found:
+    attempt = asyncio.ensure_future(RealNetwork().connect(*address, _Question))
 
     def give_up() -> None:
         attempt.cancel()
@@ -59,53 +98,55 @@ async def _ask(clock: RealClock, host: str, port: int) -> Outcome:
     timer = clock.call_later(CONNECT_TIMEOUT_MS, give_up)
     try:
         transport, protocol = await attempt
-    except (OSError, UnicodeError, asyncio.CancelledError):
-        return Outcome.NOTHING_LISTENS
+    except (HostNotFoundError, UnicodeError):
+        return Found(Outcome.NOT_RESOLVED, address)
+    except (OSError, asyncio.CancelledError):
+        return Found(Outcome.NOTHING_LISTENS, address)
     finally:
         timer.cancel()
     question = cast(_Question, protocol)
     timer = clock.call_later(ANSWER_TIMEOUT_MS, question.silent)
     try:
-        return await question.outcome
+        return Found(await question.outcome, address, question.answer)
     finally:
         timer.cancel()
         transport.close()
 
 
-async def _best(clock: RealClock, addresses: list[Address]) -> tuple[Outcome, Address]:
+async def _best(clock: RealClock, addresses: list[Address]) -> Found:
     """The best outcome, and the first address that has it. All are asked at once; one that answers is enough."""
-    asked = {asyncio.ensure_future(_ask(clock, *address)): address for address in addresses}
+    asked = [asyncio.ensure_future(_ask(clock, address)) for address in addresses]
     waiting = set(asked)
-    found: list[tuple[Outcome, Address]] = []
-    while waiting and not any(outcome is Outcome.ANSWERED for outcome, _ in found):
+    found: list[Found] = []
+    while waiting and not any(each.outcome is Outcome.ANSWERED for each in found):
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        found += [(attempt.result(), address) for attempt, address in asked.items() if attempt in done]
+        found += [attempt.result() for attempt in asked if attempt in done]
     for attempt in waiting:
         attempt.cancel()
-    return max(found, key=lambda pair: pair[0])
+    return max(found, key=lambda each: (each.outcome, -addresses.index(each.address)))
 
 
-def listens(addresses: list[Address]) -> bool:
-    """Whether something listens at one of the addresses now."""
-    return asyncio.run(_best(RealClock(), addresses))[0] is not Outcome.NOTHING_LISTENS
+def look(addresses: list[Address]) -> Found:
+    """What is at the best of the addresses now."""
+    return asyncio.run(_best(RealClock(), addresses))
 
 
-def first_to_answer(addresses: list[Address], wait_s: float) -> Address | None:
-    """An address that answers. None if nothing listens at any of them for `wait_s`.
+def first_to_answer(addresses: list[Address], wait_s: float) -> Found:
+    """The first address that answers. If nothing listens at any of them for `wait_s`, what is wrong with the best one.
 
     While all that listen are silent, it waits without end: the caller has a time limit. One that closes the connection
     is returned, too, if no other answers: the caller's client has the words for it.
     """
 
-    async def first() -> Address | None:
+    async def first() -> Found:
         clock = RealClock()
         last_ms = clock.monotonic_ms() + wait_s * 1000
         while True:
-            outcome, address = await _best(clock, addresses)
-            if outcome in (Outcome.CLOSED, Outcome.ANSWERED):
-                return address
-            if outcome is Outcome.NOTHING_LISTENS and clock.monotonic_ms() >= last_ms:
-                return None
+            found = await _best(clock, addresses)
+            if found.outcome >= Outcome.CLOSED:
+                return found
+            if found.outcome <= Outcome.NOTHING_LISTENS and clock.monotonic_ms() >= last_ms:
+                return found
             await clock.sleep(RETRY_MS)
 
     return asyncio.run(first())

@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.broker.cli.client import connection, reason, told_in_sentences
-from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.broker.cli.exits import ExitCode, Failure, fail, key_values, say
+from barnabas.broker.cli.json_records import JsonRecord, read
 from barnabas.broker.cli.target import Target, end_at_once, no_time_limit
 from barnabas.broker.cli.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
 from barnabas.cluster.leader_and_isr import NO_LEADER
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.counted import counted
 
 app = new_app()
 
@@ -37,6 +39,13 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
+class Format(StrEnum):
+    """What a line of standard input is."""
+
+    VALUE = "value"
+    JSON = "json"
+
+
 class Acks(StrEnum):
     """Which replicas must have a record before the broker answers."""
 
@@ -54,13 +63,17 @@ def produce(
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A line is KEY, this text, VALUE; \\t is a tab.")
     ] = None,
+    lines: Annotated[
+        Format,
+        typer.Option("--format", help="A line is a value, or a record as JSON, as `consume --format json` prints it."),
+    ] = Format.VALUE,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every record; repeat.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Send --value so many times.")] = 1,
     null_value: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A value equal to this is sent as null: it deletes its key.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, max=INT32_MAX, help="Else by the key's hash, or in turn.")
+        int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Else by the key's hash, or in turn.")
     ] = None,
     timestamp: Annotated[
         int | None, typer.Option(min=0, max=INT64_MAX, metavar="MS", help="Milliseconds since 1970; else now.")
@@ -82,25 +95,38 @@ def produce(
     barnabas produce orders --value x --count 100000 --compression zstd
     barnabas produce users --key 42 --value "" --null-value ""    delete key 42
     barnabas produce orders < lines.txt --json
+    barnabas produce orders --format json < records.jsonl
     """
     if value is None and count != 1:
         fail("--count repeats --value: give both.", ExitCode.NOT_VALID)
     if key is not None and key_separator is not None:
         fail("--key and --key-separator exclude each other.", ExitCode.NOT_VALID)
+    if lines is Format.JSON:
+        for option, given in (("--value", value), ("--key-separator", key_separator), ("--null-value", null_value)):
+            if given is not None:
+                fail(f"--format json and {option} exclude each other.", ExitCode.NOT_VALID)
     if key_separator == "":
         fail("--key-separator wants a text between key and value, not an empty one.", ExitCode.NOT_VALID)
-    headers = [(name, os.fsencode(text)) for name, text in key_values(header or [], "--header").items()]
+    headers: list[tuple[str, bytes]] = [
+        (name, os.fsencode(text)) for name, text in key_values(header or [], "--header").items()
+    ]
     separator = _bytes(key_separator.replace("\\t", "\t")) if key_separator is not None else None
     null = _bytes(null_value)
-    records: Iterator[tuple[bytes | None, bytes]]
+    usual = JsonRecord(_bytes(key), None, headers, partition, timestamp)
+    records: Iterator[tuple[int, JsonRecord]]  # with the number of the line, or 0
     if value is not None:
-        records = ((_bytes(key), os.fsencode(value)) for _ in range(count))
+        taken = os.fsencode(value)
+        one = usual._replace(value=None if taken == null else taken)
+        records = ((0, one) for _ in range(count))
     else:
         if sys.stdin.isatty():
             say("Each line is a record; end with Ctrl-D.")
-        records = _lines(key, separator)
+        records = _json_lines(usual) if lines is Format.JSON else _lines(usual, separator, null)
     settings = connection(target)
+    from barnabas.broker.cli.kafka_python import send_headers_without_value
     from kafka import KafkaProducer
+
+    send_headers_without_value()
 
     with told_in_sentences(target), progress("sent", count if value is not None else None) as advance:
         producer = KafkaProducer(
@@ -118,17 +144,8 @@ def produce(
         sent = Sent(producer, target, as_json, advance)
         target.say_when_late(sent.why_not_taken)
         try:
-            for record_key, text in records:
-                sent.add(
-                    producer.send(
-                        topic,
-                        value=None if text == null else text,
-                        key=record_key,
-                        headers=headers,
-                        partition=partition,
-                        timestamp_ms=timestamp,
-                    )
-                )
+            for number, record in records:
+                sent.add(_begun(producer, topic, record, number))
                 if sent.waiting >= IN_FLIGHT_RECORDS:
                     sent.settle()
             producer.flush()
@@ -138,12 +155,36 @@ def produce(
             target.renew()
             producer.flush()
             sent.settle()
-        except ValueError as error:  # an invalid topic name, or a partition that the topic does not have
-            fail(f"{error}.", ExitCode.NOT_VALID)
+        except Failure:  # a line that cannot be sent: those before it are
+            producer.flush()
+            sent.settle()
+            if value is None and not as_json:  # else the places were told
+                say(f"{counted(sent.count, 'record')} to {topic}, then:")
+            raise
         finally:
             producer.close()
     if not as_json:
-        say(f"{sent.count} records to {topic}")
+        say(f"{counted(sent.count, 'record')} to {topic}")
+
+
+def _begun(producer: Any, topic: str, record: JsonRecord, line: int) -> Any:
+    """Begin to send a record. One that kafka-python does not take ends the command."""
+    from kafka.errors import MessageSizeTooLargeError
+
+    try:
+        return producer.send(
+            topic,
+            value=record.value,
+            key=record.key,
+            headers=record.headers,
+            partition=record.partition,
+            timestamp_ms=record.timestamp,
+        )
+    except (ValueError, MessageSizeTooLargeError) as error:
+        why = str(error).rstrip(".")
+        if line:
+            fail(f"line {line} cannot be sent: {why}.")
+        fail(f"{why}.", ExitCode.NOT_VALID)
 
 
 class Sent:
@@ -228,19 +269,39 @@ def _bytes(text: str | None) -> bytes | None:
     return os.fsencode(text) if text is not None else None
 
 
-def _lines(key: str | None, separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
-    number = 0
+def _input() -> Iterator[bytes]:
+    """The lines of standard input, without their ends."""
     while True:
         with no_time_limit():
             line = sys.stdin.buffer.readline()
         if not line:
             return
-        number += 1
-        text = line.removesuffix(b"\n").removesuffix(b"\r")
-        if separator is None:
-            yield _bytes(key), text
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _lines(usual: JsonRecord, separator: bytes | None, null: bytes | None) -> Iterator[tuple[int, JsonRecord]]:
+    for number, text in enumerate(_input(), start=1):
+        key, value = usual.key, text
+        if separator is not None:
+            key, found, value = text.partition(separator)
+            if not found:
+                fail(f"line {number} has no {separator.decode()!r} between key and value.")
+        yield number, usual._replace(key=key, value=None if value == null else value)
+
+
+def _json_lines(usual: JsonRecord) -> Iterator[tuple[int, JsonRecord]]:
+    """Records as JSON. What a line does not say is as the options say it for every record."""
+    for number, text in enumerate(_input(), start=1):
+        if not text.strip():
             continue
-        before, found, after = text.partition(separator)
-        if not found:
-            fail(f"line {number} has no {separator.decode()!r} between key and value.")
-        yield before, after
+        record = read(text, number)
+        yield (
+            number,
+            JsonRecord(
+                usual.key if record.key is None else record.key,
+                record.value,
+                usual.headers if record.headers is None else record.headers,
+                usual.partition if record.partition is None else record.partition,
+                usual.timestamp if record.timestamp is None else record.timestamp,
+            ),
+        )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
 
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.runtime import output, temporary
+from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ with the shell of `barnabas start --profile ci &`, behind nohup as well. --no-ex
 logger = logging.getLogger("barnabas.broker")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TRIES_BEFORE_SAID = 4  # one takes half a second or a second; on a busy machine the first may be too short
+MADE_AGAIN_S = 0.5  # after a topic that the ready line waits for could not be made
 MESSAGE_CHARACTERS_MAX = 4_000
 CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
 LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
@@ -92,7 +95,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         given["log.dirs"] = said.data
     if said.listeners is not None:
         given["listeners"] = said.listeners
-    profile = _profile(said.profile)
+    profile = _profile(said.profile, given)
     settings = _configure(env, said.config, profile, given, said.port)
     directories = tuple(map(os.path.abspath, settings.config.data_directories))
     given_up = [_place(name) for name in said.give_up]
@@ -149,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where the data lives (log.dirs); else ./data; --profile ci: temporary",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
+    where.add_argument("-p", "--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
     where.add_argument(
         "--listeners", type=_said, metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092"
     )
@@ -216,12 +219,12 @@ class LogFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def _profile(name: str | None) -> "Profile":
+def _profile(name: str | None, given: dict[str, str]) -> "Profile":
     from barnabas.config import profiles
     from barnabas.config.settings import ConfigError
 
     try:
-        return profiles.NO_PROFILE if name is None else profiles.profile(name)
+        return profiles.NO_PROFILE if name is None else profiles.beside(profiles.profile(name), given)
     except ConfigError as error:
         fail(str(error), ExitCode.NOT_VALID)
 
@@ -286,6 +289,8 @@ def _configure(env: "Env", path: str | None, profile: "Profile", given: dict[str
         say(f"profile {profile.name}: {', '.join(changes)}")
     values |= profile.settings
     values |= given
+    if path is None and "log.dir" in given and "log.dirs" not in given:
+        del values["log.dirs"]  # that of the shipped file is nobody's choice, and would be preferred
     temporary_directory = None
     if profile.temporary_data and not {"log.dirs", "log.dir"} & (given.keys() | (file.values.keys() if path else ())):
         values["log.dirs"] = temporary_directory = temporary.path_for(env.random_uuid().hex())
@@ -293,7 +298,7 @@ def _configure(env: "Env", path: str | None, profile: "Profile", given: dict[str
         values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
     if values.get("coordination.path") not in (None, "", ":memory:"):
         values["coordination.path"] = os.path.abspath(values["coordination.path"])
-    lines = {key: line for key, line in file.lines.items() if values[key] == file.values[key]}
+    lines = {key: line for key, line in file.lines.items() if values.get(key) == file.values[key]}
     said = properties.Properties(values, lines)
     try:
         config = BrokerConfig.of(values)
@@ -446,8 +451,9 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
         fail(str(error))
     except OSError as error:
         fail(_what_to_do(error, config, data))
-    if order.offsets_topic_first:
-        await broker.auto_topics.make(OFFSETS_TOPIC)
+    if order.offsets_topic_first and not await _is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
+        await broker.stop()
+        return ExitCode.DONE
     _say_ready(broker, data, order)
     collect_seldom()
     if order.temporary_directory is not None:
@@ -470,6 +476,33 @@ async def _start_unless_stopped(broker: "Broker", stop: asyncio.Event) -> bool:
         return False
     start.result()
     return True
+
+
+async def _is_made_unless_stopped(broker: "Broker", topic: str, stop: asyncio.Event) -> bool:
+    """Make the topic, again and again until it has leaders: the disk may be full. False if told to stop meanwhile.
+
+    A topic that was there may wait for other brokers, and they perhaps for this start to end.
+    """
+    cache = broker.metadata_cache
+    was_there = cache.contains(topic)
+    stopped = asyncio.ensure_future(stop.wait())
+    tries, is_waiting = 0, False
+    while not stop.is_set():
+        await broker.auto_topics.make(topic)
+        refused = any(name == topic for name, _ in broker.replica_manager.refusals.causes)  # leaders without a log
+        count = len(cache.topics.get(topic, ()))
+        if count and (was_there or cache.has_leaders(topic, count)) and not refused:
+            break
+        missing = broker.auto_topics.missing_brokers(topic) if not count else 0
+        tries += not missing
+        if missing and not is_waiting:
+            is_waiting = True
+            say(f"barnabas: not ready yet: {topic} waits for {counted(missing, 'more broker')}.")
+        elif not missing and tries == TRIES_BEFORE_SAID:
+            say(f"barnabas: not ready yet, because {topic} cannot be made (the log says why). This goes on.")
+        await asyncio.wait((stopped,), timeout=MADE_AGAIN_S)
+    stopped.cancel()
+    return not stop.is_set()
 
 
 def _say_ready(broker: "Broker", data: str, order: Order) -> None:
@@ -495,16 +528,23 @@ def _say_ready(broker: "Broker", data: str, order: Order) -> None:
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
     """An error of the operating system as a sentence that says what to do."""
     from barnabas.broker.http.server import HttpAddressError
+    from barnabas.runtime.network import HostNotFoundError
 
     if isinstance(error, HttpAddressError):
         what = "Choose another address with --set http.listeners=http://127.0.0.1:0 (a free port), or none."
         return f"the HTTP API {error.strerror}. {what}"
+    if isinstance(error, HostNotFoundError):
+        why = "a host in it cannot be found: no name server or hosts file knows its address"
+        return f"cannot listen at {config.listeners}: {why}. Choose another with --listeners."
     if error.errno == errno.EADDRINUSE:
         return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
         return f"this machine cannot listen at {config.listeners}: {error.strerror}. Choose another with --listeners."
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"{error}. Raise the limit of open files (ulimit -n), or that of the system."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or " or ".join(dict.fromkeys((data, config.coordination_path or data)))
+        return f"{where}: {error.strerror}. Make room there (`df`, `df -i`), and start again."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{data} is not a directory that can be made or used: {error}. Name another one with --data."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

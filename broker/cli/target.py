@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import ipaddress
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -56,24 +57,27 @@ class Target:
 
         A broker that stands still accepts connections. kafka-python would wait for it until the time limit.
         """
-        addresses = _addresses(self.bootstrap)
+        addresses = addresses_of(self.bootstrap)
         signal.signal(signal.SIGINT, end_at_once)
-        signal.signal(signal.SIGALRM, self._end)
+        self.say_when_late(self._is_silent)
         signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # also bounds a silent name server
-        from barnabas.broker.cli.probe import first_to_answer  # late: --help needs neither a loop nor sockets
+        from barnabas.broker.cli.probe import Outcome, first_to_answer  # late: --help needs neither a loop nor sockets
 
         found = first_to_answer(addresses, self.wait_s)
-        if found is None:
+        if found.outcome in (Outcome.NOT_RESOLVED, Outcome.FOREIGN):
+            fail(f"{found.words}. Name a broker with --bootstrap HOST:PORT.")
+        if found.outcome is Outcome.NOTHING_LISTENS:
             self.nobody_answers()
         self.renew()
-        host, port = found
+        self.say_when_late(str)
+        host, port = found.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def answers(self) -> bool:
         """Whether something listens there now."""
-        from barnabas.broker.cli.probe import listens
+        from barnabas.broker.cli.probe import Outcome, look
 
-        return listens(_addresses(self.bootstrap))
+        return look(addresses_of(self.bootstrap)).outcome > Outcome.NOTHING_LISTENS
 
     def renew(self) -> None:
         """Begin the time limit again: a command that makes progress may take as long as it needs."""
@@ -81,13 +85,23 @@ class Target:
 
     def nobody_answers(self) -> NoReturn:
         """End the command, because no broker answers."""
+        assumed = (
+            "" if all(map(_has_port, self.bootstrap.split(","))) else f" (without a port, {DEFAULT_PORT} is meant)"
+        )
         fail(
-            f"no broker answers at {self.bootstrap}. Start one with `barnabas start`, or name another with --bootstrap."
+            f"no broker answers at {self.bootstrap}{assumed}. Start one with `barnabas start`, or name another with "
+            "--bootstrap."
         )
 
     def say_when_late(self, reason: Callable[[], str]) -> None:
         """When the time limit ends the command, say this reason if it is known, without a question to a broker."""
         signal.signal(signal.SIGALRM, functools.partial(self._end, reason=reason))
+
+    def _is_silent(self) -> str:
+        return (
+            f"no answer in {self.timeout_s:g} s from {self.bootstrap}. A broker that stands still takes connections "
+            "and answers nothing; so does one that wants TLS, which these commands do not speak."
+        )
 
     def _end(self, _number: int, _frame: Any, reason: Callable[[], str] = str) -> None:
         # No connection is closed in order: a broker that does not answer would not answer that either.
@@ -144,15 +158,30 @@ def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
     return asking
 
 
-def _addresses(bootstrap: str) -> list[tuple[str, int]]:
+def _has_port(text: str) -> bool:
+    """Whether an address names its port. An IPv6 address without one ends with a bracket or has colons alone."""
+    host, colon, _ = text.strip().rpartition(":")
+    return bool(colon) and not host.endswith(":")
+
+
+def _may_be_host(host: str) -> bool:
+    """Whether it is a name or an address, and not half of something else, such as http://127.0.0.1."""
+    if ":" in host:
+        with suppress(ValueError):
+            return bool(ipaddress.IPv6Address(host))
+        return False
+    return bool(host) and "/" not in host
+
+
+def addresses_of(bootstrap: str) -> list[tuple[str, int]]:
     """The hosts and ports of `HOST:PORT,…`."""
     found = []
     for text in bootstrap.split(","):
-        host, colon, port = text.strip().rpartition(":")
-        if not colon or host.endswith(":"):  # no port; or the end of an IPv6 address
+        host, _, port = text.strip().rpartition(":")
+        if not _has_port(text):
             host, port = text.strip(), str(DEFAULT_PORT)
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        if not _may_be_host(host) or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
             fail(
                 f"--bootstrap wants HOST:PORT with a port from 1 to 65535, such as {DEFAULT_BOOTSTRAP}, not {text!r}.",
                 ExitCode.NOT_VALID,

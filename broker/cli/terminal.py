@@ -78,10 +78,10 @@ class App(typer.Typer):
         return lambda command: register(with_target(command))
 
 
-def new_app(summary: str | None = None) -> typer.Typer:
+def new_app(summary: str | None = None, cls: type[Group] = Group) -> typer.Typer:
     """An app for a group of commands. With one command and no summary, the app is that command itself."""
     return App(
-        cls=Group,
+        cls=cls,
         help=summary,
         add_completion=False,
         no_args_is_help=summary is not None,

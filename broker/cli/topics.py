@@ -1,5 +1,6 @@
 """`barnabas topics`: list, describe, create, alter, delete."""
 
+import shlex
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from barnabas.broker.cli.client import (
     reason,
     replica_rows,
 )
-from barnabas.broker.cli.exits import key_values, say
+from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
     INT16_MAX,
@@ -28,8 +29,9 @@ from barnabas.broker.cli.terminal import (
     print_table,
 )
 from barnabas.protocol.uuids import to_text
+from barnabas.runtime.counted import counted
 
-app = new_app("""Topics: list, describe, create, add partitions, delete.
+app = new_app("""Topics: list, describe, create, add partitions, delete. (Settings: barnabas configs)
 
     \b
     barnabas topics create orders --partitions 3 --config retention.ms=3600000
@@ -147,7 +149,8 @@ def create(
     target: Target,
     topics: Names,
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=INT32_MAX, help="How many; else the broker's num.partitions.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="How many; else the broker's num.partitions."),
     ] = None,
     replication_factor: Annotated[
         int | None, typer.Option(min=1, max=INT16_MAX, help="Copies; else the broker's default.")
@@ -188,20 +191,35 @@ def alter(
     target: Target,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partitions: Annotated[
-        int, typer.Option(min=1, max=INT32_MAX, help="The new number of partitions; it can only grow.")
-    ],
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=INT32_MAX, help="The new number of partitions; it can only grow."
+        ),
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add partitions to a topic.
+    """Add partitions to a topic. Its settings are changed by `barnabas configs set`.
 
     \b
     barnabas topics alter orders --partitions 6
     barnabas configs set topic orders retention.ms=3600000    a setting
     """
+    if config is not None or partitions is None:
+        settings = " ".join(map(shlex.quote, config or ["retention.ms=3600000"]))
+        fail(
+            "topics alter adds partitions (--partitions N). A setting is changed by "
+            f"`barnabas configs set topic {shlex.quote(topic)} {settings}`.",
+            ExitCode.NOT_VALID,
+        )
     with admin(target) as client:
         await_controller(client)
         result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
-    row: dict[str, Any] = {"topic": topic, "result": f"{partitions} partitions now", "partitions": partitions}
+    row: dict[str, Any] = {
+        "topic": topic,
+        "result": f"{counted(partitions, 'partition')} now",
+        "partitions": partitions,
+    }
     if result.error_code:
         row |= {"result": "not altered", "error": reason(result.error_code, result.error_message)}
     print_outcomes("topic", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)

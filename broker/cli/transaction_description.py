@@ -8,6 +8,7 @@ from barnabas.broker.cli.open_transactions import Described, Ends, Key, Open, St
 from barnabas.broker.cli.terminal import print_table
 from barnabas.broker.cli.words import duration, shown
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 DETAILED_MAX = 200  # partitions of one transaction that are looked at
 
@@ -66,7 +67,7 @@ def print_document(document: dict[str, Any]) -> None:
             [tuple(row.values()) for row in document["partitions"]],
         )
     if document["partitions_left_out"]:
-        print(f"… and {document['partitions_left_out']:,} more partitions")
+        print(f"… and {counted(document['partitions_left_out'], 'more partition')}")
 
 
 def headlines(document: dict[str, Any]) -> list[str]:

@@ -26,6 +26,7 @@ from barnabas.broker.cli.transaction_description import document_of, print_docum
 from barnabas.broker.doctor.findings import line_of
 from barnabas.broker.doctor.transactions import abort_words
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 
 app = new_app("""Transactions: list, describe, find those that hang, abort.
 
@@ -117,7 +118,10 @@ def list_ids(
     else:
         say("No transactions.")
     if len(being_open) > DESCRIBED_MAX:
-        say(f"Ages of {len(being_open) - DESCRIBED_MAX:,} more are not shown: say which, by --longer-than.")
+        say(
+            f"{counted(len(being_open) - DESCRIBED_MAX, 'more age is', 'more ages are')} not shown: "
+            "say which, by --longer-than."
+        )
 
 
 def _row(one: Listed, described: Described | None, now_ms: int) -> dict[str, Any]:
@@ -241,10 +245,10 @@ def find(
         )
         print("\n" + "\n".join(command_line(one, target) for one in sorted(hanging)))
     else:
-        say(f"No transaction hangs in {len(wanted) - len(set(unknown)):,} partitions.")
+        say(f"No transaction hangs in {counted(len(wanted) - len(set(unknown)), 'partition')}.")
     if unknown:
         names = ", ".join(f"{name}-{index}" for name, index in sorted(set(unknown))[:5])
-        say(f"{len(set(unknown)):,} partitions were not looked at, because nobody answers for them: {names}.")
+        say(f"{counted(len(set(unknown)), 'partition')} not looked at, because no leader answers: {names}.")
 
 
 def _partitions(client: Any, topic: str | None, partition: int | None, broker: int | None) -> list[Key]:

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from barnabas.broker.cli.words import duration, size
-from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition
-from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed, places
+from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition, Row
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, listed, places
 from barnabas.broker.doctor.starting import start_again
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.runtime.counted import counted
 
 NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
 FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS
@@ -23,7 +25,7 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 where,
-                f"is not there: {count(len(replicas), 'replica')} ({listed(replicas)}) are missing",
+                f"is not there: {counted(len(replicas), 'replica')} ({listed(replicas)}) are missing",
                 "The others serve, but one more that goes may stop acks=all, commits, or partitions.",
                 start_again(facts, broker),
                 _behind_since(facts, (broker.node_id,)),
@@ -37,7 +39,7 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
                 ("status", "--wait", "10", "--bootstrap", f"{broker.host}:{broker.port}"),
             )
     for broker, health in facts.healths:
-        if not health["is_lease_held"]:
+        if not health["is_lease_held"] and health["tree_trouble"] is None:
             yield Finding(
                 Severity.ERROR,
                 f"broker {broker.node_id}",
@@ -45,6 +47,32 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
                 "A broker that cannot be sure to lead serves nothing. It goes on when the tree answers again.",
                 ("status",),
             )
+        elif health["is_lease_held"] and health["why_not_registered"] is not None:
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                f"is not registered in the coordination tree: {health['why_not_registered']}",
+                "It serves nothing that it led. What other brokers say of the cluster may be old.",
+                ("cluster",),
+            )
+
+
+@check("tree", "whether the files of the coordination tree are those that the brokers use", Needs.HTTP)
+def tree_trouble(facts: Facts) -> Iterator[Finding]:
+    """Somebody removed or replaced a file of the embedded tree. One finding for all brokers that say the same."""
+    found: dict[tuple[str, bool], list[int]] = {}
+    for broker, health in facts.healths:
+        if health["tree_trouble"] is not None:
+            found.setdefault((health["tree_trouble"], health["is_lease_held"]), []).append(broker.node_id)
+    for (trouble, is_lease_held), nodes in found.items():
+        goes_on = "They go on, but no broker can start beside them." if is_lease_held else "They acknowledge nothing."
+        yield Finding(
+            Severity.ERROR,
+            "cluster",
+            f"{trouble}, as broker {listed(map(str, nodes))} says",
+            f"{goes_on} Stop all brokers with SIGTERM, put the right file there if it was replaced, and start them.",
+            ("cluster",),
+        )
 
 
 @check("controller", "whether a broker is controller")
@@ -65,6 +93,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
     """One finding for each set of missing replicas of a topic."""
     living = {broker.node_id for broker in facts.living}
     new = _new_brokers(facts)
+    undecided = _undecided(facts)
     found: dict[tuple[Severity, str, tuple[int, ...]], list[Partition]] = {}
     for topic, partition in facts.partitions():
         missing = tuple(node for node in sorted(partition.replicas) if node not in partition.in_sync)
@@ -72,6 +101,8 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
         if partition.leader is None or partition.leader not in living:
             kind, severity = "leader", Severity.ERROR
             missing = tuple(node for node in sorted(partition.replicas) if node not in living)
+            if partition.name in undecided:
+                kind, missing = "undecided", undecided[partition.name]
         elif len(partition.in_sync) < minimum:
             kind, severity = "minimum", Severity.ERROR
         elif missing:
@@ -81,7 +112,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
         found.setdefault((severity, kind, missing), []).append(partition)
     for (severity, kind, missing), partitions in found.items():
         names = listed(partition.name for partition in partitions)
-        many = count(len(partitions), "partition")
+        many = counted(len(partitions), "partition")
         brokers = listed(str(node) for node in missing)
         away = [broker for broker in facts.brokers if broker.node_id in missing and not broker.is_registered]
         command = start_again(facts, away[0]) if away else command_of("topics describe", [partitions[0].topic])
@@ -89,6 +120,16 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
             what, why = (
                 f"{many} without a leader: {names}",
                 "Nobody can read or write them until a replica that was in sync is back.",
+            )
+            if not away:
+                command = ("cluster",)
+        elif kind == "undecided":
+            what = f"{many} without a leader, because the coordination tree is an older copy: {names}"
+            why = (
+                f"The logs of the replicas decide who leads, and broker {brokers} has not said where its logs end. "
+                "Start it. If its disk is lost, start it with an empty one and --give-up. To go on without it, and "
+                "perhaps without records that it alone has, set unclean.leader.election.enable=true for these topics "
+                "until they have leaders."
             )
             if not away:
                 command = ("cluster",)
@@ -104,6 +145,12 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
         yield Finding(severity, where, what, why, command, _behind_since(facts, missing))
 
 
+def _undecided(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """Partitions that an older tree leaves to the logs, and the brokers that they wait for."""
+    rows = [row for _, health in facts.healths for row in health["undecided"]]
+    return {f"{row['topic']}-{row['partition']}": tuple(sorted(row["waits_for"])) for row in rows}
+
+
 def _new_brokers(facts: Facts) -> set[int]:
     """Brokers in their first minutes: they still copy what they have missed."""
     return {
@@ -117,6 +164,33 @@ def _behind_since(facts: Facts, nodes: tuple[int, ...]) -> int | None:
     """Since when these brokers are not in sync, as far as the leaders know."""
     rows = [row for _, health in facts.healths for row in health["behind"] if row["node_id"] in nodes]
     return min((row["since_ms"] for row in rows), default=None)
+
+
+@check("coordinators", "partitions of coordinators that are not loaded to their end", Needs.HTTP)
+def stopped_loads(facts: Facts) -> Iterator[Finding]:
+    """Replicas are missing, without which nobody can say what is committed; or the log is damaged."""
+    away = [broker for broker in facts.brokers if not broker.is_registered]
+    for broker, health in facts.healths:
+        found: dict[tuple[str, str], list[Row]] = {}
+        for row in health["stopped_loads"]:
+            found.setdefault((row["topic"], row["why"]), []).append(row)
+        for (topic, why), rows in found.items():
+            waiting = [row["waiting_groups"] for row in rows]
+            if topic == TRANSACTIONS_TOPIC:
+                told = "Transactional producers whose ids are there are told to wait."
+            elif None in waiting:
+                told = "Their groups are told to wait: who commits, joins, or asks for committed offsets."
+            else:
+                told = (
+                    f"Offsets of {counted(sum(waiting), 'group')} cannot be read, others can. Commits and joins wait."
+                )
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                f"{counted(len(rows), 'partition')} of {topic} not loaded to the end: {places(rows)} ({why})",
+                f"It cannot be known what of the end is committed, or it cannot be read. {told}",
+                start_again(facts, away[0]) if away else ("cluster",),
+            )
 
 
 @check("logs", "logs that failed, or whose last write found no room; directories that cannot be used", Needs.HTTP)
@@ -139,17 +213,17 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 where,
-                f"{count(health['failed_logs'], 'log')} failed ({health['failed'][0]['why']}): {names}",
+                f"{counted(health['failed_logs'], 'log')} failed ({health['failed'][0]['why']}): {names}",
                 "It is not known what of the last writes is on the disk, so they are not written before the next "
                 "start. Look after the disk, stop the broker, and start it again.",
                 start_again(facts, broker),
             )
         if health["hindered_logs"]:
-            names = places(health["hindered"])
+            names, logs = places(health["hindered"]), counted(health["hindered_logs"], "log")
             yield Finding(
                 Severity.ERROR,
                 where,
-                f"{count(health['hindered_logs'], 'log')} cannot be written ({health['hindered'][0]['why']}): {names}",
+                f"{logs} cannot be written ({health['hindered'][0]['why']}): {names}",
                 "Writes to them are refused, and nothing is lost. They go on by themselves when there is room. "
                 + _largest(broker),
                 _room(broker),
@@ -195,22 +269,25 @@ def failures(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _topics(broker: Broker) -> list[tuple[str, int, int]]:
-    """Its largest topics: name, bytes, and logs."""
+def _topics(broker: Broker) -> list[tuple[str, int]]:
+    """Its largest topics: name and bytes."""
     assert broker.health is not None
     rows = [row for directory in broker.health["directories"] for row in directory["largest"]]
-    return sorted(((row["topic"], row["bytes"], row["logs"]) for row in rows), key=lambda each: -each[1])
+    return sorted(((row["topic"], row["bytes"]) for row in rows), key=lambda each: -each[1])
 
 
 def _largest(broker: Broker) -> str:
     """What takes the room."""
-    listing = ", ".join(f"{topic} {size(taken)}" for topic, taken, _ in _topics(broker)[:3])
-    return f"Make room, add a disk to log.dirs, or keep less of what is largest ({listing}): its oldest records go."
+    listing = ", ".join(f"{topic} {size(taken)}" for topic, taken in _topics(broker)[:3])
+    return (
+        f"Make room, add a disk to log.dirs, or let what is largest ({listing}) keep less: then its oldest records go. "
+        "The command shows how much the largest topic keeps now."
+    )
 
 
 def _room(broker: Broker) -> tuple[str, ...]:
-    """The command that keeps less of the largest topic of clients: half of what it takes."""
-    for topic, taken, logs in _topics(broker):
+    """The command that shows what the largest topic of clients keeps. To keep less is for its owner to decide."""
+    for topic, taken in _topics(broker):
         if not topic.startswith("__") and taken:
-            return command_of("configs set", ["topic", topic, f"retention.bytes={max(taken // 2 // logs, 1)}"])
+            return command_of("configs describe", ["topic", topic, "retention.bytes", "retention.ms"])
     return ("cluster",)

@@ -16,6 +16,9 @@ LONG_MAX = 2**63 - 1
 
 Row = Mapping[str, Any]
 
+# What /v1/health did not say in earlier releases, whose brokers may run beside these.
+LATER_FIELDS: Row = {"tree_trouble": None, "why_not_registered": None, "undecided": ()}
+
 
 class Setting(NamedTuple):
     """The value of a setting, and where it comes from."""
@@ -189,7 +192,7 @@ class Facts:
     @property
     def healths(self) -> list[tuple[Broker, Row]]:
         """The brokers that have said how they are."""
-        return [(broker, broker.health) for broker in self.brokers if broker.health is not None]
+        return [(broker, {**LATER_FIELDS, **broker.health}) for broker in self.brokers if broker.health is not None]
 
     @property
     def is_cluster(self) -> bool:

@@ -166,8 +166,3 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 def places(rows: Iterable[Row]) -> str:
     """`orders-0, orders-1`: the partitions of rows, as `listed`."""
     return listed(f"{row['topic']}-{row['partition']}" for row in rows)
-
-
-def count(number: int, one: str) -> str:
-    """`1 group`, `2 groups`."""
-    return f"{number:,} {one if number == 1 else one + 's'}"

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from barnabas.broker.cli.words import duration
 from barnabas.broker.doctor.facts import HOUR_MS, Facts, Row
-from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, count, listed, places
+from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, listed, places
 from barnabas.broker.doctor.starting import start_again
 from barnabas.groups.explanation import STORM_COUNT, STORM_WITHIN_MS
 from barnabas.offsets.lag import READ_UNCOMMITTED, PartitionLag, Status
+from barnabas.runtime.counted import counted
 
 HANGING_MS, HANGING_LONG_MS = 30_000, 300_000
 STORM_OVER_MS = 300_000  # so long without a rebalance: it is over
@@ -56,7 +57,7 @@ def stalled(facts: Facts) -> Iterator[Finding]:
             )
             continue
         if row["is_moving"]:
-            what = f"{count(len(rows), 'partition')} not read for {still}, others are: {names}"
+            what = f"{counted(len(rows), 'partition')} not read for {still}, others are: {names}"
             why = (
                 f"Often it is one record that cannot be processed (offset {first['offset']} of {first['topic']}-"
                 f"{first['partition']}): the command passes over it. Members: {clients}."
@@ -111,7 +112,7 @@ def stopped(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         Severity.NOTE,
         "groups",
-        f"{count(max(of_all, len(rows)), 'group')} without members, with unread records: {names}",
+        f"{counted(max(of_all, len(rows)), 'group')} without members, with unread records: {names}",
         "If they are meant to run, start their consumers. If nobody needs them any more, delete them.",
         command_of("groups lag", [rows[0]["group"]]),
         min(row["standing"][0]["since_ms"] for row in rows),
@@ -142,7 +143,7 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR if has_members else Severity.WARNING,
                 f"group {group}",
-                f"{count(len(bad), 'committed offset')} {text}: {found}",
+                f"{counted(len(bad), 'committed offset')} {text}: {found}",
                 "A consumer that starts there is sent to one end of the log by auto.offset.reset, and reads again or "
                 "passes over records; one that runs waits until the log has grown so far, and never gets what is "
                 "written until then.",
@@ -181,10 +182,11 @@ def expiring(facts: Facts) -> Iterator[Finding]:
         if not row["unread_partitions"]:
             read.append((row["group"], left))
             continue
+        expiring = counted(row["expiring_partitions"], "of its offsets expires", "of its offsets expire")
         yield Finding(
             Severity.WARNING,
             f"group {row['group']}",
-            f"{row['expiring_partitions']:,} of its offsets expire, the first in {left}; it has unread records",
+            f"{expiring}, the first in {left}; it has unread records",
             "Without an offset its consumers begin where auto.offset.reset says: they read all again, or pass over "
             "unread records. Start them, or let all brokers keep offsets for longer (offsets.retention.minutes).",
             command,
@@ -194,7 +196,7 @@ def expiring(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "groups",
-            f"the offsets of {count(max(of_all, len(read)), 'group')} without unread records expire soon: "
+            f"the offsets of {counted(max(of_all, len(read)), 'group')} without unread records expire soon: "
             f"{listed(name for name, _ in read)}, the first in {read[0][1]}",
             "If they are to come back, start their consumers, or let all brokers keep offsets for longer.",
             command,
@@ -210,7 +212,7 @@ def hanging(facts: Facts) -> Iterator[Finding]:
         phase = "to join" if row["state"] == "PreparingRebalance" else "for the assignment of its leader"
         others = row["members"] - row["waited_for_members"]
         why = (
-            f"{count(others, 'other member')} read nothing meanwhile. It is thrown out when max.poll.interval.ms is "
+            f"{counted(others, 'other member')} read nothing meanwhile. It is thrown out when max.poll.interval.ms is "
             "over; end the process, or make it poll more often (max.poll.records). The command takes it out."
         )
         yield Finding(
@@ -250,8 +252,8 @@ def storms(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             f"group {row['group']}",
-            f"{row['rebalances']} rebalances in {STORM_WITHIN_MS // 60_000} minutes; "
-            f"{count(row['departures'], 'member')} left or were thrown out",
+            f"{counted(row['rebalances'], 'rebalance')} in {STORM_WITHIN_MS // 60_000} minutes; "
+            f"{counted(row['departures'], 'member')} left or were thrown out",
             row["advice"] or "In each, nobody reads until all have joined.",
             command_of("groups explain", [row["group"]]),
             health["time_ms"] - STORM_WITHIN_MS,
@@ -268,7 +270,7 @@ def threatened(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING if left_ms > HOUR_MS else Severity.ERROR,
                 f"group {name}",
-                f"retention deletes {row['threatened_records']:,} unread records at most, the first in "
+                f"retention deletes {counted(row['threatened_records'], 'unread record')} at most, the first in "
                 f"{duration(left_ms / 1000)}",
                 "The group will never get them. The command lets retention wait for the group, a day at most.",
                 _wait_for(facts, row["threatened_topic"], name),
@@ -277,7 +279,7 @@ def threatened(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING if row["members"] else Severity.NOTE,
                 f"group {name}",
-                f"{row['lost_records_max']:,} records at most were deleted before it read them",
+                f"at most {counted(row['lost_records_max'], 'record was', 'records were')} deleted before it read them",
                 "They are gone. When its consumers go on, auto.offset.reset decides where; the command begins at the "
                 "first records that are left.",
                 command_of("offsets set", [name], "--to", "earliest", "--dry-run"),

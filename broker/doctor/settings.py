@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 
 from barnabas.broker.cli.words import duration, size
 from barnabas.broker.doctor.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
-from barnabas.broker.doctor.findings import Finding, Severity, check, command_of, count, listed
+from barnabas.broker.doctor.findings import Finding, Severity, check, command_of, listed
 from barnabas.broker.doctor.starting import OWN, start_again
 from barnabas.config.topic import BROKER_NAMES
+from barnabas.runtime.counted import counted
 
 OFFSETS, TRANSACTIONS, JOURNAL = "__consumer_offsets", "__transaction_state", "__offset_journal"
 SESSION_DEFAULT_MS = 45_000  # session.timeout.ms of Java's consumer and of librdkafka
@@ -49,17 +50,16 @@ def mended(
     topics: list[Topic],
     key: str,
     value: Callable[[Topic], str],
-    *others: str,
     by: Callable[[Topic], object] = lambda topic: None,
 ) -> Iterator[tuple[list[Topic], tuple[str, ...]]]:
     """The topics with the command that mends them: one for all that have it from the broker, else one for each.
 
-    `others`: settings that count, too. `by`: what the value depends on.
+    `by`: what the value depends on.
     """
     inherited: dict[object, list[Topic]] = {}
     for topic in topics:
         assert topic.settings is not None
-        if any(topic.settings.is_own(name) for name in (key, *others)):
+        if topic.settings.is_own(key):
             yield [topic], command_of("configs set", ["topic", topic.name, f"{key}={value(topic)}"])
         else:
             inherited.setdefault(by(topic), []).append(topic)
@@ -115,7 +115,7 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             names(found),
-            f"min.insync.replicas is 1, with {found[0].replication} replicas",
+            f"min.insync.replicas is 1, with {counted(found[0].replication, 'replica')}",
             "A record with acks=all may be acknowledged by one broker alone, when the others are behind, and is lost "
             "with its disk.",
             command,
@@ -137,7 +137,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
             yield _finding(
                 Severity.ERROR if name == OFFSETS else Severity.WARNING,
                 f"setting {key}",
-                f"it is {wanted:.0f}, with {count(known, 'broker')}: {name} cannot be made",
+                f"it is {wanted:.0f}, with {counted(known, 'broker')}: {name} cannot be made",
                 f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number.",
                 *_restart(facts, {key: str(known)}),
             )
@@ -145,7 +145,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
             yield _finding(
                 Severity.WARNING,
                 f"topic {name}",
-                f"it has one replica, in a cluster of {len(facts.brokers)} brokers",
+                f"it has one replica, in a cluster of {counted(len(facts.brokers), 'broker')}",
                 "While one broker is away, "
                 + (
                     "the groups it coordinates stand still; if its disk is lost, their offsets are, too. "
@@ -169,7 +169,8 @@ def replication(facts: Facts) -> Iterator[Finding]:
         yield _finding(
             Severity.NOTE,
             names(single),
-            f"{count(len(single), 'topic')} with one replica, in a cluster of {len(facts.brokers)} brokers",
+            f"{counted(len(single), 'topic')} with one replica, in a cluster "
+            f"of {counted(len(facts.brokers), 'broker')}",
             "They are away with their broker, and lost with its disk. If that is meant, nothing is wrong.",
             *command_of("topics describe", [single[0].name]),
         )
@@ -222,17 +223,18 @@ def retention(facts: Facts) -> Iterator[Finding]:
         ),
     )
 
-    def quarter(topic: Topic) -> str:
-        return str(max(int(topic.number("retention.bytes") or 0) // 4, 1048576))
-
-    for found, command in mended(large, "segment.bytes", quarter, "retention.bytes"):
-        kept, segment = found[0].number("retention.bytes") or 0, found[0].number("segment.bytes") or 0
-        yield Finding(
+    by_sizes: dict[tuple[float, float], list[Topic]] = {}
+    for topic in large:
+        sizes = topic.number("segment.bytes") or 0, topic.number("retention.bytes") or 0
+        by_sizes.setdefault(sizes, []).append(topic)
+    for (segment, kept), found in by_sizes.items():
+        yield _finding(
             Severity.WARNING,
             names(found),
             f"segment.bytes ({size(segment)}) is above retention.bytes ({size(kept)})",
-            f"Only whole segments go: each partition grows to {size(segment)} and more before anything is deleted.",
-            command,
+            f"Only whole segments go: each partition grows to {size(segment)} and more before anything is deleted. "
+            "With a smaller segment.bytes, what is above retention.bytes goes earlier. The command shows both.",
+            *command_of("configs describe", ["topic", found[0].name, "segment.bytes", "retention.bytes"]),
         )
     interval = facts.any_settings.number("log.retention.check.interval.ms")
     if interval is not None:
@@ -455,7 +457,7 @@ def compaction(facts: Facts) -> Iterator[Finding]:
             yield _finding(
                 Severity.ERROR,
                 "setting log.cleaner.enable",
-                f"compaction is off, and {count(len(compacted), 'topic')} need it: {names(compacted)}",
+                f"compaction is off, and {counted(len(compacted), 'topic')} need it: {names(compacted)}",
                 "They grow for ever; starts and changes of coordinator take longer and longer.",
                 *_restart(facts, {"log.cleaner.enable": "true"}),
             )

@@ -18,9 +18,9 @@ SETTINGS_MAX = 25  # more of them are in a file: the command would be no help
 def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CHANGES) -> tuple[str, ...]:
     """`start …` for this broker, as it was started, with settings that are new or have another value.
 
-    A broker that does not answer is assumed to be like its neighbours: a directory named by its number (if they have
-    none, the command only shows the cluster), a port that counts up with it (if theirs do not, a free one), and the
-    settings that all of them have.
+    A broker that does not answer is assumed to be like its neighbours: a directory named by its number, a port that
+    counts up with it, or any free one if theirs are, and the settings that all of them have. If they have none of
+    these, nobody knows, and the command only shows the cluster.
     """
     if broker.settings is not None:
         static = {name: value for name, value in broker.settings.static.items() if name not in {*OWN, *changes}}
@@ -28,9 +28,10 @@ def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CH
     others = facts.settings
     folders = {_parent(_directories(settings), each.node_id) for each, settings in others}
     folder = next(iter(folders)) if len(folders) == 1 else None
-    if folder is None:
-        return ("cluster",)
     bases = {each.port - each.node_id for each, _ in others if each.port}
+    are_free = all((settings.text("listeners") or "").endswith(":0") for _, settings in others)
+    if folder is None or not (len(bases) == 1 or are_free):
+        return ("cluster",)
     number = broker.node_id
     port = bases.pop() + number if len(bases) == 1 else 0
     first, *rest = (settings.static for _, settings in others)

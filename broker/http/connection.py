@@ -1,8 +1,9 @@
 """One HTTP connection: bytes in, requests to the routes, answers out in the order of the requests.
 
 h11 reads and writes HTTP/1.0 and 1.1; this module does the rest. One request is handled at a time. What comes behind it
-(pipelining) waits; when it is more than `READ_AHEAD_BYTES_MAX`, reading stops. A long answer is made and written in
-turns with other works, as the client takes it.
+(pipelining) is handled in turns with other works, one request a turn, so that a thousand of them delay no other client;
+when more than `READ_AHEAD_BYTES_MAX` wait, reading stops. A long answer is made and written in turns, too, as the
+client takes it.
 
 Who may ask. A request that comes from loopback needs no token. But a web page that is open on the same machine can
 send requests, too: so its `Host` must name this machine (a page whose own name was bound to 127.0.0.1 is refused), an
@@ -16,12 +17,12 @@ looks at). Limits: `HEAD_BYTES_MAX` of request line and headers, `BODY_BYTES_MAX
 
 import asyncio
 import hmac
-import json
 from collections.abc import Coroutine, Generator, Iterator
 from http import HTTPStatus
 from typing import Any, cast
 
 import h11
+from barnabas.broker import strict_json
 from barnabas.broker.http.coordinators import check_of_group
 from barnabas.broker.http.routes import (
     METHODS_THAT_CHANGE,
@@ -30,9 +31,11 @@ from barnabas.broker.http.routes import (
     HttpRequest,
     Route,
     find,
+    is_open,
 )
 from barnabas.broker.http.schemas import problem
 from barnabas.broker.http.server import HttpServer, is_loopback
+from barnabas.protocol.frames import foreign_protocol
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, Work
 
@@ -106,6 +109,11 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._request is None and not self._is_handling and not self._http.trailing_data[0]:
             self._wait(REQUEST_WITHIN_MS)  # its first byte
+            foreign = self._foreign(data)
+            if foreign is not None:
+                self._server.broker.server.note_unreadable(self._peer, "not HTTP", foreign)
+                self._refuse(HttpError(400, "NOT_HTTP", f"{foreign}."))
+                return
         try:
             self._http.receive_data(data)
         except RuntimeError:  # bytes after an end of file
@@ -198,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
         """Read events until a request is complete, or bytes are missing."""
         try:
             for _ in range(EVENTS_PER_TURN):
-                if self._transport is None or self._is_handling or self._is_draining:
+                if self._transport is None or self._is_handling or self._is_draining or self._waits_for_turn:
                     return
                 event = self._http.next_event()
                 if event is h11.NEED_DATA or event is h11.PAUSED:
@@ -211,17 +219,18 @@ class HttpConnection(asyncio.Protocol):
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        """Go on in the next pass of the loop: other connections have their turn first. Read nothing until then."""
+        """Go on when it is its turn: other works and connections have theirs first. Read nothing until then."""
         if self._transport is not None and not self._waits_for_turn:
             self._waits_for_turn = True
             self._transport.pause_reading()
-            self._clock.call_soon(self._take_turn)
+            self._server.env.turns.begin(self._take_turn())
 
-    def _take_turn(self) -> None:
+    def _take_turn(self) -> Pieces[None]:
         self._waits_for_turn = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
             self._go_on()
+        yield from ()
 
     def _take(self, event: Any) -> None:
         if isinstance(event, h11.Request):
@@ -271,11 +280,22 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._refuse(HttpError(status, "NOT_HTTP", f"this is no HTTP request that can be read: {error}."))
 
+    def _foreign(self, start: bytes) -> str | None:
+        """What is said of a client that speaks another protocol than HTTP; None: it may be HTTP."""
+        if start[0] == 0:  # the size of a frame that is shorter than 16 MiB
+            bootstrap = self._server.broker.addresses.bootstrap
+            return f"it speaks Kafka's protocol, and this port has the HTTP API; Kafka's clients want {bootstrap}"
+        if foreign_protocol(start[:4]) == "TLS":
+            return f"it speaks TLS, and this port has HTTP without it: ask http://{self._server.address}"
+        return None
+
     # ------------------------------------------------------------------ who may ask
 
     def _refusal(self, request: h11.Request | None) -> HttpError | None:
         """Why the client may not ask this; None if it may."""
         assert request is not None
+        if is_open(request.target) and not self._body:  # of strangers no body is kept
+            return None
         headers = {bytes(name): bytes(value).decode("latin-1").strip() for name, value in request.headers}
         host = headers.get(b"host", "")
         token = self._server.config.http_token
@@ -516,7 +536,7 @@ def _content_length(request: h11.Request) -> int:
 def _decoded(row: Route, body: bytes) -> Any:
     """The body of a request. HttpError if it is not what the route asks for."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_object)
+        value = strict_json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise HttpError(400, "INVALID_BODY", f"the body is not JSON that can be read: {error}.") from None
     assert row.body is not None
@@ -524,14 +544,3 @@ def _decoded(row: Route, body: bytes) -> Any:
     if found is not None:
         raise HttpError(400, "INVALID_BODY", f"{found}.")
     return value
-
-
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return found

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.classic import ClassicGroup
-from barnabas.groups.hashing import partition_for
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets
@@ -36,7 +36,7 @@ def check_of_group(broker: Broker, request: HttpRequest) -> HttpAnswer | Pending
     if not isinstance(shard, ErrorCode):
         return None
     if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        raise still_loading()
+        raise still_loading(_reason(broker, group))
     count = broker.offsets_partition_count()
     if not count:
         message = "no group was ever used here, so there is no topic __consumer_offsets and no coordinator yet."
@@ -75,9 +75,16 @@ def no_group(name: str) -> HttpError:
     return HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
 
 
-def still_loading() -> HttpError:
-    """What is answered while this broker loads the group's offsets."""
-    message = "the group's offsets are being loaded. Ask again soon."
+def _reason(broker: Broker, group: str) -> str:
+    """Why the loading of the group's partition does not get further; empty: it does."""
+    partition = partition_for(group, broker.offsets_partition_count())
+    return next((each.stopped_by for each in broker.group_coordinator.loading() if each.partition == partition), "")
+
+
+def still_loading(why: str = "") -> HttpError:
+    """What is answered while this broker loads the group's offsets. `why`: it does not get further."""
+    message = "the group's offsets are being loaded" + (f", and that stands still: {why}" if why else "")
+    message += ". Ask again soon."
     return HttpError(503, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS.name, message, RETRY)
 
 

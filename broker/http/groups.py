@@ -125,7 +125,7 @@ def list_groups(broker: Broker, request: HttpRequest) -> HttpAnswer:
             "node_id": broker.node_id,
             "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
             "loading": [progress._asdict() for progress in broker.group_coordinator.loading()],
-            "groups": _group_rows(broker.group_coordinator.owned_shards(), request.query["state"]),
+            "groups": _group_rows(broker.group_coordinator.loaded_shards(), request.query["state"]),
         }
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import Event, Kind, identity
 from barnabas.groups.explanation import STORM_WITHIN_MS, advice
@@ -37,6 +38,15 @@ LOG = record(
     topic=text("Its topic."),
     partition=integer("Its partition."),
     why=text("The error of the disk."),
+)
+STOPPED_LOAD = record(
+    "A partition of a coordinator's topic that is not loaded to its end, and does not get further now.",
+    topic=text("__consumer_offsets or __transaction_state."),
+    partition=integer("Its number."),
+    offset=integer("What is before this offset is loaded."),
+    end_offset=integer("Where the partition ended when its loading began."),
+    why=text("What is missing: replicas in sync, or a batch that can be read."),
+    waiting_groups=integer("How many groups cannot read offsets; the others can. Null: nobody can.", nullable=True),
 )
 DIRECTORY = record(
     "A data directory.",
@@ -92,6 +102,12 @@ GROUP_HEALTH = record(
     last_rebalance_ms=integer("When the last one began.", nullable=True),
     advice=text("What the coordinator advises, if it knows the cause.", nullable=True),
 )
+UNDECIDED = record(
+    "A partition that has no leader until the logs of all replicas have decided, because the tree is an older copy.",
+    topic=text("Its topic."),
+    partition=integer("Its number."),
+    waits_for=array(integer("A broker."), "The brokers that have not said yet where their logs end."),
+)
 BEHIND = record(
     "A follower that is not in sync, in partitions that this broker leads.",
     node_id=integer("The follower."),
@@ -104,14 +120,22 @@ HEALTH = record(
     time_ms=integer("When this was so; ms since 1970."),
     is_journal_on=boolean("Whether it writes the offset journal."),
     is_lease_held=boolean("Whether it may serve what only a leader may."),
+    tree_trouble=text(
+        "What is wrong with the coordination tree until a person mends it; null: nothing.", nullable=True
+    ),
+    why_not_registered=text("Why it is not registered any more, and serves nothing; null: it is.", nullable=True),
+    undecided=array(
+        UNDECIDED, f"Partitions here that wait for it, because an older tree was put back; {LOGS_MAX} at most."
+    ),
     watching_since_ms=integer("Since when it looks at the lag of its groups; null: not yet.", nullable=True),
     loading_partitions=integer("Partitions of __consumer_offsets that are being loaded; their groups are missing."),
+    stopped_loads=array(STOPPED_LOAD, "Those that do not get further: replicas are missing, or the log is damaged."),
     directories=array(DIRECTORY, "Its data directories."),
     behind=array(BEHIND, "Followers that are not in sync, where this broker leads."),
     logs=integer("How many logs it has."),
     failed_logs=integer("How many of them cannot be used until the next start."),
     failed=array(LOG, f"At most {LOGS_MAX} of them."),
-    hindered_logs=integer("In how many the last write found no room."),
+    hindered_logs=integer("In how many the last write found no room; with those that could not be made or deleted."),
     hindered=array(LOG, f"At most {LOGS_MAX} of them."),
     handler_failures=integer("Requests that met a bug, since its start."),
     upkeep_failures=integer("Failures of what it does again and again by itself, since its start."),
@@ -148,13 +172,14 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             failed.append((log, log.failed))
         elif log.hindered is not None:
             hindered.append((log, log.hindered))
+    refused = broker.replica_manager.refusals.causes
     behind = yield from _behind(broker, now_ms)
     looked_at = 0
     living: list[dict[str, Any]] = []
     empty: list[dict[str, Any]] = []
     stopped: list[dict[str, Any]] = []
     stopped_count = expiring_count = left_out = 0
-    for shard in broker.group_coordinator.owned_shards():
+    for shard in broker.group_coordinator.loaded_shards():
         for group_id in shard.group_ids():
             yield None
             looked_at += 1
@@ -180,15 +205,26 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "time_ms": now_ms,
             "is_journal_on": broker.group_coordinator.journal is not None,
             "is_lease_held": broker.lease.holds,
+            "tree_trouble": broker.coordination.trouble or None,
+            "why_not_registered": broker.why_not_registered,
+            "undecided": [
+                {"topic": topic, "partition": index, "waits_for": list(missing)}
+                for (topic, index), missing in islice(broker.restored_tree.waits_for.items(), LOGS_MAX)
+                if missing
+            ],
             "watching_since_ms": broker.lag_sampling.since_ms,
             "loading_partitions": sum(shard.loading for shard in broker.group_coordinator.shards.values()),
+            "stopped_loads": _stopped_loads(broker),
             "directories": directories,
             "behind": behind,
             "logs": len(logs),
             "failed_logs": len(failed),
             "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
-            "hindered_logs": len(hindered),
-            "hindered": [_log(log, error) for log, error in hindered[:LOGS_MAX]],
+            "hindered_logs": len(hindered) + len(refused),
+            "hindered": [
+                *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
+                *(_log(log, error) for log, error in hindered[: max(LOGS_MAX - len(refused), 0)]),
+            ],
             "handler_failures": broker.server.handler_failures + broker.http.handler_failures,
             "upkeep_failures": sum(task.failures for task in broker.env.upkeep.tasks),
             "groups_looked_at": looked_at,
@@ -202,7 +238,34 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
 
 
 def _log(log: Log, error: OSError) -> dict[str, Any]:
-    return {"topic": log.topic, "partition": log.partition, "why": error.strerror or str(error)}
+    return _refused(log.topic, log.partition, error)
+
+
+def _refused(topic: str, partition: int, error: OSError) -> dict[str, Any]:
+    return {"topic": topic, "partition": partition, "why": error.strerror or str(error)}
+
+
+def _stopped_loads(broker: Broker) -> list[dict[str, Any]]:
+    rows = []
+    shards = broker.group_coordinator.shards
+    for topic, found in (
+        (OFFSETS_TOPIC, broker.group_coordinator.loading()),
+        (TRANSACTIONS_TOPIC, broker.transaction_coordinator.loading() if broker.has_transactions else []),
+    ):
+        for load in found:
+            if load.stopped_by:
+                in_doubt = shards[load.partition].in_doubt if topic == OFFSETS_TOPIC else None
+                rows.append(
+                    {
+                        "topic": topic,
+                        "partition": load.partition,
+                        "offset": load.loaded_offset,
+                        "end_offset": load.end_offset,
+                        "why": load.stopped_by,
+                        "waiting_groups": None if in_doubt is None else len(in_doubt),
+                    }
+                )
+    return rows
 
 
 def _directories(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.http.coordinators import shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, integer, record, text
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.journal_writer import NOT_WRITTEN
 
 if TYPE_CHECKING:

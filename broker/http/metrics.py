@@ -221,7 +221,7 @@ def _groups(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     states = {state.value: 0 for state in State}
     left = broker.config.http_metrics_groups_max
     left_out = members = offsets = lag = 0
-    for shard in broker.group_coordinator.owned_shards():
+    for shard in broker.group_coordinator.loaded_shards():
         for group_id in shard.group_ids():
             yield None
             of_group = position(shard, group_id, sums.bounds)
@@ -254,7 +254,7 @@ def _transactions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     counts = dict.fromkeys(("Ongoing", "PrepareCommit", "PrepareAbort", "idle"), 0)
     now_ms = oldest_ms = broker.env.clock.now_ms()
     if broker.has_transactions:
-        for shard in broker.transaction_coordinator.owned_shards():
+        for shard in broker.transaction_coordinator.loaded_shards():
             entries = shard.entries.in_use()
             counts["idle"] += len(shard.entries) - len(entries)  # those that stay as their records have them
             for entry in entries:

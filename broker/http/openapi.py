@@ -66,6 +66,8 @@ def _operation(row: Route) -> dict[str, Any]:
     }
     if row.body is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": row.body}}}
+    if row.is_open:
+        operation["security"] = [{}]
     if row.of_group:
         operation["responses"]["307"] = {"description": "Another broker coordinates the group: Location names it."}
     return operation

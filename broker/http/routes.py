@@ -6,10 +6,11 @@
 The OpenAPI document (`openapi.py`) is made from this table, and requests are checked against it before a handler is
 called. To add a family of routes: a module here, with its name in `FAMILIES`.
 
-A path begins with `/v1/` (but `/metrics`). A group in it is the parameter `group`, so that `of_group=True` finds it:
-then the request is handled by the group's coordinator, and other brokers redirect there. A handler that meets what it
-cannot do raises `HttpError`. A body that may be long is given as a generator of rows (`HttpAnswer.json`), which the
-connection takes in turns with other works; it may yield None where it has worked for a while.
+A path begins with `/v1/` (but `/metrics` and `/health`). A group in it is the parameter `group`, so that
+`of_group=True` finds it: then the request is handled by the group's coordinator, and other brokers redirect there. A
+handler that meets what it cannot do raises `HttpError`. A body that may be long is given as a generator of rows
+(`HttpAnswer.json`), which the connection takes in turns with other works; it may yield None where it has worked for a
+while.
 """
 
 import importlib
@@ -26,7 +27,20 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
-FAMILIES = ("events", "groups", "health", "journal", "lag", "live_reset", "metrics", "offsets", "openapi", "status")
+FAMILIES = (
+    "events",
+    "groups",
+    "health",
+    "journal",
+    "lag",
+    "live_reset",
+    "metrics",
+    "offsets",
+    "openapi",
+    "readiness",
+    "status",
+    "topics",
+)
 JSON = "application/json"
 PIECE_BYTES = 16 * 1024  # of a body that is made in pieces
 METHODS_THAT_CHANGE = ("POST", "PUT", "PATCH", "DELETE")
@@ -181,6 +195,7 @@ class Route:
     content_type: str
     of_group: bool
     while_starting: bool
+    is_open: bool
     within_ms: float
     segments: tuple[str, ...] = field(init=False)
 
@@ -221,12 +236,14 @@ def route(
     content_type: str = JSON,
     of_group: bool = False,
     while_starting: bool = False,
+    is_open: bool = False,
     within_ms: float = ANSWERED_WITHIN_MS,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of a method and path.
 
     `summary`: one line for the OpenAPI document; the docstring of the handler says the rest there. `of_group`: answered
     by the coordinator of the group that the path names. `while_starting`: also before the broker serves clients.
+    `is_open`: for everybody, without a token, whatever the query: load balancers add one against caches.
     `within_ms`: after so long the client is told that there is no answer.
     """
 
@@ -234,6 +251,7 @@ def route(
         assert (method, path) not in TABLE, f"two handlers for {method} {path}"
         assert (body is None) or method in METHODS_THAT_CHANGE
         assert not of_group or "{group}" in path
+        assert not (is_open and query)
         TABLE[method, path] = Route(
             method,
             path,
@@ -245,6 +263,7 @@ def route(
             content_type,
             of_group,
             while_starting,
+            is_open,
             within_ms,
         )
         return handler
@@ -259,6 +278,12 @@ def load() -> None:
 
 
 # ------------------------------------------------------------------ from a request line to a route
+
+
+def is_open(target: bytes) -> bool:
+    """Whether a request is answered to everybody: what it tells is no secret, and who asks has no token."""
+    row = TABLE.get(("GET", _origin_form(target).partition("?")[0]))
+    return row is not None and row.is_open
 
 
 def find(method: str, target: bytes) -> tuple[Route, dict[str, str], dict[str, Any]]:
@@ -278,7 +303,7 @@ def find(method: str, target: bytes) -> tuple[Route, dict[str, str], dict[str, A
         raise HttpError(405, "METHOD_NOT_ALLOWED", message, [("Allow", allowed)])
     row, found = chosen
     parameters = {name: percent_decoded(value, f"the {name} of the path") for name, value in found.items()}
-    return row, parameters, _read_query(row, query)
+    return row, parameters, {} if row.is_open else _read_query(row, query)
 
 
 def _origin_form(target: bytes) -> str:

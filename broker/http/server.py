@@ -13,6 +13,7 @@ from weakref import WeakSet
 from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env, Listener
 from barnabas.runtime.upkeep import Task
 
@@ -208,7 +209,7 @@ class HttpServer:
         """Count and log that a handler raised: a bug. Not each time, because a client may repeat its request."""
         self.handler_failures += 1
         if self.handler_failures <= TRACEBACKS_MAX or self.handler_failures % TRACEBACK_EVERY == 0:
-            logger.error("%s failed (%d failures so far)", what, self.handler_failures, exc_info=error)
+            logger.error("%s failed (%s so far)", what, counted(self.handler_failures, "failure"), exc_info=error)
 
 
 def is_loopback(host: str) -> bool:

@@ -37,6 +37,7 @@ Where nothing says who owned a partition, these two find nothing: members have a
 group is one of KIP-848.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import is_no_future, join_latest
@@ -60,10 +61,14 @@ def audit(
     batches: "DataFrame",
     clocks_differ_s: float = CLOCKS_DIFFER_S,
     journal: "DataFrame | None" = None,
+    keep: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
 ) -> "DataFrame":
-    """Everything that was found. `journal`: the table `barnabas.journal`, if there is one."""
-    history = steps_of(with_changes(commits, journal))
-    steps = with_generation(history.where("not is_tombstone"), groups)
+    """Everything that was found. `journal`: the table `barnabas.journal`, if there is one.
+
+    `keep`: how to keep rows of which each finding is a look; else each of them is computed from all commits again.
+    """
+    history = keep(steps_of(with_changes(commits, journal)))
+    steps = keep(with_generation(history.where("not is_tombstone"), groups))
     had_no_members = (F.col("members") == 0) & ~F.col("cause").eqNullSafe("commit")
     went_on_without_reading = F.col("was_removed") | F.expr(IS_RESET) | had_no_members
     findings = [

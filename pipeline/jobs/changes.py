@@ -30,7 +30,9 @@ def changes_of(journal: "DataFrame") -> "DataFrame":
     The journal may have noted what `__consumer_offsets` has lost again, because a leader was elected that lacked it. It
     says that as a gap which ends before these changes.
     """
-    later = Window.partitionBy("log_partition").orderBy("log_offset").rangeBetween(1, Window.unboundedFollowing)
+    # From the end: of a frame that ends at the last row Spark computes each row from all that follow.
+    from_end = Window.partitionBy("log_partition").orderBy(F.col("log_offset").desc())
+    later = from_end.rangeBetween(Window.unboundedPreceding, -1)
     lost_from = F.min(F.when(F.col("is_gap"), F.col("end_offset"))).over(later)
     stands = F.coalesce(F.col("change_offset") < F.col("lost_from"), F.lit(True))
     return journal.withColumn("lost_from", lost_from).where(~F.col("is_gap") & stands).drop("lost_from")

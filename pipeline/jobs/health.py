@@ -10,8 +10,9 @@
 | `before` | string | the status until then; null: this is the first one |
 | `committed_offset`, `log_end_offset`, `lag_records` | bigint | at that time, of `reading` |
 
-`reading` looks at the last ten commits of a partition. It needs no thresholds: what a group does is compared with what
-it did. The rules are those of Burrow, and the first one that holds counts:
+`reading` looks at the last ten commits of a partition. What a group does is compared with what it did. The rules are
+those of Burrow, which need no threshold, and one more that does: a group that reads steadily but is hours behind is OK to
+Burrow. The first one that holds counts:
 
 | status | if |
 | --- | --- |
@@ -19,10 +20,12 @@ it did. The rules are those of Burrow, and the first one that holds counts:
 | `OK` | nothing is unread |
 | `STOP` | the last commit is longer ago than the time that these commits span (of a single commit: than ten minutes) |
 | `REWIND` | an offset was smaller than the one before it (in Burrow only if something was unread at each of these commits, which is never so when a group rewinds from the end) |
-| `OK` | nothing was unread at one of these commits, or there is only one: nothing can be compared |
-| `STALL` | all these commits have the same offset |
-| `WARN` | the offset grows, but the lag never became smaller |
+| `STALL` | all these commits have the same offset, and records were unread at each of them |
+| `WARN` | the offset grows, records were unread at each of these commits, and the lag never became smaller |
+| `BEHIND` | the first unread record is older than `behind_s` |
 | `OK` | else |
+
+STALL and WARN compare commits, so they need at least two.
 
 `expiry` is `EXPIRES_SOON` if the broker will remove the offset within `soon_s`: the expiry time of the commit, else
 `retention_s` after the group became empty, or after the commit if there never was a member. (In groups of KIP-848,
@@ -38,13 +41,15 @@ again because a static member came back. `commits` is `NEVER` if it has had memb
 | `at` | timestamp | when it began |
 | `group_id`, `generation` | string, int | the group, and the generation's number (epoch in the protocol of KIP-848) |
 | `members` | int | how many members it has; null: the record does not say (KIP-848) |
+
+`leaders` is a third table: when partitions got other leaders (see `leaders.py`).
 """  # noqa: E501
 
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import at_each_end, end_of_window, join_latest
-from barnabas.pipeline.jobs.lag import EVERY_S, TOPIC_PARTITION, arrived, last_end, log_ends
+from barnabas.pipeline.jobs.lag import EVERY_S, TOPIC_PARTITION, arrived, last_end, log_ends, with_seconds_behind
 from barnabas.pipeline.jobs.members import OF_GROUPS, memberships
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from pyspark.sql import Window
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
 
 COMMITS = 10  # of a partition, that are looked at
 MINUTES = 10  # of a group, that are looked at
+BEHIND_S = 3600
 RETENTION_S = 7 * 24 * 3600  # offsets.retention.minutes
 SOON_S = 24 * 3600
 RESULT = (
@@ -70,13 +76,14 @@ def health(
     every_s: int = EVERY_S,
     retention_s: int = RETENTION_S,
     soon_s: int = SOON_S,
+    behind_s: int = BEHIND_S,
 ) -> "DataFrame":
     """Every change of every status."""
     batches = batches.where(F.col("error").isNull())
     groups = memberships(groups)
     until = last_end(commits, batches, every_s)
     checks = [
-        reading(commits, batches, until, every_s),
+        reading(commits, batches, until, every_s, behind_s),
         expiry(commits, groups, until, every_s, retention_s, soon_s),
         rebalances(groups, until, every_s),
         never_commits(commits, groups, until, every_s),
@@ -87,22 +94,24 @@ def health(
 # ------------------------------------------------------------ reading
 
 
-def reading(commits: "DataFrame", batches: "DataFrame", until: "DataFrame", every_s: int) -> "DataFrame":
+def reading(commits: "DataFrame", batches: "DataFrame", until: "DataFrame", every_s: int, behind_s: int) -> "DataFrame":
     """Changes of how each partition is read."""
     batches = arrived(batches, until)
     rows = at_each_end(last_commits(commits, batches), GROUP_PARTITION, until, every_s)
     rows = join_latest(rows, log_ends(batches), TOPIC_PARTITION, "at")
+    rows = with_seconds_behind(rows, batches)
     rows = rows.withColumn("lag_records", unread("log_end_offset", "committed_offset"))
     first, last = F.unix_millis("first_commit"), F.unix_millis("last_commit")
     span_ms = F.when(F.col("commits") == 1, MINUTES * 60_000).otherwise(last - first)
+    always_behind = (F.col("smallest_lag") > 0) & (F.col("commits") > 1)
     status = (
         F.when(F.col("committed_offset").isNull(), "REMOVED")
         .when(F.coalesce("lag_records", F.lit(0)) == 0, "OK")
         .when(F.unix_millis("at") - last > span_ms, "STOP")
         .when(F.col("went_back"), "REWIND")
-        .when((F.col("smallest_lag") == 0) | (F.col("commits") == 1), "OK")
-        .when(F.col("is_same_offset"), "STALL")
-        .when(~F.col("lag_shrank"), "WARN")
+        .when(always_behind & F.col("is_same_offset"), "STALL")
+        .when(always_behind & ~F.col("lag_shrank"), "WARN")
+        .when(F.col("lag_seconds") > behind_s, "BEHIND")
         .otherwise("OK")
     )
     return changes(rows.withColumn("status", status), "reading")

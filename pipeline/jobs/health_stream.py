@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from barnabas.pipeline.batches import Array
 from barnabas.pipeline.jobs.events import Event, Events, events_of, newest
-from barnabas.pipeline.jobs.health import COMMITS, MINUTES, RESULT, RETENTION_S, SOON_S
+from barnabas.pipeline.jobs.health import BEHIND_S, COMMITS, MINUTES, RESULT, RETENTION_S, SOON_S
 from barnabas.pipeline.jobs.lag import EVERY_S
+from barnabas.pipeline.jobs.log_spans import LogPlace
 from barnabas.pipeline.jobs.looks import DELAY_S, Looks, Place, looked_at
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ def health_stream(
     every_s: int = EVERY_S,
     retention_s: int = RETENTION_S,
     soon_s: int = SOON_S,
+    behind_s: int = BEHIND_S,
     delay_s: int = DELAY_S,
 ) -> "DataFrame":
     """Every change of every status; see `health.py` for the columns."""
-    health = Health(every_s * 1000, retention_s * 1000, soon_s * 1000)
+    health = Health(every_s * 1000, retention_s * 1000, soon_s * 1000, behind_s)
     return looked_at(events_of(commits, batches, groups), health, RESULT, delay_s)
 
 
@@ -41,14 +43,17 @@ class Health(Looks):
 
     has_groups = True
 
-    def __init__(self, every_ms: int, retention_ms: int, soon_ms: int) -> None:
+    def __init__(self, every_ms: int, retention_ms: int, soon_ms: int, behind_s: int) -> None:
         super().__init__(every_ms, NAMES)
         self._retention_ms = retention_ms
         self._soon_ms = soon_ms
+        self._behind_s = behind_s
 
     def new_place(self, *, is_group: bool) -> Place:
         """A partition or a group."""
-        return Group(retention_ms=self._retention_ms, soon_ms=self._soon_ms) if is_group else Partition()
+        if is_group:
+            return Group(retention_ms=self._retention_ms, soon_ms=self._soon_ms)
+        return Partition(behind_s=self._behind_s)
 
     def decisive(self, events: Events) -> Array:
         """Of the commits in a window: the last ones of each group and partition, and a group's newest ones and first.
@@ -95,10 +100,10 @@ class Judged(Place):
 
 
 @dataclass
-class Partition(Judged):
+class Partition(Judged, LogPlace):
     """A partition and those who read it: the check `reading`."""
 
-    log_end: int | None = None
+    behind_s: int = BEHIND_S
     place: Any = (None, None)
     windows: dict[str | None, list[Any]] = field(default_factory=dict)  # by group: the last commits; none: removed
     removals: dict[str | None, int] = field(default_factory=dict)  # by group: the log offset of the last tombstone
@@ -122,17 +127,19 @@ class Partition(Judged):
             removed = self.removals.get(group, -1)
             window = (*self.windows.get(group, ()), *more)
             self.windows[group] = sorted(one for one in window if one[0] > removed)[-COMMITS:]
+        self.settle()
 
     def judge(self, at_ms: int) -> Iterator[Any]:
         """`reading` of each group."""
         for group, window in self.windows.items():
             offset = window[-1][1] if window else None
             lag = None if offset is None or self.log_end is None else max(0, self.log_end - offset)
-            status = reading(window, lag, at_ms)
+            seconds = None if offset is None else self.seconds_behind(offset, at_ms)
+            status = reading(window, lag, at_ms, is_behind=seconds is not None and seconds > self.behind_s)
             yield group, *self.place, "reading", status, offset, self.log_end, lag
 
 
-def reading(window: list[Any], lag: int | None, at_ms: int) -> str:
+def reading(window: list[Any], lag: int | None, at_ms: int, *, is_behind: bool) -> str:
     """The status of a partition with these last commits (log offset, offset, lag, time)."""
     if not window:
         return "REMOVED"
@@ -144,13 +151,12 @@ def reading(window: list[Any], lag: int | None, at_ms: int) -> str:
         return "STOP"
     if any(after < before for before, after in pairwise(offsets)):
         return "REWIND"
-    if 0 in lags or len(window) == 1:
-        return "OK"
-    if len(set(offsets)) == 1:
+    always_behind = 0 not in lags and len(window) > 1
+    if always_behind and len(set(offsets)) == 1:
         return "STALL"
-    if not any(after < before for before, after in pairwise(lags)):
+    if always_behind and not any(after < before for before, after in pairwise(lags)):
         return "WARN"
-    return "OK"
+    return "BEHIND" if is_behind else "OK"
 
 
 @dataclass

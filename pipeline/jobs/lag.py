@@ -31,7 +31,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 TOPIC_PARTITION = ("topic", "partition")
 EVERY_S = 60
@@ -49,8 +49,6 @@ def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "
     rows = at_each_end(offsets, GROUP_PARTITION, until, every_s).where(F.col("committed_offset").isNotNull())
     rows = join_latest(rows, log_ends(arrived(batches, until)), TOPIC_PARTITION, "at")
     rows = with_seconds_behind(rows, batches)
-    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy(F.unix_seconds("at"))
-    window_before = in_order.rangeBetween(-every_s, -every_s)
     unread = F.col("log_end_offset") - F.col("committed_offset")
     return rows.select(
         "at",
@@ -59,11 +57,18 @@ def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "
         "log_end_offset",
         F.when(F.col("log_end_offset").isNotNull(), F.greatest(F.lit(0), unread)).alias("lag_records"),
         "lag_seconds",
-        *(
-            ((F.col(name) - F.first(name).over(window_before)) / every_s).alias(rate)
-            for name, rate in (("committed_offset", "consumed_per_second"), ("log_end_offset", "produced_per_second"))
-        ),
+        *(column.alias(rate) for rate, column in rates(every_s).items()),
     )
+
+
+def rates(every_s: int) -> "dict[str, Column]":
+    """The two rates, of rows in which the window before is there, too."""
+    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy(F.unix_seconds("at"))
+    before = in_order.rangeBetween(-every_s, -every_s)
+    return {
+        rate: (F.col(name) - F.first(name).over(before)) / every_s
+        for rate, name in (("consumed_per_second", "committed_offset"), ("produced_per_second", "log_end_offset"))
+    }
 
 
 def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataFrame":

@@ -8,6 +8,11 @@
 
 `committed` has of each group, topic and partition the newest of these rows, if that is no tombstone. An offset whose
 expiry time has passed counts until its tombstone is written, as in the broker.
+
+A commit counts when its transaction is committed. If a run comes so late that a commit and its tombstone may both have
+been compacted away (`delete.retention.ms`), it compares what the history says with the log. What the log does not have
+any more gets a tombstone of the run's own: its `log_timestamp` is the time of the run, its `log_offset` the last one
+that was read, and it has neither a producer nor an epoch.
 """
 
 from datetime import datetime
@@ -33,10 +38,22 @@ def committed(history: "DataFrame", at: datetime | None = None) -> "DataFrame":
     newer, whatever their timestamps say.
     """
     if at is not None:
-        history = history.where((F.col("log_timestamp") <= at) & (F.col("day") <= F.to_date(F.lit(at))))
+        history = _until(history, at)
     # Only numbers are aggregated, so Spark keeps them in hash tables, and need not sort all commits.
-    newest = history.groupBy(*GROUP_PARTITION).agg(
-        F.max_by("log_partition", "log_offset").alias("log_partition"), F.max("log_offset").alias("log_offset")
-    )
-    rows = history.join(newest.select("log_partition", "log_offset"), ["log_partition", "log_offset"], "left_semi")
+    newest = history.groupBy(*GROUP_PARTITION).agg(F.max("log_offset").alias("log_offset"))
+    rows = history.join(newest, [*GROUP_PARTITION, "log_offset"], "left_semi")
     return rows.where(~F.col("is_tombstone")).drop("day")
+
+
+def newest(history: "DataFrame", at: datetime | None = None) -> "DataFrame":
+    """The numbers of each group's newest row for a partition, in one pass: place, offset, time, and whether it is a
+    tombstone."""
+    if at is not None:
+        history = _until(history, at)
+    numbers = ("log_partition", "offset", "log_timestamp", "is_tombstone")
+    found = (F.max_by(name, "log_offset").alias(name) for name in numbers)
+    return history.groupBy(*GROUP_PARTITION).agg(F.max("log_offset").alias("log_offset"), *found)
+
+
+def _until(history: "DataFrame", at: datetime) -> "DataFrame":
+    return history.where((F.col("log_timestamp") <= at) & (F.col("day") <= F.to_date(F.lit(at))))

@@ -20,12 +20,14 @@ from barnabas.pipeline.report.figures import (
     STATUSES,
     GroupLag,
     Growth,
+    LeaderChange,
     Mover,
     Span,
     Timeline,
     Topic,
 )
 from barnabas.pipeline.report.markup import visible
+from barnabas.runtime.counted import counted
 from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -44,6 +46,7 @@ COLOURS = {
     "fall": ("#1b7a4b", "#69d29d"),
     "soon": ("#8a6d00", "#e3c04b"),
     "warn": ("#a85700", "#ffb366"),
+    "behind": ("#9c4f3d", "#e0a08f"),
     "back": ("#7a3fb0", "#c9a0f5"),
     "storm": ("#00707d", "#5fd0dd"),
     "never": ("#6b5b4e", "#cbb8a8"),
@@ -56,6 +59,7 @@ LIGHT, DARK = 0, 1
 STATUS_LOOKS = {
     "EXPIRES_SOON": ("soon", 0.25, ".."),
     "WARN": ("warn", 0.4, ""),
+    "BEHIND": ("behind", 0.45, "\\"),
     "REWIND": ("back", 0.5, "\\\\"),
     "STORM": ("storm", 0.5, "xx"),
     "NEVER": ("never", 0.5, "--"),
@@ -66,7 +70,7 @@ STATUS_LOOKS = {
 assert set(STATUS_LOOKS) == set(STATUSES[1:])
 SHARES = ("blue", "fall", "warn", "back", "storm", "soft")  # of the topics in a stacked bar
 HATCHES = ("", "//", "..", "xx", "\\\\", "--")
-NARROW, WIDE = 340, 880  # pixels of CSS
+NARROW, MIDDLE, WIDE = 340, 470, 880  # pixels of CSS
 DOTS_PER_INCH = 100  # 100 pixels are an inch: fonts of 8.6 points are then 12 pixels high
 NAME_MAX = 28
 
@@ -165,15 +169,21 @@ def lag_chart(groups: Sequence[GroupLag], span: Span) -> Chart:
     return Chart("lag", "Lag in records (UTC)", draw, lambda width: 20 + 116 * rows(width))
 
 
-def timeline_chart(groups: Sequence[Timeline], span: Span) -> Chart:
-    """One line for each group: bars where it is not well, triangles where offsets were set, ticks for rebalances."""
+def timeline_chart(groups: Sequence[Timeline], span: Span, changes: Sequence[LeaderChange] = ()) -> Chart:
+    """One line for each group: bars where it is not well, triangles where offsets were set, ticks for rebalances.
+
+    Where leaders changed, a line goes through all of them; the one of the most partitions says how many.
+    """
+    drawn = [one for one in changes if span.first_ms <= one.from_ms <= span.last_ms]
+    above = 0.4 if drawn else 0.0
 
     def draw(figure: Figure, width: int) -> None:
         panel = figure.subplots()
         for number, group in enumerate(groups):
             base = -number
-            statuses = dict.fromkeys(stretch.status for stretch in group.stretches)
-            what = f"{_short(group.group)}   {', '.join(statuses)}"
+            statuses = sorted({stretch.status for stretch in group.stretches}, key=STATUSES.index, reverse=True)
+            shown = statuses if width >= WIDE or len(statuses) < 4 else [*statuses[:2], "…"]  # the table has them all
+            what = f"{_short(group.group)}   {', '.join(shown)}"
             panel.text(0, base + 0.52, what, transform=panel.get_yaxis_transform(), va="bottom", fontsize=8.6)
             panel.axhline(base, color=_colour("line"), linewidth=0.8, zorder=1)
             for status, (colour, height, hatch) in STATUS_LOOKS.items():
@@ -192,12 +202,20 @@ def timeline_chart(groups: Sequence[Timeline], span: Span) -> Chart:
                 times = [reset.at_ms / DAY_MS for reset in group.resets if reset.finding == finding]
                 looks = {"color": _colour("text"), "markeredgecolor": _colour("page"), "markeredgewidth": 0.7}
                 panel.plot(times, [base + 0.26] * len(times), mark, markersize=8, zorder=4, **looks)
-        panel.set_ylim(-len(groups) + 0.75, 0.95)
+        for one in drawn:
+            panel.axvline(one.from_ms / DAY_MS, color=_colour("text"), linestyle=(0, (2, 2)), linewidth=1.0, zorder=1)
+        for one in drawn[:1]:
+            is_right = one.from_ms > (span.first_ms + span.last_ms) / 2
+            what = f" {counted(one.partitions, 'partition')}: other leaders "
+            panel.text(one.from_ms / DAY_MS, 1.0, what, va="bottom", ha="right" if is_right else "left", fontsize=8.2)
+        panel.set_ylim(-len(groups) + 0.75, 0.95 + above)
         panel.set_yticks([])
         panel.spines["left"].set_visible(False)
         _time_axis(panel, span, width)
 
-    return Chart("timelines", "What happened to each group (UTC)", draw, lambda width: 50 + 44 * len(groups))
+    return Chart(
+        "timelines", "What happened to each group (UTC)", draw, lambda width: 50 + round(44 * (len(groups) + above))
+    )
 
 
 def mover_chart(movers: Sequence[Mover]) -> Chart:

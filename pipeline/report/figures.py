@@ -5,9 +5,9 @@ matter most are shown, and `Top.left_out` says how many others there are. Times 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barnabas.pipeline.jobs.changes import WHO
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
@@ -26,7 +26,8 @@ BUCKETS_MS = [
     *(minutes * MINUTE_MS for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)),
     *(days * DAY_MS for days in (1, 2, 7, 28, 91, 364, 3640, 36400)),
 ]
-STATUSES = ("OK", "EXPIRES_SOON", "WARN", "REWIND", "STORM", "NEVER", "REMOVED", "STALL", "STOP")  # the worst one last
+# The worst one last.
+STATUSES = ("OK", "EXPIRES_SOON", "WARN", "BEHIND", "REWIND", "STORM", "NEVER", "REMOVED", "STALL", "STOP")
 RESETS = ("jumped back", "skipped")  # of the findings of `audit`
 MOVES = (*RESETS, "set", "removed")
 
@@ -65,16 +66,25 @@ class GroupLag:
     group: str
     records_at: dict[int, int]
     seconds_max: float | None
+    records_end: int | None = None  # in the last window; None: it has no committed offset any more
 
     @property
     def records_max(self) -> int:
         """The largest lag."""
         return max(self.records_at.values(), default=0)
 
-    @property
-    def records_last(self) -> int:
-        """The lag in the last bucket in which the group had committed offsets."""
-        return self.records_at[max(self.records_at)] if self.records_at else 0
+
+@dataclass(frozen=True)
+class Behind:
+    """How far a group is behind in the last window; `before`: an hour earlier, None if it read nothing then."""
+
+    group: str
+    topic: str
+    records: int
+    seconds: float | None
+    at_ms: int
+    records_before: int | None
+    seconds_before: float | None
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,7 @@ class Timeline:
     stretches: list[Stretch] = field(default_factory=list)
     resets: list[Reset] = field(default_factory=list)
     rebalances_at: dict[int, int] = field(default_factory=dict)
+    seconds_max: float | None = None  # that it was behind at most
 
 
 @dataclass(frozen=True)
@@ -126,6 +137,17 @@ class Unwell:
     status: str
     partitions: int
     since_ms: int
+    lag_records: int | None = None  # of these partitions, or of the whole group, in the last window
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class LeaderChange:
+    """Partitions got other leaders, one soon after the other."""
+
+    from_ms: int
+    until_ms: int
+    partitions: int
 
 
 @dataclass(frozen=True)
@@ -151,11 +173,12 @@ class Move:
     from_offset: int | None  # of the first partition
     to_offset: int | None
     records: int
-    cause: str
+    cause: str | None  # None: nothing says why
     client: str | None
     host: str | None
     principal: str | None
     member: str | None
+    finding: str | None = None  # of `audit`, if it is the same one for all partitions
 
 
 @dataclass(frozen=True)
@@ -201,19 +224,65 @@ def span_of(*tables: "DataFrame") -> Span | None:
     return None if first is None else Span(first, last)
 
 
+def by_topic(lag: "DataFrame") -> "DataFrame":
+    """The lag of each group and topic: all that the figures but `unwell` need of the large table."""
+    sums = {"lag_records": F.sum("lag_records"), "lag_seconds": F.max("lag_seconds")}
+    return lag.groupBy("group_id", "topic", "at").agg(*(value.alias(name) for name, value in sums.items()))
+
+
 def lag_over_time(lag: "DataFrame", span: Span, most: int) -> Top[GroupLag]:
     """The groups that were the furthest behind; those that never were are left out."""
     totals = lag.groupBy("group_id", "at").agg(
         F.coalesce(F.sum("lag_records"), F.lit(0)).alias("records"), F.max("lag_seconds").alias("seconds")
     )
-    peaks = totals.groupBy("group_id").agg(F.max("records").alias("records"), F.max("seconds").alias("seconds"))
-    top = peaks.where("records > 0").orderBy(F.col("records").desc(), "group_id").take(most)
+    peaks = totals.groupBy("group_id").agg(
+        *(F.max(name).alias(name) for name in ("records", "seconds")),
+        F.unix_millis(F.max("at")).alias("last_ms"),
+        F.max_by("records", "at").alias("records_last"),
+    )
+    peaks = peaks.withColumn("end_ms", F.max("last_ms").over(Window.partitionBy()))
+    rows, others = _largest(peaks, most, F.col("records").desc(), F.col("group_id"))
+    top = [row for row in rows if row.records > 0]
     shown = _of_groups(totals, [row.group_id for row in top])
     at_bucket = shown.groupBy("group_id", _bucket("at", span).alias("bucket")).agg(F.max("records").alias("records"))
     points: dict[str, dict[int, int]] = {row.group_id: {} for row in top}
-    for row in at_bucket.orderBy("bucket").collect():
+    for row in sorted(at_bucket.collect() if top else (), key=lambda row: row.bucket):
         points[row.group_id][row.bucket] = row.records
-    return Top([GroupLag(row.group_id, points[row.group_id], row.seconds) for row in top], peaks.count() - len(top))
+    found = [
+        GroupLag(
+            row.group_id, points[row.group_id], row.seconds, row.records_last if row.last_ms == row.end_ms else None
+        )
+        for row in top
+    ]
+    return Top(found, others + len(rows) - len(top))
+
+
+def furthest_behind(lag: "DataFrame", most: int) -> Top[Behind]:
+    """Who has records to read in the last window, the oldest of them first; and how that was an hour earlier."""
+    latest = _with_end(lag)
+    at_end = F.col("at") == F.col("end")
+    is_earlier = F.col("at") <= F.col("end") - F.make_dt_interval(hours=F.lit(1))
+    is_not_long_ago = F.col("at") > F.col("end") - F.make_dt_interval(hours=F.lit(2))
+    state = F.struct(F.unix_millis("at").alias("at_ms"), "lag_records", "lag_seconds")
+    both = (
+        latest.where(at_end | (is_earlier & is_not_long_ago))
+        .groupBy("group_id", "topic", "at", "end")
+        .agg(F.sum("lag_records").alias("lag_records"), F.max("lag_seconds").alias("lag_seconds"))
+        .groupBy("group_id", "topic")
+        .agg(F.max(F.when(at_end, state)).alias("now"), F.max(F.when(~at_end, state)).alias("before"))
+        .where("now.lag_records > 0")
+    )
+    rows, others = _largest(both, most, F.col("now.lag_seconds").desc_nulls_last(), F.col("group_id"), F.col("topic"))
+    return Top(
+        [
+            Behind(
+                *(row.group_id, row.topic, row.now.lag_records, row.now.lag_seconds, row.now.at_ms),
+                *((None, None) if row.before is None else (row.before.lag_records, row.before.lag_seconds)),
+            )
+            for row in rows
+        ],
+        others,
+    )
 
 
 def movers(lag: "DataFrame", most: int) -> Top[Mover]:
@@ -231,9 +300,8 @@ def movers(lag: "DataFrame", most: int) -> Top[Mover]:
         .groupBy("group_id", "topic")
         .agg(F.max(F.struct(change.alias("change"), (-F.col("at_ms")).alias("earliest"), "before", "after")).alias("m"))
     )
-    rows = largest.orderBy(F.col("m.change").desc(), "group_id", "topic").take(most)
-    found = [Mover(row.group_id, row.topic, -row.m.earliest, row.m.before, row.m.after) for row in rows]
-    return Top(found, largest.count() - len(found))
+    rows, others = _largest(largest, most, F.col("m.change").desc(), F.col("group_id"), F.col("topic"))
+    return Top([Mover(row.group_id, row.topic, -row.m.earliest, row.m.before, row.m.after) for row in rows], others)
 
 
 def timelines(
@@ -242,6 +310,7 @@ def timelines(
     rebalances: "DataFrame | None",
     span: Span,
     most: int,
+    lag: "DataFrame | None" = None,
 ) -> Top[Timeline]:
     """The groups to which the worst happened, for the longest time."""
     after = F.lead("at").over(Window.partitionBy(*GROUP_PARTITION, "check").orderBy("at"))
@@ -252,6 +321,7 @@ def timelines(
         F.coalesce(ranks[F.col("status")], F.lit(len(STATUSES) - 1)).alias("rank"),
         F.unix_millis("at").alias("from_ms"),
         until.alias("until_ms"),
+        after.isNull().alias("is_last"),
     )
     resets = None if audit is None else audit.where(F.col("finding").isin(*RESETS))
     badness = states.groupBy("group_id").agg(
@@ -262,24 +332,46 @@ def timelines(
     if resets is not None:
         badness = badness.join(resets.groupBy("group_id").agg(F.count("*").alias("resets")), "group_id", "left")
         order.insert(2, F.col("resets").desc_nulls_last())
-    groups = [row.group_id for row in badness.orderBy(*order).take(most)]
+    top, others = _largest(badness, most, *order)
+    groups = [row.group_id for row in top]
     found = {group: Timeline(group) for group in groups}
+    if not groups:
+        return Top([])
 
-    bad = _of_groups(states, groups).where("rank > 0 and until_ms > from_ms")
     size = F.lit(span.bucket_ms)
-    first, last = F.floor(F.col("from_ms") / size), F.floor((F.col("until_ms") - 1) / size)
+    # What begins in the last window has no length yet, and is there.
+    first, last = F.floor(F.col("from_ms") / size), F.floor((F.greatest("until_ms", F.col("from_ms") + 1) - 1) / size)
+    bad = _of_groups(states, groups).where("rank > 0 and (until_ms > from_ms or is_last)")
     by_bucket = bad.withColumn("bucket", F.explode(F.sequence(first, last))).groupBy("group_id", "bucket")
-    for row in by_bucket.agg(F.max("rank").alias("rank")).orderBy("bucket").collect():
-        _extend(found[row.group_id].stretches, STATUSES[row.rank], row.bucket * span.bucket_ms, span)
+    worst = by_bucket.agg(F.max("rank").cast("bigint").alias("number")).withColumn("bucket", F.col("bucket") * size)
+    parts = [_part("status", worst)]
     if resets is not None:
-        in_bucket = _of_groups(resets, groups).groupBy("group_id", "finding", _bucket("at", span).alias("bucket"))
-        for row in in_bucket.agg(F.sum("records").alias("records")).orderBy("bucket", "finding").collect():
-            found[row.group_id].resets.append(Reset(row.finding, row.bucket, row.records))
+        for finding in RESETS:
+            own = _of_groups(resets, groups).where(F.col("finding") == finding)
+            in_bucket = own.groupBy("group_id", _bucket("at", span).alias("bucket"))
+            parts.append(_part(finding, in_bucket.agg(F.sum("records").alias("number"))))
     if rebalances is not None:
         in_bucket = _of_groups(rebalances, groups).groupBy("group_id", _bucket("at", span).alias("bucket"))
-        for row in in_bucket.count().orderBy("bucket").collect():
-            found[row.group_id].rebalances_at[row.bucket] = row["count"]
-    return Top(list(found.values()), badness.count() - len(groups))
+        parts.append(_part("rebalances", in_bucket.agg(F.count("*").alias("number"))))
+    if lag is not None:
+        own = _of_groups(lag, groups).groupBy("group_id").agg(F.max("lag_seconds").cast("bigint").alias("number"))
+        parts.append(_part("seconds", own.withColumn("bucket", F.lit(0))))
+    rows = reduce(lambda one, other: one.union(other), parts).collect()
+    for row in sorted(rows, key=lambda row: (row.bucket, row.kind)):
+        one = found[row.group_id]
+        if row.kind == "status":
+            _extend(one.stretches, STATUSES[row.number], row.bucket, span)
+        elif row.kind == "rebalances":
+            one.rebalances_at[row.bucket] = row.number
+        elif row.kind == "seconds":
+            found[row.group_id] = replace(one, seconds_max=row.number)
+        else:
+            one.resets.append(Reset(row.kind, row.bucket, row.number))
+    return Top(list(found.values()), others)
+
+
+def _part(kind: str, rows: "DataFrame") -> "DataFrame":
+    return rows.select(F.lit(kind).alias("kind"), "group_id", F.col("bucket").cast("bigint").alias("bucket"), "number")
 
 
 def _extend(stretches: list[Stretch], status: str, bucket_ms: int, span: Span) -> None:
@@ -290,26 +382,48 @@ def _extend(stretches: list[Stretch], status: str, bucket_ms: int, span: Span) -
     stretches.append(Stretch(status, bucket_ms, until_ms))
 
 
-def unwell(health: "DataFrame", most: int) -> Top[Unwell]:
+def unwell(health: "DataFrame", lag: "DataFrame | None", most: int) -> Top[Unwell]:
     """What is not OK at the end, the worst first."""
-    newest = Window.partitionBy(*GROUP_PARTITION, "check").orderBy(F.col("at").desc())
-    last = health.withColumn("number", F.row_number().over(newest)).where("number = 1 and status != 'OK'")
+    last = _newest(health).where("status != 'OK'").drop("lag_records")
+    if lag is None:
+        last = last.withColumns({"lag_records": F.lit(None).cast("bigint"), "lag_seconds": F.lit(None).cast("double")})
+    else:
+        # A check of a whole group has no partition: it gets the lag of all of them.
+        place = F.struct("topic", "partition")
+        at_end = _with_end(lag).where("at = end").withColumn("place", place).rollup("group_id", "place")
+        of_both = at_end.agg(F.sum("lag_records").alias("lag_records"), F.max("lag_seconds").alias("lag_seconds"))
+        of_both = of_both.select(F.col("group_id").alias("of_group"), "place", "lag_records", "lag_seconds")
+        own_place = F.when(F.col("partition").isNotNull(), place)
+        on = (F.col("group_id") == F.col("of_group")) & own_place.eqNullSafe(F.col("place"))
+        last = last.join(of_both, on, "left")
     by_status = last.groupBy("group_id", "topic", "check", "status").agg(
-        F.count("partition").alias("partitions"), F.unix_millis(F.min("at")).alias("since_ms")
+        F.count("partition").alias("partitions"),
+        F.unix_millis(F.min("at")).alias("since_ms"),
+        F.sum("lag_records").alias("lag_records"),
+        F.max("lag_seconds").alias("lag_seconds"),
     )
     rank = F.array_position(F.array(*map(F.lit, STATUSES)), F.col("status"))
-    rows = by_status.orderBy(rank.desc(), "since_ms", "group_id", "topic", "check").take(most)
-    found = [Unwell(row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows]
-    return Top(found, by_status.count() - len(found))
+    order = (rank.desc(), *map(F.col, ("since_ms", "group_id", "topic", "check")))
+    rows, others = _largest(by_status, most, *order)
+    return Top([Unwell(*row) for row in rows], others)
 
 
 def groups_not_ok(health: "DataFrame") -> tuple[int, int]:
     """How many groups are not OK at the end, and how many there are."""
-    newest = Window.partitionBy(*GROUP_PARTITION, "check").orderBy(F.col("at").desc())
-    last = health.withColumn("number", F.row_number().over(newest)).where("number = 1")
-    by_group = last.groupBy("group_id").agg(F.max((F.col("status") != "OK").cast("int")).alias("bad"))
+    by_group = _newest(health).groupBy("group_id").agg(F.max((F.col("status") != "OK").cast("int")).alias("bad"))
     bad, all_groups = by_group.agg(F.coalesce(F.sum("bad"), F.lit(0)), F.count("*")).first()
     return bad, all_groups
+
+
+def leader_changes(leaders: "DataFrame", most: int) -> Top[LeaderChange]:
+    """When partitions got other leaders, the most partitions first. What is not five minutes apart is one change."""
+    together = leaders.where("at is not null").groupBy(F.session_window("at", "5 minutes"))
+    changes = together.agg(
+        *(F.unix_millis(edge("at")).alias(name) for name, edge in (("from_ms", F.min), ("until_ms", F.max))),
+        F.count_distinct("topic", "partition").alias("partitions"),
+    ).select("from_ms", "until_ms", "partitions")
+    rows, others = _largest(changes, most, F.col("partitions").desc(), F.col("from_ms").desc())
+    return Top([LeaderChange(*row) for row in rows], others)
 
 
 def findings(audit: "DataFrame", most: int) -> Top[Finding]:
@@ -318,33 +432,49 @@ def findings(audit: "DataFrame", most: int) -> Top[Finding]:
     by_group = audit.groupBy("group_id", "finding").agg(
         F.count("*").alias("times"), records.alias("records"), F.unix_millis(F.max("at")).alias("last_ms")
     )
-    rows = by_group.orderBy(F.col("records").desc(), "group_id", "finding").take(most)
-    return Top([Finding(*row) for row in rows], by_group.count() - len(rows))
+    rows, others = _largest(by_group, most, F.col("records").desc(), F.col("group_id"), F.col("finding"))
+    return Top([Finding(*row) for row in rows], others)
 
 
 def moves(audit: "DataFrame", most: int) -> Top[Move]:
     """Where offsets were set or removed, by whom, the newest first; none without the offset journal."""
     if "cause" not in audit.columns:  # a table of an earlier version
         return Top([])
-    of_one = ("group_id", "topic", "at", *(name for name in WHO if name != "generation"))
+    by_operation = _operations(audit.where(F.col("finding").isin(*MOVES) & (F.col("cause") != "commit")))
+    return _moves(by_operation, most, F.col("at").desc())
+
+
+def jumps(audit: "DataFrame", most: int) -> Top[Move]:
+    """Where groups passed over records or went back, by whom if that is known: first what was never read."""
+    happened = audit.where(F.col("finding").isin(*RESETS))
+    if "cause" not in audit.columns:
+        happened = happened.withColumns({name: F.lit(None).cast(kind) for name, kind in WHO.items()})
+    is_skip = F.col("finding") == "skipped"
+    order = (is_skip.desc(), F.col("records").desc_nulls_last(), F.col("at").desc())
+    return _moves(_operations(happened, "finding"), most, *order)
+
+
+def _operations(audit: "DataFrame", *more: str) -> "DataFrame":
+    """One row for what was done at once to several partitions of a topic."""
+    of_one = ("group_id", "topic", "at", *(name for name in WHO if name != "generation"), *more)
     first = F.min(F.struct("partition", "from_offset", "to_offset"))
-    by_operation = (
-        audit.where(F.col("finding").isin(*MOVES) & (F.col("cause") != "commit"))
-        .groupBy(*of_one)
-        .agg(F.count_distinct("partition").alias("partitions"), first.alias("first"), F.sum("records").alias("records"))
-    )
-    rows = (
-        by_operation.orderBy(F.col("at").desc(), "group_id", "topic").withColumn("at", F.unix_millis("at")).take(most)
-    )
+    sums = {"partitions": F.count_distinct("partition"), "first": first, "records": F.sum("records")}
+    return audit.groupBy(*of_one).agg(*(value.alias(name) for name, value in sums.items()))
+
+
+def _moves(operations: "DataFrame", most: int, *order: "Column") -> Top[Move]:
+    operations = operations.withColumn("at_ms", F.unix_millis("at"))
+    rows, others = _largest(operations, most, *order, F.col("group_id"), F.col("topic"))
     found = [
         Move(
-            *(row.group_id, row.topic, row.partitions, row.first.partition, row.at),
+            *(row.group_id, row.topic, row.partitions, row.first.partition, row.at_ms),
             *(row.first.from_offset, row.first.to_offset, row.records or 0),
             *(row.cause, row.client_id, row.host, row.principal, row.member_id),
+            finding=getattr(row, "finding", None),
         )
         for row in rows
     ]
-    return Top(found, by_operation.count() - len(found))
+    return Top(found, others)
 
 
 def damage(verify: "DataFrame", most: int) -> Top[Damage]:
@@ -354,32 +484,52 @@ def damage(verify: "DataFrame", most: int) -> Top[Damage]:
         F.min("offset").alias("first_offset"),
         F.min_by("detail", F.coalesce("offset", F.lit(0))).alias("detail"),
     )
-    rows = by_log.orderBy(F.col("places").desc(), "finding", "topic", "partition", "directory").take(most)
-    return Top([Damage(*row) for row in rows], by_log.count() - len(rows))
+    order = map(F.col, ("finding", "topic", "partition", "directory"))
+    rows, others = _largest(by_log, most, F.col("places").desc(), *order)
+    return Top([Damage(*row) for row in rows], others)
 
 
 def largest_topics(topics: "DataFrame", most: int) -> Top[Topic]:
     """The topics that take the most place."""
     names = ("topic", "partitions", "records", "bytes", "bytes_per_day", "largest_share", "retention_takes_bytes")
-    rows = topics.select(*names).orderBy(F.col("bytes").desc(), "topic").take(most)
-    return Top([Topic(*row) for row in rows], topics.count() - len(rows))
+    rows, others = _largest(topics.select(*names), most, F.col("bytes").desc(), F.col("topic"))
+    return Top([Topic(*row) for row in rows], others)
 
 
 def growth_by_day(growth: "DataFrame", most: int) -> list[Growth]:
     """What was written on each day: the largest topics, and all others together. At most 240 days: the last ones."""
     of_topics = growth.where("kind = 'topic' and day is not null")
-    last_day = of_topics.agg(F.max("day")).first()[0]
-    if last_day is None:
-        return []
-    of_topics = of_topics.where(F.date_diff(F.lit(last_day), "day") < BUCKETS_MAX)
+    last = of_topics.agg(F.max("day").alias("last_day"))
+    of_topics = of_topics.crossJoin(F.broadcast(last)).where(F.date_diff("last_day", "day") < BUCKETS_MAX)
     largest = of_topics.groupBy("name").agg(F.sum("bytes").alias("bytes")).orderBy(F.col("bytes").desc(), "name")
     names = [row.name for row in largest.take(most)]
+    if not names:
+        return []
     shown = F.when(F.col("name").isin(*names), F.col("name"))
     by_day = of_topics.groupBy(shown.alias("shown"), F.unix_date("day").alias("day")).agg(F.sum("bytes").alias("bytes"))
     found: dict[str | None, Growth] = {name: Growth(name, {}) for name in names}
     for row in by_day.orderBy("day").collect():
         found.setdefault(row.shown, Growth(row.shown, {})).bytes_on[row.day * DAY_MS] = row.bytes
     return list(found.values())
+
+
+def _largest(rows: "DataFrame", most: int, *order: "Column") -> tuple[list[Any], int]:
+    """The first rows in an order, and how many others there are: one plan for both."""
+    counted = rows.select("*", F.count("*").over(Window.partitionBy()).alias("all_rows")).orderBy(*order)
+    columns = [name for name in rows.columns if name != "at"]  # of a year beyond 9999 Python knows no time
+    found = counted.select(F.struct(*columns).alias("row"), "all_rows").take(most)
+    return [one.row for one in found], (found[0].all_rows - len(found) if found else 0)
+
+
+def _newest(health: "DataFrame") -> "DataFrame":
+    """What each check says at the end."""
+    of_check = Window.partitionBy(*GROUP_PARTITION, "check").orderBy(F.col("at").desc())
+    return health.withColumn("number", F.row_number().over(of_check)).where("number = 1")
+
+
+def _with_end(lag: "DataFrame") -> "DataFrame":
+    """The rows with the time of the last window. Who has none in it is behind no more: its offsets are gone."""
+    return lag.crossJoin(F.broadcast(lag.agg(F.max("at").alias("end"))))
 
 
 def _bucket(time: str, span: Span) -> "Column":

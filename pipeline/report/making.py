@@ -1,25 +1,35 @@
 """`report`: runs the jobs, or takes the tables that they have written, and makes the page and the pictures of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from barnabas.pipeline.files import Files
 from barnabas.pipeline.jobs import audit, health, verify
 from barnabas.pipeline.local_files import write_file
 from barnabas.pipeline.report import figures
 from barnabas.pipeline.report.page import Report, charts_of, page
 from barnabas.pipeline.runs import Run, Summary
 from barnabas.pipeline.table_folder import About, NoTableError, read_table
+from pyspark import StorageLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+AT_ONCE = 3  # jobs, or figures
 TOPICS = 5  # of the growth by day
-TABLES = ("lag", "health", "generations", "audit", "verify", "capacity/topics", "capacity/growth", "capacity/full")
-JOB_OF = {"generations": "health"} | {name: "capacity" for name in TABLES if name.startswith("capacity/")}
+TABLES = (
+    *("lag", "health", "generations", "leaders", "audit", "verify"),
+    *("capacity/topics", "capacity/growth", "capacity/full"),
+)
+JOB_OF = {"generations": "health", "leaders": "health"} | {
+    name: "capacity" for name in TABLES if name.startswith("capacity/")
+}
 OPTIONAL = "capacity/full"  # only with --free
 
 
@@ -62,12 +72,34 @@ def run_jobs(run: Run, jobs: Mapping[str, Callable[[Run], Summary]]) -> dict[str
         "verify": {"compacted": verify.COMPACTED},
     }
     refused = {}
-    for name, words in settings.items():
+
+    def do(name: str) -> None:
         try:
-            jobs[name](replace(run, settings=words))
+            jobs[name](replace(run, settings=settings[name], is_silent=True))
         except ValueError as error:
             refused[name] = str(error)
+
+    # A job removes the folder in which tables are made when it is empty, and the others are still at work in it.
+    files, at_work = Files(run.spark, run.out), f"{run.out}/_making/_report"
+    files.write(at_work, "")
+    side_by_side([partial(do, name) for name in settings])
+    files.remove(at_work)
+    if not files.names(f"{run.out}/_making"):
+        files.remove(f"{run.out}/_making")
     return refused
+
+
+def side_by_side(works: Sequence[Callable[[], object]]) -> None:
+    """Do several things that wait for Spark, which plans one while it computes another. The first error counts.
+
+    What is at work after an error, or Ctrl-C, ends with the session.
+    """
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        for done in as_completed([pool.submit(work) for work in works]):
+            done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read_tables(run: Run, refused: Mapping[str, str]) -> "tuple[Report, dict[str, DataFrame]]":
@@ -102,33 +134,48 @@ def fill(report: Report, tables: "Mapping[str, DataFrame]", most: int) -> None:
     """Put the numbers of the tables into the report."""
     lag, health_changes, found = tables.get("lag"), tables.get("health"), tables.get("audit")
     generations = tables.get("generations")
-    report.span = figures.span_of(*(table for table in (lag, health_changes, found, generations) if table is not None))
-    if report.span is not None:
-        if lag is not None:
-            report.lag = figures.lag_over_time(lag, report.span, most)
-            report.movers = figures.movers(lag, most)
+    span = figures.span_of(*(table for table in (lag, health_changes, found, generations) if table is not None))
+    report.span = span
+    parts: dict[str, Callable[[], Any]] = {}  # by their names in the report
+    if span is not None:
+        totals = None if lag is None else figures.by_topic(lag).persist(StorageLevel.DISK_ONLY)
+        if totals is not None:
+            parts["lag"] = lambda: figures.lag_over_time(totals, span, most)
+            parts["movers"] = lambda: figures.movers(totals, most)
+            parts["behind"] = lambda: figures.furthest_behind(totals, most)
         if health_changes is not None:
-            report.groups_not_ok, report.groups = figures.groups_not_ok(health_changes)
-            report.unwell = figures.unwell(health_changes, most)
-            report.timelines = figures.timelines(health_changes, found, generations, report.span, most)
+            parts["well"] = lambda: figures.groups_not_ok(health_changes)
+            parts["unwell"] = lambda: figures.unwell(health_changes, lag, most)
+            parts["timelines"] = lambda: figures.timelines(health_changes, found, generations, span, most, totals)
         if found is not None:
-            report.findings = figures.findings(found, most)
-            report.moves = figures.moves(found, most)
+            parts["findings"] = lambda: figures.findings(found, most)
+            parts["moves"] = lambda: figures.moves(found, most)
+            parts["jumps"] = lambda: figures.jumps(found, most)
+    if "leaders" in tables:
+        parts["leader_changes"] = partial(figures.leader_changes, tables["leaders"], most)
     if "verify" in tables:
-        report.damage = figures.damage(tables["verify"], most)
-        if report.damage.rows:
-            report.notes["verify"] = (
-                report.notes.get("verify", "") + " A batch that a broker is writing is not whole yet: if brokers ran "
-                "meanwhile, stop them and look again."
-            ).strip()
+        parts["damage"] = partial(figures.damage, tables["verify"], most)
     if "capacity/topics" in tables:
-        report.topics = figures.largest_topics(tables["capacity/topics"], most)
+        parts["topics"] = partial(figures.largest_topics, tables["capacity/topics"], most)
     if "capacity/growth" in tables:
-        report.growth = figures.growth_by_day(tables["capacity/growth"], TOPICS)
+        parts["growth"] = partial(figures.growth_by_day, tables["capacity/growth"], TOPICS)
+    side_by_side([partial(_fill, report, name, part) for name, part in parts.items()])
+    if report.damage is not None and report.damage.rows:
+        report.notes["verify"] = (
+            report.notes.get("verify", "") + " A batch that a broker is writing is not whole yet: if brokers ran "
+            "meanwhile, stop them and look again."
+        ).strip()
     if OPTIONAL in tables:
         free_bytes, _, full_at = tables[OPTIONAL].first()
         when = "never" if full_at is None else f"on {full_at.astimezone(UTC):%Y-%m-%d %H:%M}"
         report.full = f"If everything goes on like this, the free {free_bytes:,} bytes are full {when}."
+
+
+def _fill(report: Report, name: str, part: Callable[[], Any]) -> None:
+    if name == "well":
+        report.groups_not_ok, report.groups = part()
+    else:
+        setattr(report, name, part())
 
 
 def _time(at_ms: int) -> str:

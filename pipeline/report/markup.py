@@ -11,6 +11,7 @@ from typing import Any
 
 NAME_MAX = 60  # characters of a name that are shown; the element's title has more
 TITLE_MAX = 500
+LONG = 16  # characters of a word
 VOID = {"meta", "img", "source", "br"}
 
 
@@ -41,8 +42,14 @@ def join(*content: object) -> Html:
 
 def named(name: str) -> Html:
     """The name of a group or a topic."""
-    shown = visible(name)
-    return element("bdi", shown, title=visible(name, TITLE_MAX) if len(name) > NAME_MAX else None)
+    return shown(name, NAME_MAX, title=visible(name, TITLE_MAX) if len(name) > NAME_MAX else None)
+
+
+def shown(text: str, most: int, title: str | None = None) -> Html:
+    """A text of somebody else. A long word in it may break anywhere, else a table would be wider than the page."""
+    seen = visible(text, most)
+    has_long_word = max(map(len, seen.split()), default=0) > LONG
+    return element("bdi", seen, title=title, class_="long" if has_long_word else None)
 
 
 def visible(text: str, most: int = NAME_MAX) -> str:

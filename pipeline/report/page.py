@@ -4,18 +4,14 @@ It is read in light and dark, on a phone and on paper. Each chart has a text tha
 same numbers as a table.
 """
 
-import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from barnabas.pipeline.jobs.health import BEHIND_S
+from barnabas.pipeline.report import news
 from barnabas.pipeline.report.charts import (
-    COLOURS,
-    DARK,
-    LIGHT,
-    NARROW,
-    WIDE,
     Chart,
     amount,
     growth_chart,
@@ -25,11 +21,12 @@ from barnabas.pipeline.report.charts import (
     topic_chart,
 )
 from barnabas.pipeline.report.figures import (
-    DAY_MS,
+    Behind,
     Damage,
     Finding,
     GroupLag,
     Growth,
+    LeaderChange,
     Move,
     Mover,
     Span,
@@ -38,25 +35,25 @@ from barnabas.pipeline.report.figures import (
     Topic,
     Unwell,
 )
-from barnabas.pipeline.report.markup import Html, element, join, named, visible
+from barnabas.pipeline.report.markup import Html, element, join, named, shown, visible
+from barnabas.pipeline.report.news import who
+from barnabas.pipeline.report.pieces import (
+    MEANINGS,
+    Cell,
+    details,
+    duration,
+    left_out,
+    moment,
+    picture,
+    status_mark,
+    table,
+    time_text,
+)
+from barnabas.pipeline.report.style import css
+from barnabas.runtime.counted import counted
 
 STRETCHES_MAX = 12  # of a group, in words
 REASON_MAX = 500  # characters of why something is missing
-
-MEANINGS = {
-    "OK": "read well",
-    "EXPIRES_SOON": "the broker will remove the offset soon",
-    "WARN": "is read, but falls further behind",
-    "REWIND": "an offset went back",
-    "STORM": "rebalances all the time",
-    "NEVER": "has members, and never committed",
-    "REMOVED": "has no committed offset any more",
-    "STALL": "commits, but always the same offset",
-    "STOP": "does not commit any more",
-}
-
-Cell = object
-Rows = Sequence[Sequence[Cell]]
 
 
 @dataclass
@@ -70,6 +67,9 @@ class Report:
     span: Span | None = None
     groups_not_ok: int | None = None
     groups: int | None = None
+    behind: Top[Behind] | None = None
+    jumps: Top[Move] | None = None
+    leader_changes: Top[LeaderChange] | None = None
     unwell: Top[Unwell] | None = None
     lag: Top[GroupLag] | None = None
     timelines: Top[Timeline] | None = None
@@ -90,7 +90,8 @@ def charts_of(report: Report) -> Iterator[Chart]:
         if report.lag is not None and report.lag.rows:
             yield lag_chart(report.lag.rows, report.span)
         if report.timelines is not None and report.timelines.rows:
-            yield timeline_chart(report.timelines.rows, report.span)
+            changes = report.leader_changes.rows if report.leader_changes else ()
+            yield timeline_chart(report.timelines.rows, report.span, changes)
     if report.movers is not None and report.movers.rows:
         yield mover_chart(report.movers.rows)
     if report.topics is not None and report.topics.rows:
@@ -103,7 +104,10 @@ def page(report: Report) -> str:
     """The whole page."""
     charts = {chart.name: chart for chart in charts_of(report)}
     sections = [
-        _section("unwell", "Not well at the end", "health", report, _unwell(report)),
+        _section(
+            "unwell", "Not well at the end", "health", report, news.unwell(report.unwell) if report.unwell else None
+        ),
+        _section("events", "Events", "audit", report, news.events(report.jumps, report.leader_changes)),
         _section("lag", "Lag over time", "lag", report, _lag(report, charts)),
         _section("timelines", "What happened to each group", "health", report, _timelines(report, charts)),
         _section("movers", "Top movers", "lag", report, _movers(report, charts)),
@@ -125,7 +129,7 @@ def page(report: Report) -> str:
         ),
         element("meta", name="referrer", content="no-referrer"),
         element("title", title),
-        element("style", Html(_css())),
+        element("style", Html(css())),
     )
     body = element("body", element("main", _top(report), *sections, _foot(report)))
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
@@ -135,22 +139,25 @@ def page(report: Report) -> str:
 
 
 def _top(report: Report) -> Html:
+    behind = None if report.behind is None else news.furthest_behind(report.behind)
     tiles = []
     if report.groups is not None and report.groups_not_ok is not None:
-        tiles.append(_tile(f"{report.groups_not_ok:,} of {report.groups:,}", "groups are not well at the end"))
+        tiles.append(_tile(f"{report.groups_not_ok:,} of {report.groups:,}", "groups not well at the end"))
     if report.lag is not None and report.lag.rows:
         worst = report.lag.rows[0]
         tiles.append(_tile(f"{worst.records_max:,}", join("records: the largest lag, of ", named(worst.group))))
     if report.findings is not None:
-        tiles.append(_tile(_count(report.findings), "findings in commits, by group and kind"))
+        number, _, noun = counted(_count(report.findings), "finding").partition(" ")
+        tiles.append(_tile(number, f"{noun} in commits, by group and kind"))
     if report.damage is not None:
-        tiles.append(_tile(_count(report.damage), "kinds of damage to logs"))
+        number, _, noun = counted(_count(report.damage), "kind").partition(" ")
+        tiles.append(_tile(number, f"{noun} of damage to logs"))
     if report.topics is not None:
         total = sum(topic.size_bytes for topic in report.topics.rows)
         tiles.append(_tile(f"{amount(total)}B", "in the topics below, of one replica"))
     span = "nothing was there to read"
     if report.span is not None:
-        span = f"{_time(report.span.first_ms)} to {_time(report.span.last_ms)}"
+        span = f"{time_text(report.span.first_ms)} to {time_text(report.span.last_ms)}"
     facts = [
         ("Source", element("bdi", visible(report.source, 300))),
         ("Time span", span),
@@ -162,9 +169,11 @@ def _top(report: Report) -> Html:
     return element(
         "header",
         element("h1", "Consumer groups, topics and logs"),
+        _section("behind", "Furthest behind now", "lag", report, behind),
+        news.skipped(report.jumps),
+        element("div", *tiles, class_="tiles") if tiles else None,
         element("dl", *(join(element("dt", name), element("dd", what)) for name, what in facts)),
         _missing(report),
-        element("div", *tiles, class_="tiles") if tiles else None,
     )
 
 
@@ -195,25 +204,6 @@ def _section(name: str, title: str, job: str, report: Report, content: Html | No
     )
 
 
-def _unwell(report: Report) -> Html | None:
-    if report.unwell is None:
-        return None
-    if not report.unwell.rows:
-        return element("p", "Every group is well at the end.")
-    rows = [
-        (
-            named(one.group),
-            "all topics" if one.topic is None else named(one.topic),
-            _status(one.status),
-            f"{one.partitions:,}" if one.partitions else "–",
-            _time(one.since_ms),
-        )
-        for one in report.unwell.rows
-    ]
-    columns = ("Group", "Topic", "Status", "#Partitions", "Since")
-    return join(_table(columns, rows, "Groups that are not well at the end"), _left_out(report.unwell, "rows"))
-
-
 def _lag(report: Report, charts: dict[str, Chart]) -> Html | None:
     if report.lag is None:
         return None
@@ -224,14 +214,14 @@ def _lag(report: Report, charts: dict[str, Chart]) -> Html | None:
         (
             named(one.group),
             f"{one.records_max:,}",
-            _time(max(at for at, records in one.records_at.items() if records == one.records_max)),
-            f"{one.records_last:,}",
-            "–" if one.seconds_max is None else _duration(one.seconds_max * 1000),
+            moment(max(at for at, records in one.records_at.items() if records == one.records_max)),
+            "–" if one.records_end is None else f"{one.records_end:,}",
+            "–" if one.seconds_max is None else duration(one.seconds_max * 1000),
         )
         for one in report.lag.rows
     ]
     columns = ("Group", "#Largest lag", "In the time from", "#Lag at the end", "#Most behind")
-    size = _duration(report.span.bucket_ms)
+    size = duration(report.span.bucket_ms)
     return join(
         element(
             "p",
@@ -239,9 +229,9 @@ def _lag(report: Report, charts: dict[str, Chart]) -> Html | None:
             size,
             ". Each group has its own scale.",
         ),
-        _picture(charts["lag"], f"Lag over time of {len(rows)} groups; the table below has their numbers."),
-        _left_out(report.lag, "groups with a smaller lag, or none"),
-        _details("The numbers", _table(columns, rows, "Lag of groups")),
+        picture(charts["lag"], f"Lag over time of {counted(len(rows), 'group')}; the table below has their numbers."),
+        left_out(report.lag, "groups with a smaller lag, or none"),
+        details("The numbers", table(columns, rows, "Lag of groups")),
     )
 
 
@@ -250,14 +240,19 @@ def _timelines(report: Report, charts: dict[str, Chart]) -> Html | None:
         return None
     if "timelines" not in charts:
         return element("p", "There are no groups.")
-    shown = {stretch.status for one in report.timelines.rows for stretch in one.stretches}
-    keys = [element("li", _status(status), f" {meaning}") for status, meaning in MEANINGS.items() if status in shown]
+    statuses = {stretch.status for one in report.timelines.rows for stretch in one.stretches}
+    keys = [
+        element("li", status_mark(status), f" {meaning}") for status, meaning in MEANINGS.items() if status in statuses
+    ]
     keys.append(element("li", element("b", "◀ ▶"), " offsets were set back, or forward over unread records"))
     keys.append(element("li", element("b", "❘"), " rebalances, longer where there are more"))
+    changes = report.leader_changes.rows if report.leader_changes else []
+    if changes:
+        keys.append(element("li", element("b", "┊"), " partitions got other leaders: ", *_changes(changes)))
     rows = [
         (
             named(one.group),
-            join(*_stretches(one)) if one.stretches else "always OK",
+            join(*_stretches(one)) if one.stretches else _well(one),
             f"{sum(one.rebalances_at.values()):,}" if "generations" not in report.missing else "–",
             join(*_resets(one)) if one.resets else "–",
         )
@@ -267,23 +262,39 @@ def _timelines(report: Report, charts: dict[str, Chart]) -> Html | None:
     return join(
         element("p", "A bar is higher the worse it is. No bar: all was well."),
         element("ul", *keys, class_="keys"),
-        _picture(charts["timelines"], f"Timelines of {len(rows)} groups; the table below says the same in words."),
-        _left_out(report.timelines, "groups to which less happened"),
-        _details("The same in words", _table(columns, rows, "What happened to each group")),
+        picture(
+            charts["timelines"], f"Timelines of {counted(len(rows), 'group')}; the table below says the same in words."
+        ),
+        left_out(report.timelines, "groups to which less happened"),
+        details("The same in words", table(columns, rows, "What happened to each group")),
     )
+
+
+def _well(one: Timeline) -> str:
+    """A table of `health` that an earlier version has written, or another one than that of `lag`, knows no BEHIND."""
+    if one.seconds_max is None or one.seconds_max <= BEHIND_S:
+        return "always OK"
+    return f"it read steadily, up to {duration(one.seconds_max * 1000)} behind"
 
 
 def _stretches(one: Timeline) -> Iterator[Html]:
     for stretch in one.stretches[:STRETCHES_MAX]:
-        yield element("div", _status(stretch.status), f" {_time(stretch.from_ms)} to {_time(stretch.until_ms)}")
+        yield element(
+            "div", status_mark(stretch.status), f" {time_text(stretch.from_ms)} to {time_text(stretch.until_ms)}"
+        )
     if len(one.stretches) > STRETCHES_MAX:
         yield element("div", f"and {len(one.stretches) - STRETCHES_MAX:,} more", class_="soft")
+
+
+def _changes(changes: Sequence[LeaderChange]) -> Iterator[object]:
+    for number, one in enumerate(sorted(changes, key=lambda one: one.from_ms)[:STRETCHES_MAX]):
+        yield from (", " if number else "", f"{one.partitions:,} at ", moment(one.from_ms))
 
 
 def _resets(one: Timeline) -> Iterator[Html]:
     for reset in one.resets[:STRETCHES_MAX]:
         way = "back" if reset.finding == "jumped back" else "forward"
-        yield element("div", f"{way} by {reset.records:,} at {_time(reset.at_ms)}")
+        yield element("div", f"{way} by {reset.records:,} at {time_text(reset.at_ms)}")
     if len(one.resets) > STRETCHES_MAX:
         yield element("div", f"and {len(one.resets) - STRETCHES_MAX:,} more", class_="soft")
 
@@ -300,16 +311,18 @@ def _movers(report: Report, charts: dict[str, Chart]) -> Html | None:
             f"{one.after - one.before:+,}",
             f"{one.before:,}",
             f"{one.after:,}",
-            _time(one.at_ms),
+            moment(one.at_ms),
         )
         for one in report.movers.rows
     ]
     columns = ("Group", "Topic", "#Change", "#Lag before", "#Lag after", "Until")
     return join(
         element("p", "The largest change of the lag of each group and topic from one hour to the next, in records."),
-        _picture(charts["movers"], f"Changes of the lag of {len(rows)} groups; the table below has their numbers."),
-        _left_out(report.movers, "groups and topics that moved less"),
-        _details("The numbers", _table(columns, rows, "Largest changes of lags")),
+        picture(
+            charts["movers"], f"Changes of the lag of {counted(len(rows), 'group')}; the table below has their numbers."
+        ),
+        left_out(report.movers, "groups and topics that moved less"),
+        details("The numbers", table(columns, rows, "Largest changes of lags")),
     )
 
 
@@ -319,12 +332,12 @@ def _findings(report: Report) -> Html | None:
     if not report.findings.rows:
         return element("p", "Nothing was found: no offset jumped, and no commit was one that should not be.")
     rows = [
-        (named(one.group), one.finding, f"{one.times:,}", f"{one.records:,}", _time(one.last_ms))
+        (named(one.group), one.finding, f"{one.times:,}", f"{one.records:,}", moment(one.last_ms))
         for one in report.findings.rows
     ]
     columns = ("Group", "Finding", "#Times", "#Records", "Last")
     return join(
-        _table(columns, rows, "What the audit has found"), _left_out(report.findings, "rows"), *_moves(report.moves)
+        table(columns, rows, "What the audit has found"), left_out(report.findings, "rows"), *_moves(report.moves)
     )
 
 
@@ -337,15 +350,15 @@ def _moves(moves: Top[Move] | None) -> Iterator[Html | None]:
             named(one.group),
             join(named(one.topic), f"-{one.partition}" if one.partitions == 1 else f", {one.partitions:,} partitions"),
             join(*_way(one)),
-            one.cause,
-            join(*_who(one)),
-            _time(one.at_ms),
+            one.cause or "–",
+            join(*who(one)),
+            moment(one.at_ms),
         )
         for one in moves.rows
     ]
     yield element("h3", "Who moved offsets")
-    yield _table(("Group", "Topic", "From and to", "Cause", "By", "At"), rows, "Who moved offsets")
-    yield _left_out(moves, "earlier ones")
+    yield table(("Group", "Topic", "From and to", "Cause", "By", "At"), rows, "Who moved offsets")
+    yield left_out(moves, "earlier ones")
 
 
 def _way(one: Move) -> Iterator[object]:
@@ -355,17 +368,7 @@ def _way(one: Move) -> Iterator[object]:
     if one.partitions > 1:
         yield f" in partition {one.partition}"
     if one.records:
-        yield f"; {one.records:,} records"
-
-
-def _who(one: Move) -> Iterator[object]:
-    if one.cause == "recovered":
-        yield "not known"
-    elif one.client is None and one.principal is None:
-        yield "the broker"
-    for name, text in (("", one.client), ("at ", one.host), ("as ", one.principal), ("member ", one.member)):
-        if text and one.cause != "recovered":
-            yield element("div", name, named(text))
+        yield f"; {counted(one.records, 'record')}"
 
 
 def _damage(report: Report) -> Html | None:
@@ -379,13 +382,13 @@ def _damage(report: Report) -> Html | None:
             join(named(one.topic), f"-{one.partition}"),
             f"{one.places:,}",
             "–" if one.first_offset is None else f"{one.first_offset:,}",
-            "–" if one.directory is None else element("bdi", visible(one.directory, 120)),
-            visible(one.detail or "–", 200),
+            "–" if one.directory is None else shown(one.directory, 120),
+            shown(one.detail or "–", 200),
         )
         for one in report.damage.rows
     ]
     columns = ("Finding", "Log", "#Places", "#First offset", "Directory", "The first one")
-    return join(element("p", "No."), _table(columns, rows, "Damage to logs"), _left_out(report.damage, "rows"))
+    return join(element("p", "No."), table(columns, rows, "Damage to logs"), left_out(report.damage, "rows"))
 
 
 def _capacity(report: Report, charts: dict[str, Chart]) -> Html | None:
@@ -419,23 +422,26 @@ def _capacity(report: Report, charts: dict[str, Chart]) -> Html | None:
     parts = [
         element("p", "Sizes are of one replica. Largest partition: its share, as a multiple of an even one."),
         element("p", report.full) if report.full else None,
-        _picture(charts["topics"], f"Sizes of {len(rows)} topics; the table below has their numbers."),
+        picture(charts["topics"], f"Sizes of {counted(len(rows), 'topic')}; the table below has their numbers."),
     ]
     if "growth" in charts:
-        text = f"Bytes written by day to {len(report.growth)} topics."
-        parts += [element("h3", "Written by day"), _picture(charts["growth"], text), _growth_numbers(report.growth)]
-    left_out = _left_out(report.topics, "smaller topics")
-    return join(*parts, left_out, _details("The numbers", _table(columns, rows, "Sizes of topics")))
+        text = f"Bytes written by day to {counted(len(report.growth), 'topic')}."
+        parts += [element("h3", "Written by day"), picture(charts["growth"], text), _growth_numbers(report.growth)]
+    others = left_out(report.topics, "smaller topics")
+    return join(*parts, others, details("The numbers", table(columns, rows, "Sizes of topics")))
 
 
 def _growth_numbers(topics: Sequence[Growth]) -> Html:
     days = sorted({day for topic in topics for day in topic.bytes_on})
     names = ["others" if topic.topic is None else visible(topic.topic, 28) for topic in topics]
     rows = [
-        (_time(day)[:10], *(f"{amount(topic.bytes_on[day])}B" if day in topic.bytes_on else "–" for topic in topics))
+        (
+            time_text(day)[:10],
+            *(f"{amount(topic.bytes_on[day])}B" if day in topic.bytes_on else "–" for topic in topics),
+        )
         for day in days
     ]
-    return _details("Day by day", _table(("Day", *(f"#{name}" for name in names)), rows, "Bytes by day"))
+    return details("Day by day", table(("Day", *(f"#{name}" for name in names)), rows, "Bytes by day"))
 
 
 def _foot(report: Report) -> Html:
@@ -446,144 +452,5 @@ def _foot(report: Report) -> Html:
     )
 
 
-# ------------------------------------------------------------ pieces
-
-
-def _picture(chart: Chart, text: str) -> Html:
-    narrow, wide = (_data("image/svg+xml", chart.svg(width).encode()) for width in (NARROW, WIDE))
-    heights = chart.height(NARROW), chart.height(WIDE)
-    return element(
-        "picture",
-        element("source", media="(max-width: 700px)", srcset=narrow, width=NARROW, height=heights[0]),
-        element("img", src=wide, alt=text, width=WIDE, height=heights[1]),
-    )
-
-
-def _data(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _table(columns: Sequence[str], rows: Rows, caption: str) -> Html:
-    """A table; on a phone each row is a card. The roles keep it a table for a reader that speaks it."""
-    names = [(column.removeprefix("#"), "number" if column.startswith("#") else None) for column in columns]
-    head = element("tr", *(element("th", name, scope="col", class_=kind) for name, kind in names), role="row")
-    body = [
-        element(
-            "tr",
-            *(
-                element("td", element("div", cell), class_=kind, data_label=name, role="cell")
-                for (name, kind), cell in zip(names, row)
-            ),
-            role="row",
-        )
-        for row in rows
-    ]
-    return element(
-        "table",
-        element("caption", caption, class_="unseen"),
-        element("thead", head, role="rowgroup"),
-        element("tbody", *body, role="rowgroup"),
-        role="table",
-    )
-
-
-def _details(title: str, content: Html) -> Html:
-    return element("details", element("summary", title), content)
-
-
-def _left_out(top: Top[Any], what: str) -> Html | None:
-    return element("p", f"Left out: {top.left_out:,} {what}.", class_="soft") if top.left_out else None
-
-
-def _status(status: str) -> Html:
-    return element("span", status, class_=f"status {status.lower()}", title=MEANINGS.get(status))
-
-
-def _count(top: Top[Any]) -> str:
-    return f"{len(top.rows) + top.left_out:,}"
-
-
-def _time(at_ms: int) -> str:
-    # Times of clients can be beyond the years that datetime knows.
-    if not 0 <= at_ms < 253_402_300_800_000:
-        return f"{at_ms} ms since 1970"
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _duration(of_ms: float) -> str:
-    minutes = round(of_ms / 60_000)
-    if minutes < 1:
-        return f"{of_ms / 1000:.0f} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    if of_ms < DAY_MS:
-        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-    return f"{of_ms / DAY_MS:.1f} days".replace(".0 ", " ")
-
-
-def _css() -> str:
-    colours = [";".join(f"--{name}:{both[side]}" for name, both in COLOURS.items()) for side in (LIGHT, DARK)]
-    looks = {
-        "expires_soon": "soon",
-        "warn": "warn",
-        "rewind": "back",
-        "storm": "storm",
-        "never": "never",
-        "removed": "gone",
-        "stall": "stall",
-        "stop": "stop",
-    }
-    statuses = "".join(f".{status}{{--own:var(--{colour})}}" for status, colour in looks.items())
-    dark = f"@media(prefers-color-scheme:dark){{:root{{{colours[DARK]}}}}}"
-    return f":root{{{colours[LIGHT]}}}{dark}{statuses}{CSS}"
-
-
-CSS = """
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--text);font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
-main{max-width:60rem;margin:0 auto;padding:1rem}
-h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0 1rem}
-h2{font-size:1.2rem;margin:0 0 .5rem}
-h3{font-size:1rem;margin:1rem 0 .5rem}
-section{border-top:1px solid var(--line);padding:1.25rem 0;margin-top:1rem}
-p{margin:.4rem 0}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:0}
-dt,.soft,.note,footer{color:var(--soft)}
-dd{margin:0}
-.missing{border:1px solid var(--warn);border-left-width:.4rem;border-radius:.4rem;padding:.6rem 1rem;margin-top:1rem}
-.missing h2{font-size:1rem}
-.missing ul{margin:0;padding-left:1.2rem}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.75rem;margin-top:1.25rem}
-.tiles p{border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem;margin:0}
-.tiles b{display:block;font-size:1.35rem;line-height:1.3}
-.tiles span{color:var(--soft);font-size:.9rem}
-.keys{list-style:none;padding:0;margin:.5rem 0;display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;font-size:.9rem}
-.status{font-weight:600;font-size:.85em;white-space:nowrap;color:var(--own,var(--text))}
-.status::before{content:"";display:inline-block;width:.7em;height:.7em;margin-right:.35em;background:currentColor}
-.number{text-align:right;font-variant-numeric:tabular-nums}
-table{border-collapse:collapse;width:100%;font-size:.92rem}
-th{text-align:left;color:var(--soft);font-weight:600;vertical-align:bottom}
-th.number{text-align:right}
-th,td{padding:.35rem 1rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-td:last-child,th:last-child{padding-right:0}
-td{overflow-wrap:anywhere;min-width:4.5rem}
-picture,img{display:block;max-width:100%;height:auto}
-picture{margin:.75rem 0}
-details{margin-top:.75rem}
-summary{cursor:pointer;color:var(--blue)}
-summary:focus-visible{outline:2px solid var(--blue);outline-offset:2px}
-code{font-size:.9em}
-.unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
-@media(max-width:700px){
-main{padding:.75rem 10px}
-dl{grid-template-columns:1fr}
-dd{margin-bottom:.4rem}
-thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-table,tbody{display:block}
-tr{display:block;border-bottom:1px solid var(--line);padding:.5rem 0}
-td,td.number{display:flex;justify-content:space-between;gap:1rem;text-align:right;border:0;padding:.1rem 0}
-td::before{content:attr(data-label);color:var(--soft);text-align:left;flex:none;max-width:45%}
-td:first-child{font-weight:600}
-}
-@media print{details>*{display:block}}
-"""
+def _count(top: Top[Any]) -> int:
+    return len(top.rows) + top.left_out

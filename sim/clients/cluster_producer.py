@@ -84,6 +84,9 @@ class ClusterProducer(Routed):
             await self.sleep(50, 200)
             return
         if response.producer_id in self.world.producer_ids:
+            if self.world.ledger.ids_may_repeat:
+                await self.sleep(50, 200)
+                return
             raise Violation("a producer id is given once", str(response.producer_id))
         self.world.producer_ids[response.producer_id] = None
         self.producer_id, self.producer_epoch = response.producer_id, response.producer_epoch
@@ -144,7 +147,7 @@ class ClusterProducer(Routed):
                 self.progress += 1
             elif failed is None:
                 if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.lives != self.cluster.lives_begun:
-                    # As in Kafka, a snapshot has one batch of each producer, so older duplicates are not recognised.
+                    # A replay of the log after a crash does not find batches that were deleted meanwhile.
                     self._restart("has lost its place")
                     return False
                 if error not in RETRIABLE:

@@ -143,7 +143,7 @@ class Producer(Client):
             elif error in RETRIABLE:
                 failed[batch.key] = error
             elif error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.first_life != self.world.host.lives:
-                # As in Kafka, a snapshot has only one batch of each producer, so older duplicates are not recognised.
+                # A replay of the log after a crash does not find batches that were deleted meanwhile.
                 self._restart("has lost its place over a restart of the broker")
                 return False
             else:

@@ -26,6 +26,7 @@ from barnabas.sim.violation import Violation
 if TYPE_CHECKING:
     from barnabas.sim.world import World
 
+RECREATED = "topic-of-recreator"
 _NO_ID = bytes(16)
 REFUSALS_MAX = 2
 FORGOTTEN_WITHIN_MS = 12_000.0  # so soon the offsets of a deleted topic are gone
@@ -39,7 +40,7 @@ class Recreator(Client):
 
     def __init__(self, world: "World", name: str) -> None:
         super().__init__(world, name)
-        self.topic = f"topic-of-{name}"
+        self.topic = RECREATED
         self.group_id = f"group-of-{name}"
         self.topic_id = _NO_ID  # of the topic that exists
         self.old_ids: list[bytes] = []  # ids of topics whose deletion was acknowledged
@@ -185,7 +186,8 @@ class Recreator(Client):
 
     def _is_in_tree(self) -> bool:
         """Whether the topic is in the tree. An earlier deletion may have been done without an answer."""
-        return self.topic in self.world.tree.children(paths.TOPICS)
+        tree = self.world.tree
+        return tree.has(paths.topic(self.topic)) or not tree.has(paths.TOPICS)  # nothing is in an empty tree
 
     async def _look_for_offsets(self, asked_ms: float) -> None:
         await self.sleep(FORGOTTEN_WITHIN_MS, FORGOTTEN_WITHIN_MS)

@@ -325,7 +325,7 @@ class Transactional(Client):
                     refused[key] = error
                     self.forget(key)
                 elif error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lives != self.part.lives_begun:
-                    # As in Kafka, a snapshot has one batch of each producer, so older duplicates are not recognised.
+                    # A replay of the log after a crash does not find batches that were deleted meanwhile.
                     self._epoch_is_spent = True
                     raise AbortError("it has lost its place")
                 else:

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.cli.kafka_python import take_up_every_assignment
 
+take_up_every_assignment()
 sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))  # its blocking client
 
 OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
@@ -160,6 +162,22 @@ def make_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     for process in made:
         if process.log.exists() and (found := process.tracebacks()):
             pytest.fail(f"a handler raised:\n{found}", pytrace=False)
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command of `barnabas` to its end against the broker."""
+
+    def run_command(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
+        done = subprocess.run(
+            [sys.executable, *PROGRAM, *words], input=stdin, capture_output=True, text=True, env=environment, timeout=60
+        )
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run_command
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ def pause() -> None:
 
 def kafka_python(options: Options) -> None:
     """kafka-python."""
+    from barnabas.broker.cli.kafka_python import take_up_every_assignment
     from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
     from kafka.errors import (
         CommitFailedError,
@@ -66,7 +67,9 @@ def kafka_python(options: Options) -> None:
         UnknownMemberIdError,
     )
 
+    take_up_every_assignment()
     consumer = KafkaConsumer(
+        options.source,
         bootstrap_servers=options.bootstrap,
         group_id=options.name,
         auto_offset_reset="earliest",
@@ -77,8 +80,6 @@ def kafka_python(options: Options) -> None:
         heartbeat_interval_ms=HEARTBEAT_MS,
         max_poll_records=RECORDS_MAX,
     )
-    consumer.partitions_for_topic(options.source)  # see test_kafka_python.py
-    consumer.subscribe([options.source])
     producer = KafkaProducer(
         bootstrap_servers=options.bootstrap,
         transactional_id=options.transactional_id,

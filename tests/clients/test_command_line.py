@@ -19,22 +19,6 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
 
 
-@pytest.fixture
-def run(broker: Any) -> Run:
-    """Runs a command to its end against the broker."""
-
-    def run_command(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
-        done = subprocess.run(
-            [*COMMAND, *words], input=stdin, capture_output=True, text=True, env=environment, timeout=60
-        )
-        assert done.returncode == code, done
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    return run_command
-
-
 def in_json(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
@@ -50,6 +34,7 @@ def lines_in_json(done: subprocess.CompletedProcess[str]) -> list[Any]:
         ("start",),
         ("status",),
         ("cluster",),
+        ("cluster", "backup"),
         ("demo",),
         ("produce",),
         ("consume",),
@@ -180,7 +165,7 @@ def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_unt
 
             wait_until(joined)
             refused = run("offsets", "set", name, "--topic", name, "--to", "earliest", "--yes", code=1)
-            assert "members" in refused.stderr
+            assert "has 1 member, which would commit over it" in refused.stderr
             assert "members" in run("groups", "delete", name, "--yes", code=1).stderr
             (described,) = in_json(run("groups", "describe", name, "--json"))
             assert described["members"][0]["partitions"] == [[name, 0]]
@@ -260,10 +245,10 @@ def test_the_status_of_a_broker(broker: Any, run: Run) -> None:
 
 def test_what_a_setting_means(run: Run, name: str) -> None:
     run("topics", "create", name)
-    (row,) = in_json(run("configs", "describe", "topic", name, "retention.ms", "--json"))
+    (row,) = in_json(run("configs", "describe", "topic", name, "segment.ms", "--json"))
     assert (row["type"], row["source"]) == ("LONG", "DEFAULT_CONFIG")
-    shown = run("configs", "describe", "topic", name, "retention.ms", "--docs").stdout
-    assert shown.startswith("retention.ms = 604800000  (default)\n")
+    shown = run("configs", "describe", "topic", name, "segment.ms", "--docs").stdout
+    assert shown.startswith("segment.ms = 604800000  (default)\n")
     assert row["documentation"]
     assert row["documentation"] in shown
 
@@ -373,6 +358,12 @@ def test_a_second_broker_on_the_same_data_is_refused(broker: Any) -> None:
     refused = start("--data", str(broker.data), "--port", "0")
     assert refused.returncode == 1
     assert str(broker.data) in refused.stderr
+
+
+def test_a_host_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    done = start("--data", str(tmp_path / "data"), "--listeners", "PLAINTEXT://a.invalid:0")
+    assert done.returncode == 1
+    assert "PLAINTEXT://a.invalid:0: a host in it cannot be found" in done.stderr
 
 
 def test_a_port_in_use_is_refused(broker: Any, tmp_path: Path) -> None:

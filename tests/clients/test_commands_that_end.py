@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from barnabas.broker.cli import (
     groups,
     offsets,
     produce,
+    records,
     status,
     topics,
     transactions,
@@ -37,7 +39,8 @@ NUMBERS = {"integer", "integer range", "float", "float range", "int", "number"}
 # What each command needs to be complete, in a cluster that has the topic t.
 COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("status",): [],
-    ("cluster",): [],
+    ("cluster", "show"): [],
+    ("cluster", "backup"): ["-"],
     ("doctor",): [],
     ("topics", "list"): [],
     ("topics", "describe"): ["t"],
@@ -46,6 +49,7 @@ COMPLETE: dict[tuple[str, ...], list[str]] = {
     ("topics", "delete"): ["t", "--yes"],
     ("produce",): ["t", "--value", "x"],
     ("consume",): ["t", "--from-beginning", "--max", "1"],
+    ("records", "delete"): ["t", "--before", "latest", "--yes"],
     ("groups", "list"): [],
     ("groups", "describe"): ["g"],
     ("groups", "delete"): ["g", "--yes"],
@@ -84,10 +88,12 @@ def commands() -> dict[tuple[str, ...], Any]:
     found: dict[tuple[str, ...], Any] = {}
     for name, module in (
         ("topics", topics),
+        ("records", records),
         ("groups", groups),
         ("offsets", offsets),
         ("transactions", transactions),
         ("configs", configs),
+        ("cluster", cluster),
         ("features", features),
     ):
         group: Any = typer.main.get_command(module.app)
@@ -96,7 +102,6 @@ def commands() -> dict[tuple[str, ...], Any]:
         ("produce", produce),
         ("consume", consume),
         ("status", status),
-        ("cluster", cluster),
         ("doctor", doctor),
     ):
         found[(name,)] = typer.main.get_command(module.app)
@@ -188,6 +193,12 @@ def test_no_value_of_an_option_ends_in_a_traceback() -> None:
         ["produce", "t", "--key-separator", ""],
         ["consume", "t", "--timeout", "nan"],
         ["consume", "t", "--max", "0"],
+        ["consume", "t", "--partition", "2147483648"],
+        ["consume", "t", "--offset", "1e3"],
+        ["consume", "t", "--format", "{nothing}"],
+        ["produce", "t", "--format", "xml"],
+        ["records", "delete", "t", "--before", "soon"],
+        ["topics", "alter", "t"],
         ["offsets", "set", "g", "--shift-by", "9223372036854775808"],
         ["offsets", "set", "g", "--to", "99999-01-01T00:00"],
         ["demo", "--data", ""],
@@ -240,27 +251,35 @@ def test_a_broker_that_never_answers_ends_every_command(silent_server: socket.so
         assert "no answer in" in json.loads(said)["error"], (words, said)
 
 
-def test_ctrl_c_ends_every_command_that_waits() -> None:
-    waiting = {}
-    for words, rest in COMPLETE.items():
-        server = socket.create_server(("127.0.0.1", 0))
-        command = [*COMMAND, *words, *rest, "--bootstrap", bootstrap_of(server)]
+def accepted(server: socket.socket, process: "subprocess.Popen[str]") -> socket.socket:
+    """The next connection of a process that lives, however long it takes to make one."""
+    server.settimeout(0.2)
+    while process.poll() is None:
+        with suppress(TimeoutError):
+            return server.accept()[0]
+    raise AssertionError(f"it ended with {process.returncode}: {process.communicate()}")
+
+
+@pytest.mark.timeout(900)  # each command starts a Python, which takes long on a busy machine
+@pytest.mark.parametrize("words", COMPLETE, ids=" ".join)
+def test_ctrl_c_ends_every_command_that_waits(words: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
+        command = [*COMMAND, *words, *COMPLETE[words], "--timeout", "600", "--bootstrap", bootstrap_of(server)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        waiting[words] = server, process
-    for words, (server, process) in waiting.items():
-        with server:
-            # The first connection only tests whether something listens; the next one sends requests.
-            connections = [server.accept()[0] for _ in range(2)]
-            process.send_signal(signal.SIGINT)
-            shown, said = process.communicate(timeout=60)
-            for connection in connections:
-                connection.close()
-        assert process.returncode == 130, (words, said)
-        assert (shown, "Traceback" in said) == ("", False), (words, said)
+        # The first connection only tests whether something listens; the next one sends requests.
+        for _ in range(2):
+            connections.enter_context(accepted(server, process))
+        process.send_signal(signal.SIGINT)
+        shown, said = process.communicate()
+    assert process.returncode == 130, said
+    assert (shown, "Traceback" in said) == ("", False), said
 
 
-def test_ctrl_c_ends_the_demo_and_its_broker() -> None:
-    process = subprocess.Popen([*COMMAND, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("started_by", [(), ("sh", "-c", 'trap "" INT; exec "$@"', "sh")], ids=["terminal", "script"])
+def test_ctrl_c_ends_the_demo_and_its_broker(started_by: tuple[str, ...]) -> None:
+    """A script that starts a command with `&` has it ignore SIGINT."""
+    command = [*started_by, *COMMAND, "demo"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = next(line for line in process.stdout if "serves at" in line)
     host, _, port = line.split("serves at ", 1)[1].split()[0].rpartition(":")

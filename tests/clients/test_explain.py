@@ -38,8 +38,7 @@ class Consumer:
     def _run(self) -> None:
         consumer = KafkaConsumer(self._topic, **self._settings)
         while not self._stop.is_set():
-            # kafka-python 3.0.12 loses an assignment that comes when the time of a poll ends.
-            consumer.poll(timeout_ms=200 if self.partitions else 1000)
+            consumer.poll(timeout_ms=200)
             self.partitions = len(consumer.assignment())
         consumer.close()
 

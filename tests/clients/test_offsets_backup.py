@@ -312,7 +312,7 @@ def test_a_group_with_members_is_left_as_it_is(broker: Any, name: str, backed_up
     consumer = KafkaConsumer(name, bootstrap_servers=broker.bootstrap, group_id=name, enable_auto_commit=False)
     try:
         while not consumer.assignment():
-            consumer.poll(1000)  # kafka-python 3.0.12 loses an assignment that comes when the time of a poll ends
+            consumer.poll(1000)
         refused = run(broker.bootstrap, "import", str(path), "--yes", code=1)
     finally:
         consumer.close(autocommit=False)

@@ -84,7 +84,7 @@ def test_the_offsets_of_a_group_are_migrated_and_compared(run: Run, client: Any)
     assert in_topic(client, "old") == {0: 10, 1: 25, 2: 30}
 
     again = run(*options, "--yes")
-    assert "0 committed, 3 kept; read again, 3 of 3 are as they should be." in again.stderr
+    assert "0 committed, 3 kept; read again, 3 of 3 as they should be." in again.stderr
 
 
 def test_a_group_without_offsets_in_the_tree_is_told(run: Run) -> None:
@@ -100,9 +100,9 @@ def test_a_living_group_is_refused(run: Run, client: Any, broker: Any) -> None:
     consumer.subscribe(["living"])
     try:
         while not consumer.assignment():
-            consumer.poll(1000)  # kafka-python 3.0.12 loses an assignment that comes when the time of a poll ends
+            consumer.poll(1000)
         done = run("--from", "zookeeper", "--group", "alive", "--yes", code=1)
-        assert "alive has 1 members" in done.stderr
+        assert "alive has 1 member," in done.stderr
         assert in_topic(client, "alive") == {}
     finally:
         consumer.close()

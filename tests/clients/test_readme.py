@@ -51,6 +51,16 @@ def test_it(bootstrap):
     assert "1 passed" in done.stdout
 
 
+def test_the_fixture_says_why_there_is_no_broker(environment: dict[str, str], tmp_path: Path) -> None:
+    fixture = example("A fixture for pytest:").replace('"--port", "0"', '"--set", "no.such.setting=1"')
+    file = tmp_path / "test_without_a_broker.py"
+    file.write_text("import json, pytest, subprocess\n" + fixture + "\ndef test_it(bootstrap): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 1, done
+    assert "Unknown configuration no.such.setting" in done.stdout
+
+
 def test_the_commands_and_then_the_client(own_broker: Any, environment: dict[str, str], tmp_path: Path) -> None:
     environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
     commands = [line for line in example("## A broker of your own").splitlines() if line.strip()]
@@ -81,7 +91,7 @@ def test_the_http_api(own_broker: Any, environment: dict[str, str], tmp_path: Pa
     subprocess.run("; ".join(commands), shell=True, env=environment, check=True, timeout=60, cwd=tmp_path)
     section = README.split("\n## HTTP API\n", 1)[1].split("| setting |", 1)[0]
     script = "\n".join(line.strip() for line in section.splitlines() if line.startswith("    "))
-    assert script.count("curl ") == 5
+    assert script.count("curl ") == 7
     done = subprocess.run(
         ["sh", "-ec", script.replace("curl ", "curl -sS --fail ")],
         env=environment,
@@ -91,8 +101,10 @@ def test_the_http_api(own_broker: Any, environment: dict[str, str], tmp_path: Pa
         cwd=tmp_path,
     )
     assert done.returncode == 0, done
-    status, groups, billing, team, document = map(json.loads, done.stdout.splitlines())
+    status, groups, billing, team, topics, health, document = map(json.loads, done.stdout.splitlines())
     assert status["bootstrap"] == own_broker.bootstrap
     assert groups["groups"] == []
     assert (billing["group"], team["group"]) == ("billing", "team/billing")
+    assert [row["topic"] for row in topics["topics"]] == ["t"]
+    assert health["ready"] is True
     assert "/v1/groups/{group}" in document["paths"]

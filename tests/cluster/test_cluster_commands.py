@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from barnabas.protocol.api_keys import ApiKey
@@ -31,7 +32,7 @@ def failed(bootstrap: str, *words: str) -> str:
     return done.stderr
 
 
-def test_brokers_leaders_and_replicas_are_shown(start: Start) -> None:
+def test_brokers_leaders_and_replicas_are_shown(start: Start, tmp_path: Path) -> None:
     ready = start("--brokers", "3", "--port", "0").event()
     addresses = ready["bootstrap"].split(",")
     run(addresses[0], "topics", "create", "t", "--partitions", "3")
@@ -50,6 +51,11 @@ def test_brokers_leaders_and_replicas_are_shown(start: Start) -> None:
     assert {(broker["replicas"], broker["in_sync"]) for broker in seen["brokers"]} == {(3, 3)}
     assert all(row["lag"] == {"0": 0, "1": 0, "2": 0} for row in seen["partitions"])
     assert "0 under-replicated, 0 offline" in run(addresses[1], "cluster")
+    assert run(addresses[1], "cluster", "--all") == run(addresses[1], "cluster", "show", "--all")
+
+    backup = json.loads(run(addresses[2], "cluster", "backup", str(tmp_path / "backup"), "--json"))
+    assert (backup["cluster_id"], backup["topics"]) == (ready["cluster_id"], 1)
+    assert backup["bytes"] == (tmp_path / "backup").stat().st_size
 
     gone = next(number for number in (2, 1) if number != seen["controller"])
     os.kill(ready["pids"][gone], signal.SIGKILL)

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.records import EMPTY_ASSIGNMENT
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey

@@ -2,10 +2,12 @@
 
 `kill_rounds.py --brokers 3` runs this with the clients and the books of the single broker. Each round has a trouble:
 SIGKILL of the leader of a partition, of the controller, of a group's coordinator, of all brokers at once; SIGSTOP of
-one, for less or more than its session; a controlled stop, also of one after the other while all clients go on (roll); a
-broker that is killed and loses its disk (lose), also after all others were killed one by one (fall). If some brokers
-are left, all clients must go on without the broker that is gone. When it is back, all replicas must come into sync, and
-everything that was acknowledged must be there, once, in order.
+one, for less or more than its session; a controlled stop of one, of all, or of one after the other while all clients go
+on (roll); a broker that is killed and loses its disk (lose), also after all others were killed one by one (fall).
+Somebody shortens the file of the tree under all of them (vacuum), or puts a backup of it back that does not know whom
+all others have outlived, which is then the first to start (restore). If some brokers are left, all clients must go on
+without the broker that is gone. When it is back, all replicas must come into sync, and everything that was acknowledged
+must be there, once, in order.
 """
 
 import os
@@ -19,6 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tree_deeds
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -59,10 +62,14 @@ TROUBLES = {
     "pause shortly": 1,
     "stop leader": 2,
     "stop controller": 1,
+    "stop all": 1,
     "roll all": 1,
     "lose leader": 1,
     "fall all": 1,
+    "vacuum all": 1,
+    "restore all": 2,
 }
+ON_A_TREE_FILE = ("vacuum all", "restore all")
 
 
 class Reader:
@@ -204,7 +211,10 @@ class ClusterRounds(Rounds):
             session = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
             tree = {"zookeeper.connect": f"{self.zookeeper.address}/barnabas", **session}
         self._settings = {**SETTINGS, **TRANSACTION_SETTINGS, **tree, **(settings or {})}
+        self._tree = folder / tree_deeds.TREE
         self._troubles = dict(TROUBLES if troubles is None else troubles)
+        if on_zookeeper or options.command is not None:
+            self._troubles = {name: often for name, often in self._troubles.items() if name not in ON_A_TREE_FILE}
         self._lost: set[int] = set()  # brokers whose disk is lost, until they are started
 
     # -- the brokers
@@ -302,17 +312,25 @@ class ClusterRounds(Rounds):
         chosen = self._chosen(trouble)
         deed = trouble.split()[0]
         records, commits = self.books.records, self.books.commits
+        if deed == "vacuum":
+            tree_deeds.vacuum(self._tree)
+        elif deed == "restore":
+            tree_deeds.back_up(self._tree, self._backup)
         for node_id in chosen:
             self._do(deed, node_id)
+            if deed == "restore" and node_id == chosen[0]:
+                self._all_go_on()  # so there are records that this broker does not have
             if deed == "roll":
                 self._all_go_on()
                 self._start_broker(node_id)
                 self._wait_until_in_sync()
-            elif deed == "fall":
+            elif deed in ("fall", "restore"):
                 time.sleep(0.5)  # the others hear of it, and the last one is in sync alone
+        if deed == "restore":
+            tree_deeds.put_back(self._backup, self._tree)
         if deed == "fall":
             self._lose_disk(chosen[-1])
-        left = len(self.ports) if deed == "roll" else len(self.ports) - len(chosen)
+        left = len(self.ports) if deed in ("roll", "vacuum") else len(self.ports) - len(chosen)
         shortly = trouble.endswith("shortly")
         gaps = {}
         if left >= 2 and not shortly:
@@ -323,8 +341,10 @@ class ClusterRounds(Rounds):
         for node_id in chosen:
             if deed == "pause":
                 os.kill(self.processes[node_id].process.pid, signal.SIGCONT)
-            elif deed != "roll":
+            elif deed not in ("roll", "vacuum"):
                 self._start_broker(node_id)
+                if deed == "restore":
+                    time.sleep(self.rng.uniform(0, 2))
         back = time.monotonic()
         if left < 2 or shortly:
             gaps = self._all_go_on()
@@ -356,10 +376,12 @@ class ClusterRounds(Rounds):
 
     def _do(self, deed: str, node_id: int) -> None:
         process = self.processes[node_id]
+        if deed == "vacuum":
+            return
         if deed == "pause":
             os.kill(process.process.pid, signal.SIGSTOP)
         else:
-            process.end(signal.SIGKILL if deed in ("kill", "lose", "fall") else signal.SIGTERM)
+            process.end(signal.SIGKILL if deed in ("kill", "lose", "fall", "restore") else signal.SIGTERM)
             if deed in ("stop", "roll") and process.process.returncode:
                 self.books.problem(f"broker {node_id} ended with {process.process.returncode}")
         if deed == "lose":

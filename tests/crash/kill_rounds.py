@@ -11,8 +11,9 @@ After each kill: everything that was acknowledged is there, once, in order, at t
 and checked before has not changed by a byte; committed offsets are at least what was acknowledged and at most what was
 asked for; no partition has two owners in a generation; every committed transaction is visible as a whole, and nothing
 of one that was not committed; each committed record has one copy, and none is open for longer than its timeout
-(transaction_load.py); producers, committers and groups go on. Times are from exec to
-the first right answer, while all clients connect again; the processor's time is the broker's until then. Exit code 1
+(transaction_load.py); producers, committers and groups go on. Now and then somebody shortens the file of the tree
+while the broker runs (VACUUM), makes a backup of it, or puts one back after a kill (tree_deeds.py). Times are from exec
+to the first right answer, while all clients connect again; the processor's time is the broker's until then. Exit code 1
 when anything is wrong; then the data directory stays.
 """
 
@@ -30,6 +31,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tree_deeds
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -88,6 +90,7 @@ class Options(NamedTuple):
     librdkafka: bool = True
     alive_s: tuple[float, float] = (1.0, 4.0)
     command: str | None = None
+    tree_deeds: bool = False
 
 
 class Row(NamedTuple):
@@ -98,6 +101,7 @@ class Row(NamedTuple):
     commits: int
     generation: int
     killed_starting: int
+    deeds: str
     processor_ms: float
     metadata_ms: float
     fetch_ms: float
@@ -258,6 +262,9 @@ class Rounds:
         self.workers: list[Worker] = []
         self.committers: list[Committer] = []
         self.rows: list[Row] = []
+        self._tree = folder / "data" / tree_deeds.TREE
+        self._backup = folder / "tree.backup"
+        self._deeds = random.Random(f"{options.seed} deeds")
 
     # -- the cast
 
@@ -356,9 +363,13 @@ class Rounds:
         alive_s = self.rng.uniform(*self.options.alive_s)
         time.sleep(alive_s)
         records, commits = self.books.records, self.books.commits
+        deeds = self._treat_the_tree()
         assert self.process is not None
         self.process.end(signal.SIGKILL)
         killed_starting = 0
+        if self._backup.exists() and self._deeds.random() < 0.4:
+            tree_deeds.put_back(self._backup, self._tree)
+            deeds += "r"
         while self.rng.random() < 0.25:  # also while it recovers
             process = self._start()
             time.sleep(self.rng.uniform(0.02, 0.5))
@@ -374,11 +385,26 @@ class Rounds:
         group_ms = (time.monotonic() - process.started) * 1000 + self._everybody_goes_on()
         checked = self._check(owed)
         row = Row(
-            alive_s, records, commits, self.group.generation, killed_starting,
+            alive_s, records, commits, self.group.generation, killed_starting, deeds,
             processor_ms, metadata_ms, fetch_ms, offsets_ms, group_ms, checked,
         )  # fmt: skip
         self.rows.append(row)
         self.say(line_of(number + 1, row))
+
+    def _treat_the_tree(self) -> str:
+        """Make a backup of the tree, or shorten its file, or neither; a letter for each."""
+        deeds = ""
+        if not self.options.tree_deeds:
+            return deeds
+        if self._deeds.random() < 0.3:
+            tree_deeds.vacuum(self._tree)
+            deeds += "v"
+        if self._deeds.random() < 0.4:
+            tree_deeds.back_up(self._tree, self._backup)
+            deeds += "b"
+        if deeds:
+            self._everybody_goes_on()
+        return deeds
 
     def _finish(self) -> None:
         """Stop all clients; then the logs must hold exactly what was acknowledged."""
@@ -468,17 +494,18 @@ class Rounds:
 
 
 HEADINGS = (
-    "round  alive   records  commits  generation  more kills  processor  metadata   fetch  offsets  group on  checked"
+    "round  alive   records  commits  generation  more kills  tree  "
+    "processor  metadata   fetch  offsets  group on  checked"
 )
 
 
 def line_of(number: int, row: Row) -> str:
-    """A line under HEADINGS; times in milliseconds."""
+    """A line under HEADINGS; times in milliseconds. The tree: v for VACUUM, b for a backup, r for one put back."""
     did = f"{row.alive_s:4.1f}s {row.records:9} {row.commits:8}  {row.generation:10}  {row.killed_starting:10}"
     took = (
         f"{row.processor_ms:9.0f}  {row.metadata_ms:8.0f}{row.fetch_ms:8.0f} {row.offsets_ms:8.0f}  {row.group_ms:8.0f}"
     )
-    return f"{number:5}  {did}  {took} {row.checked:8}"
+    return f"{number:5}  {did}  {row.deeds:4}  {took} {row.checked:8}"
 
 
 def main() -> int:
@@ -493,7 +520,8 @@ def main() -> int:
     parser.add_argument("--troubles", default="", help="of a cluster: only those whose name begins so")
     said = parser.parse_args()
     seed = random.randrange(10**6) if said.seed is None else said.seed
-    options = Options(rounds=said.rounds, seed=seed, command=said.command)
+    # Another broker may have no such file.
+    options = Options(rounds=said.rounds, seed=seed, command=said.command, tree_deeds=said.command is None)
     if said.small:
         options = options._replace(small=True, topics=8, partitions=2)
     folder = Path(tempfile.mkdtemp(prefix="kill-rounds-"))
@@ -521,7 +549,7 @@ def main() -> int:
         print(f"{len(problems)} problems; --seed {seed}, the data stays in {folder}")
         return 1
     for what, choose in (("median", statistics.median), ("worst", max)) if rounds.rows else ():
-        took = [choose(values) for values in list(zip(*rounds.rows))[5:10]]
+        took = [choose(values) for values in list(zip(*rounds.rows))[6:11]]
         text = "processor time {:.0f}, metadata {:.0f}, fetch {:.0f}, offsets {:.0f}, the group goes on {:.0f} ms"
         print(f"{what}: {text.format(*took)}")
     counts = rounds.transactions.counts

@@ -92,7 +92,9 @@ def test_what_is_taken_from_under_a_running_broker_takes_one_partition_offline(
     assert client.produce("gone", 0, batch([b"3"])).error_code == 0
     assert client.values("here", 0) == [b"1", b"2"]
     text = process.log.read_text()
-    assert ("had records, and their folders are gone: they begin empty (gone-0)" in text) is (what == "folder")
+    assert ("1 partition had records, and the folders are gone: they begin empty (gone-0)" in text) is (
+        what == "folder"
+    )
 
 
 def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(
@@ -199,7 +201,7 @@ def test_a_start_after_a_kill_says_few_of_many_elections(start: Callable[..., Pr
     process.end()
     text = process.log.read_text()
     assert text.count("leads in epoch") == 20
-    assert "61 partitions in all have a leader in a new epoch, 0 of them unclean" in text, "__consumer_offsets has one"
+    assert "in all, 61 partitions have a leader in a new epoch, 0 of them unclean" in text, "__consumer_offsets has one"
 
 
 @pytest.mark.parametrize("left", ["nothing", "a mount point"])

@@ -278,9 +278,14 @@ def test_without_a_directory_the_data_is_temporary(start: Start, temporary: Path
 def test_with_a_directory_it_is_not(start: Start, temporary: Path, tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"log.dirs={tmp_path}/c\n")
-    for words in (("--data", f"{tmp_path}/a"), ("--set", f"log.dir={tmp_path}/b"), ("--config", str(config))):
+    for name, words in {
+        "a": ("--data", f"{tmp_path}/a"),
+        "b": ("--set", f"log.dir={tmp_path}/b"),
+        "c": ("--config", str(config)),
+    }.items():
         process = start(*words)
         ready = ready_line(process)
+        assert Path(ready["data"]) == tmp_path / name
         assert ready["temporary"] is False
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

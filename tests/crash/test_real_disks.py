@@ -1,9 +1,12 @@
 """A real process on a disk of its own that is full or read-only. Needs the right to mount one."""
 
+import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,8 +83,63 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
     client = Client(start(tmp_path / "data", settings=place).port)
     assert client.values("t", 0) == acknowledged
     assert client.committed("g", "t", 0) == (0, 10_000)
-    told = [line for line in process.log.read_text().splitlines() if " t-0: " in line]
-    assert ["refused writes" in line for line in told] == [True]
+    told = [line for line in process.log.read_text().splitlines() if "refuses writes" in line]
+    assert len(told) == 1, "the disk is told, not each log"
+    assert f"{disk / 'data'} refuses writes" in told[0]
+
+
+def test_a_start_that_waits_for_the_offsets_topic_is_ready_when_there_is_room_for_it(
+    tmp_path: Path, disk: Path
+) -> None:
+    """The coordination tree has room; the disk of the logs has some for its own files, and none for a log."""
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(6 * 1024 * 1024 - 60 * 1024))
+    words = ["start", "--profile", "ci", "--json", "--port", "0", "--data", str(disk / "data")]
+    words += ["--set", f"coordination.path={tmp_path / 'tree.sqlite'}", "--set", "offsets.topic.num.partitions=50"]
+    for has_room in (False, True):
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "barnabas", *words], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+            try:
+                while "not ready yet" not in (tmp_path / "log").read_text():
+                    assert process.poll() is None, (tmp_path / "log").read_text()
+                    time.sleep(0.1)
+                if has_room:
+                    ballast.unlink()
+                    assert process.stdout is not None
+                    assert json.loads(process.stdout.readline())["event"] == "ready"
+                process.terminate()
+                assert process.wait(60) == 0
+            finally:
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.parametrize("lacks", ["room", "inodes"])
+def test_a_topic_that_found_no_room_on_the_disk_is_served_when_there_is_some(
+    start: Callable[..., Process], tmp_path: Path, disk: Path, lacks: str
+) -> None:
+    """The tree has room, so the topic is made, and only its log is missing."""
+    mount("-o", "remount,size=6m,nr_inodes=400", str(disk))
+    place = {"log.dirs": str(disk / "data"), "coordination.path": str(tmp_path / "tree.sqlite")}
+    process = start(tmp_path / "data", settings=place)
+    client = Client(process.port)
+    ballast = disk / "ballast"
+    ballast.mkdir()
+    with suppress(OSError):
+        for number in range(10_000):
+            (ballast / str(number)).write_bytes(bytes(100_000 if lacks == "room" else 0))
+    assert client.create_topic("t", 1) == ErrorCode.NONE
+    assert client.produce("t", 0, batch([b"v"])).error_code != ErrorCode.NONE
+    for file in ballast.iterdir():
+        file.unlink()
+    end = time.monotonic() + 60
+    while client.produce("t", 0, batch([b"v"])).error_code:
+        assert time.monotonic() < end, process.log.read_text()[-3000:]
+        time.sleep(0.1)
+    assert client.values("t", 0) == [b"v"]
+    assert "t-0: the log cannot be made: " in process.log.read_text()
 
 
 def test_a_read_only_directory_is_refused_at_the_start_or_left_out_if_there_are_others(
@@ -132,9 +190,9 @@ def test_retention_frees_a_full_disk_and_writing_goes_on(
     assert answer.base_offset >= len(acknowledged)
     assert client.fetch("t", 0, answer.base_offset).error_code == 0
     deadline = time.monotonic() + 30
-    while "t-0: can be written again" not in process.log.read_text():
+    while "data can be written again (" not in process.log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     text = process.log.read_text()
     assert "offline" not in text
-    assert text.count("t-0: refused writes") <= 2
+    assert text.count("refuses writes") <= 2

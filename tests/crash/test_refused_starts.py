@@ -351,7 +351,7 @@ def test_a_log_that_cannot_be_opened_refuses_the_start_before_strays_are_renamed
     assert refused.returncode == 1
     assert str(segment) in refused.stderr
     # The tree has had a session: which topics have which settings must be known to open a log.
-    assert set(changes(before, state(folder))) <= {"d", "d/coordination.sqlite"}
+    assert set(changes(before, state(folder))) <= {"d", "d/coordination.sqlite", "d/coordination.sqlite.newest"}
     segment.write_bytes(whole)
     Process(folder / "d", words=["--adopt"]).end()
     check_all_is_served(folder)

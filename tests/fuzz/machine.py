@@ -14,7 +14,7 @@ from typing import NamedTuple
 from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import CoordinationError
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -16,10 +16,11 @@ from barnabas.pipeline.session import start_session
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import LiveTable
+from pyspark.sql import functions as F
 from spark_settings import SMALL
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 EVERY_S = 600
@@ -35,8 +36,8 @@ def start_jobs(
     run = Run(spark, Source(directories=(data,)), out)
     commits, groups, batches = run.streams()
     jobs = {
-        "lag": (lag_stream(commits, batches, EVERY_S, DELAY_S),),
-        "health": (health_stream(commits, groups, batches, EVERY_S, delay_s=DELAY_S),),
+        "lag": (by_day(lag_stream(commits, batches, EVERY_S, DELAY_S)), "day"),
+        "health": (by_day(health_stream(commits, groups, batches, EVERY_S, delay_s=DELAY_S)), "day"),
         "export": (export(run.stream("records", topics="payments"), SCHEMA), *PARTITIONED_BY),
     }
     queries = []
@@ -48,6 +49,11 @@ def start_jobs(
             time.sleep(0.05)
         queries.append(query)
     return queries
+
+
+def by_day(rows: "DataFrame") -> "DataFrame":
+    """As the command writes them."""
+    return rows.withColumn("day", F.to_date("at"))
 
 
 def main(data: str, out: str, *names: str) -> None:

@@ -213,6 +213,40 @@ def test_open_transactions_are_read_behind_the_last_stable_offset() -> None:
     assert states("read_committed", 1) == [(0, None)]
 
 
+def test_commits_behind_an_open_transaction(broker: tuple[Process, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a coordinator counts them: an open transaction holds only its own back, whichever task reads which part."""
+    from kafka import KafkaProducer
+    from kafka.structs import OffsetAndMetadata, TopicPartition
+
+    address = f"127.0.0.1:{broker[0].port}"
+    group = "held-back"
+
+    def commit(offset: int, name: str | None = None) -> KafkaProducer:
+        settings = {"bootstrap_servers": address, "transactional_id": name, "transaction_timeout_ms": 600_000}
+        producer = KafkaProducer(**settings)
+        producer.init_transactions()
+        producer.begin_transaction()
+        of = TopicPartition("orders", offset % 2)
+        producer.send_offsets_to_transaction({of: OffsetAndMetadata(offset, "", -1)}, group)
+        return producer
+
+    opened, given_up, done = commit(10, "open"), commit(20, "given-up"), commit(30, "done")
+    given_up.abort_transaction()
+    done.commit_transaction()
+    for split in ("1", "1000000"):
+        monkeypatch.setattr(broker_origin, "_TASK_OFFSETS_MIN", int(split))
+        options = {"brokers": address, "where": f"group_id = '{group}'", "splitOffsets": split}
+        every = {row["offset"]: row["transaction"] for row in read("barnabas.commits", **options)}
+        assert every == {10: "open", 20: "aborted", 30: "committed"}
+        found = read("barnabas.commits", **options, isolation="read_committed")
+        assert [row["offset"] for row in found] == [30]
+    opened.commit_transaction()
+    found = read("barnabas.commits", **options, isolation="read_committed")
+    assert [row["offset"] for row in found] == [10, 30]
+    for producer in (opened, given_up, done):
+        producer.close()
+
+
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[Callable[[], "Cluster"]]:
     """Three brokers. They must not log a traceback."""

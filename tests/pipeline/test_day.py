@@ -7,8 +7,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 from pyspark.sql import SparkSession
+from test_report_page import Reader
 
 from examples.__main__ import Brokers
 from examples.day import GROUPS, POISON, plan_day
@@ -161,7 +162,7 @@ def reported(spark: SparkSession, filled: Filled, tmp_path_factory: pytest.TempP
         def record(one: Run) -> Summary:
             if name == "capacity":
                 one.settings |= {"replicas": 3, "keys": True}
-            of_jobs[name] = job(one)
+            of_jobs[name] = job(replace(one, is_silent=False))
             return of_jobs[name]
 
         return record
@@ -211,6 +212,17 @@ def test_the_report_says_what_happened(filled: Filled, reported: Reported) -> No
     assert f"forward by {sum(one['to_offset'] - one['from_offset'] for one in jumps):,} at " in rows["archive"]
     for group, count in filled.truth["generations"].items():
         assert f"<div>{count:,}</div>" in rows[group]
+    text = Reader(content).text
+    alarm = text[text.index("Unread records were skipped") : text.index("groups not well")]
+    for words in ("archive", "offset-tool", "barnabas offsets restore --at"):
+        assert words in alarm
+    killed = datetime.fromtimestamp(filled.truth["broker_killed_at_ms"] / 1000, UTC)
+    found = re.search(rf"{killed:%Y-%m-%d %H}:0\d(\d+) partitions got another leader", text)
+    assert found, "others led from noon on"
+    assert int(found[1]) > 3, "a third of the partitions that were written to"
+    behind = text[text.index("Furthest behind now") : text.index("Unread records were skipped")]
+    assert re.search(r"^Furthest behind now\w+ is \d+ h.* behind on ", behind)
+    assert "barnabas groups lag --watch search" in behind, "it has stopped at three"
     for words in (
         "Who moved offsets",
         "offset-tool",
@@ -235,7 +247,7 @@ def test_health_goes_to_a_topic(spark: SparkSession, filled: Filled, tmp_path: P
     broker = Process(tmp_path / "broker")
     words = {"stream": True, "delay_s": 30, "every_s": 600, "produce_to": [f"127.0.0.1:{broker.port}"]}
     run(spark, "health", str(filled.folder), tmp_path, **words)
-    in_table = rows(spark.read.parquet(str(tmp_path / "live/health")))
+    in_table = rows(spark.read.parquet(str(tmp_path / "live/health")).drop("day"))
     settings = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 60_000}
     consumer = KafkaConsumer(HEALTH_TOPIC, bootstrap_servers=words["produce_to"], **settings)
     partitions = [TopicPartition(HEALTH_TOPIC, index) for index in consumer.partitions_for_topic(HEALTH_TOPIC) or ()]

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.groups.records import GroupRecord
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError, read_aside
 from barnabas.pipeline.condition_text import read_conditions
@@ -386,11 +386,47 @@ def test_transactions(tmp_path: Path) -> None:
         b"aborted": "aborted",
         b"plain": None,
         b"open": "open",
-        b"aborted above": "open",
+        b"aborted above": "aborted",
         b"plain above": None,
     }
     committed = read("barnabas.records", path=path, isolation="read_committed")
     assert committed == [row for row in rows if row["value"] in (b"committed", b"plain")]
+
+
+def test_an_open_transaction_holds_only_itself_back(tmp_path: Path) -> None:
+    """As in a coordinator: of commits what follows it counts, also a transaction that was committed meanwhile."""
+    directory = DataDirectory(tmp_path)
+    log = directory.log(OFFSETS)
+
+    def commit(group: str, offset: int, producer_id: int = -1) -> None:
+        record = Record(
+            -1, NOW_MS, encode_key(group, "orders", 0), encode_value(CommittedOffset(offset, -1, "", NOW_MS, -1))
+        )
+        fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        directory.append(log, record, **(fields if producer_id >= 0 else {}))
+
+    commit("plain", 1)
+    commit("open", 2, producer_id=1)
+    commit("plain", 3)
+    for producer_id, is_committed in ((2, True), (3, False)):
+        commit(f"ended-{is_committed}", 4, producer_id)
+        directory.end_transaction(log, producer_id, commit=is_committed)
+    commit("plain", 5)
+    path = directory.close()
+    found = read("barnabas.commits", path=path, isolation="read_committed")
+    assert [(row["group_id"], row["offset"], row["transaction"]) for row in found] == [
+        *(("plain", 1, None), ("plain", 3, None)),
+        *(("ended-True", 4, "committed"), ("plain", 5, None)),
+    ]
+    every = read("barnabas.commits", path=path)
+    assert {row["group_id"]: row["transaction"] for row in every} == {
+        "plain": None,
+        "open": "open",
+        "ended-True": "committed",
+        "ended-False": "aborted",
+    }
+    ranges = read("barnabas.commits", path=path, ranges="0:0-2,0:7-9")
+    assert [row["log_offset"] for row in ranges] == [0, 1, 7]
 
 
 def test_transactions_of_a_log_that_grows_and_is_replaced(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class WholeHealth(Health):
 
 
 REMEMBERED = ("first_commit_ms", "windows", "commits", "committed", "log_end")
-HEALTH = (MINUTE_MS, 20 * MINUTE_MS, 12 * MINUTE_MS)
+HEALTH = (MINUTE_MS, 20 * MINUTE_MS, 12 * MINUTE_MS, 300)
 
 
 def events_batch(events: list[Event]) -> pa.RecordBatch:

@@ -55,27 +55,48 @@ def test_the_poisoned_record_of_the_day_is_put_aside(day: Tables, day_history: H
     assert {(row["partition"], row["offset"]): row["value"] for row in found if row["outcome"] == "good"} == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "reason", "read"),
-    [
-        (b'{"payment": 1, "amount": 2}', None, {"payment": 1, "amount": 2}),
-        (b'{"payment": 1}', None, {"payment": 1, "amount": None}),
-        (b'{"payment": 1, "amount": 2, "more": []}', None, {"payment": 1, "amount": 2}),
-        (b'{"payment": "x", "amount": 2}', "does not fit the schema", None),
-        (b"[1, 2", "not JSON", None),
-        (b"", "not JSON", None),
-        (b"\xff\xfe", "not UTF-8", None),
-        (None, "no value", None),
-    ],
-)
-def test_why_a_record_is_bad(
-    spark: SparkSession, tmp_path: Path, value: bytes | None, reason: str | None, read: object
-) -> None:
-    record = {"topic": "t", "partition": 0, "offset": 0, "timestamp": START_MS, "timestamp_type": "CreateTime"}
-    records = table(spark, tmp_path, RECORDS, [record | {"value": value}])
-    (row,) = rows(export(records, SCHEMA))
-    assert (row["reason"], row["value"]) == (reason, read)
-    assert row["raw"] == (value if reason else None)
+STRICT = SCHEMA + ", rate double, price decimal(6,2), parts array<struct<price: decimal(4,1)>>"
+GOOD = [
+    (b'{"payment": 1, "amount": 2}', {"payment": 1, "amount": 2}),
+    (b' {"payment": 1}\r\n', {"payment": 1, "amount": None}),
+    (b'{"payment": 1, "amount": 2, "more": [], "corrupt": 1, "value": 2}', {"payment": 1, "amount": 2}),
+    (b'{"price": 12.50, "rate": 0.1}', {"price": Decimal("12.50"), "rate": 0.1}),
+    (b'{"price": 12.5, "parts": [{"price": 1.5}, {}]}', {"price": Decimal("12.50")}),
+    (b"{}", {"payment": None}),
+]
+BAD = {
+    "does not fit the schema": (
+        *(b'{"payment": "x", "amount": 2}', b'{"payment": 1.5}', b'{"payment": 99999999999999999999}'),
+        *(b'[{"payment": 1}]', b'[{"payment": 1}, {"payment": 2}]', b"[]", b"null", b"1", b'"x"'),
+        *(b'{"rate": 1e999}', b'{"rate": "NaN"}', b'{"price": 1.234}', b'{"parts": [{"price": 1.25}]}'),
+    ),
+    "not JSON": (
+        *(b"[1, 2", b"", b"  ", b'{"payment": 1', b'{"payment": 1}, {"payment": 2}', b'{"payment": 1},'),
+        *(b'{"payment": 2} {"payment": 3}', b'{"payment": 2}{"payment": 3}', b'{"payment": 5}}', b'{"payment": 1} x'),
+        *(b'{"payment": 1}]', b'{"payment": 1}] x', b'{"payment": 1}], "x": [1', b'{"payment": 1}, "amount": 2'),
+        *(b'{"payment": 1}\0', b'{"payment": 1}//', b'{"payment": 1}\xc2\xa0', b'\xef\xbb\xbf{"payment": 1}'),
+        *(b'{"payment": 1, "payment": 2}', b'{"x": {"y": 1, "y": 2}}', b"{'payment': 1}", b"{payment: 1}"),
+        *(b'{"rate": NaN}', b'{"rate": Infinity}', b'{"payment": 01}', b'{"payment": 1,}', b'{"more": "\t"}'),
+    ),
+    "not UTF-8": (b"\xff\xfe", b'{"more": "\xff"}'),
+    "no value": (None,),
+}
+
+
+def test_which_values_are_the_json_of_the_schema(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is read that the value does not say, and of what cannot be read every byte is kept."""
+    values = [value for value, _ in GOOD] + [value for some in BAD.values() for value in some]
+    reasons = [reason for reason, some in BAD.items() for _ in some]
+    place = {"topic": "t", "partition": 0, "timestamp": START_MS, "timestamp_type": "CreateTime"}
+    records = [place | {"offset": offset, "value": value} for offset, value in enumerate(values)]
+    found = rows(export(table(spark, tmp_path, RECORDS, records), STRICT))
+    found.sort(key=lambda row: row["offset"])
+    for (value, expected), row in zip(GOOD, found):
+        assert (row["outcome"], row["reason"], row["raw"]) == ("good", None, None), value
+        assert row["value"].items() >= expected.items(), value
+    assert [(row["raw"], row["reason"], row["value"]) for row in found[len(GOOD) :]] == [
+        (value, reason, None) for value, reason in zip(values[len(GOOD) :], reasons)
+    ]
 
 
 def test_a_stopped_export_goes_on_and_has_each_record_once(

@@ -62,7 +62,7 @@ def test_the_history_of_another_cluster(spark: SparkSession, tmp_path: Path) -> 
     register(spark)
     one, other = cluster(tmp_path / "one", "first", 5), cluster(tmp_path / "other", "second", 7)
     run = Run(spark, source_of(one), str(tmp_path / "out"))
-    assert run_job("offsets", run).sentence.startswith("1 commits added")
+    assert run_job("offsets", run).sentence.startswith("1 commit added")
     with pytest.raises(OutError, match=r"cluster first.*cluster second"):
         run_job("offsets", Run(spark, source_of(other), str(tmp_path / "out")))
     source = tmp_path / "out" / "offsets" / "_source.json"

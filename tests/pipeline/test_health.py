@@ -13,10 +13,10 @@ from barnabas.pipeline.jobs.health import RESULT, health
 from histories import MINUTE_MS, START_MS, History, Row, Tables, rows
 from pyspark.sql import SparkSession
 
-RETENTION_MS, SOON_MS = 40 * MINUTE_MS, 15 * MINUTE_MS
+RETENTION_MS, SOON_MS, BEHIND_MS = 40 * MINUTE_MS, 15 * MINUTE_MS, 5 * MINUTE_MS
 TEN_MINUTES_MS = 10 * MINUTE_MS
 
-ALL = {"OK", "STOP", "REWIND", "STALL", "WARN", "REMOVED", "EXPIRES_SOON", "STORM", "NEVER"}
+ALL = {"OK", "STOP", "REWIND", "STALL", "WARN", "BEHIND", "REMOVED", "EXPIRES_SOON", "STORM", "NEVER"}
 
 Change = tuple[Any, ...]  # group, topic, partition, check, time, status
 
@@ -47,13 +47,21 @@ def reading(window: list[Row], log: list[Row], at_ms: int) -> str:
         return "STOP"
     if any(after < before for before, after in pairwise(offsets)):
         return "REWIND"
-    if 0 in lags or len(window) == 1:
-        return "OK"
-    if len(set(offsets)) == 1:
+    always_behind = 0 not in lags and len(window) > 1
+    if always_behind and len(set(offsets)) == 1:
         return "STALL"
-    if not any(after < before for before, after in pairwise(lags)):
+    if always_behind and not any(after < before for before, after in pairwise(lags)):
         return "WARN"
-    return "OK"
+    return "BEHIND" if at_ms - produced_ms(log, offsets[-1]) > BEHIND_MS else "OK"
+
+
+def produced_ms(log: list[Row], offset: int) -> float:
+    """The time of a record; those of a batch are taken as even."""
+    batch = min((row for row in log if row["last_offset"] >= offset), key=lambda row: row["last_offset"])
+    last_ms, base_ms = batch["max_timestamp"], batch["base_timestamp"]
+    base_ms = last_ms if base_ms is None else base_ms
+    into = max(0, offset - batch["base_offset"]) / max(1, batch["last_offset"] - batch["base_offset"])
+    return base_ms + (last_ms - base_ms) * into
 
 
 def expiry(newest: Row, generation: Row | None, at_ms: int) -> str:
@@ -133,6 +141,7 @@ def as_changes(found: list[Row]) -> list[Change]:
 @pytest.mark.parametrize("every_s", [60, 420, 3600])
 def test_the_health_of_random_histories(small: Tables, small_history: History, every_s: int) -> None:
     rules = {"every_s": every_s, "retention_s": RETENTION_MS // 1000, "soon_s": SOON_MS // 1000}
+    rules["behind_s"] = BEHIND_MS // 1000
     found = rows(health(small.commits, small.groups, small.batches, **rules))
     expected = folded(small_history, every_s * 1000)
     assert as_changes(found) == expected
@@ -186,3 +195,16 @@ def test_the_health_of_the_day(day: Tables) -> None:
     assert all(hour == 18 for _, hour in bad["newsletter", "REMOVED"])
     assert sorted(bad["newsletter", "EXPIRES_SOON"]) == [(partition, 17) for partition in range(3)]
     assert bad["analytics", "WARN"], "too slow for its hottest partition"
+
+
+def test_a_group_that_reads_steadily_but_hours_late_is_behind(spark: SparkSession, tmp_path: Path) -> None:
+    """Burrow finds nothing: the lag shrinks now and then. Its first unread record is ten hours old all the time."""
+    history, hour_ms = History(), 60 * MINUTE_MS
+    for minute in range(14 * 60):
+        history.produce(START_MS + minute * MINUTE_MS, "orders", 0, minute)
+        if minute >= 10 * 60:
+            history.commit(START_MS + minute * MINUTE_MS + 1, "late", "orders", 0, (minute - 10 * 60) // 2 * 2)
+    tables = Tables(spark, tmp_path, history)
+    found = [row for row in rows(health(tables.commits, tables.groups, tables.batches)) if row["check"] == "reading"]
+    assert {row["status"] for row in found if row["at"] >= START_MS + 11 * hour_ms} <= {"BEHIND"}
+    assert found[-1]["status"] == "BEHIND"

@@ -14,13 +14,14 @@ from barnabas.pipeline.jobs.events import Event, Events
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag import lag
-from barnabas.pipeline.jobs.lag_stream import SPANS_MAX, Partition, lag_stream
+from barnabas.pipeline.jobs.lag_stream import Partition, lag_stream
+from barnabas.pipeline.jobs.log_spans import SPANS_MAX
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS
 from histories import MINUTE_MS, START_MS, History, Row, Tables, random_histories, rows, table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-RULES = {"retention_s": 2400, "soon_s": 900}
+RULES = {"retention_s": 2400, "soon_s": 900, "behind_s": 300}
 TIMES = {"commits": "log_timestamp", "groups": "log_timestamp", "batches": "max_timestamp"}
 SOURCES = {"commits": COMMITS, "groups": GROUPS, "batches": BATCHES}
 

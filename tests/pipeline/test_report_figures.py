@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import itertools
 
 from barnabas.pipeline.jobs.health import RESULT, generations
+from barnabas.pipeline.jobs.leaders import leaders
 from barnabas.pipeline.report import figures
 from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, STATUSES, Span
 from histories import START_MS, History, Tables
@@ -57,7 +59,14 @@ def lag_rows(seed: int) -> list[Row]:
 @pytest.mark.parametrize(("seed", "most"), [(1, 2), (2, 9)])
 def test_the_lag_over_time(spark: SparkSession, seed: int, most: int) -> None:
     rows = lag_rows(seed)
+    # The last window has fewer groups: the others were deleted, or have expired.
+    end_ms = START_MS + 400 * MINUTE_MS
+    last = {"at": end_ms, "topic": "t", "partition": 0, "lag_records": 7, "lag_seconds": 1.0}
+    rows += [last | {"group_id": group} for group in ("a", "<c>")]
     found = figures.lag_over_time(frame(spark, LAG, rows), SPAN, most)
+    assert {one.group: one.records_end for one in found.rows} == {
+        one.group: 7 if one.group in ("a", "<c>") else None for one in found.rows
+    }
     totals: Counter[tuple[str, int]] = Counter()
     for row in rows:
         totals[row["group_id"], row["at"]] += row["lag_records"] or 0
@@ -71,6 +80,7 @@ def test_the_lag_over_time(spark: SparkSession, seed: int, most: int) -> None:
     assert found.left_out == len(expected[most:])
     for one in found.rows:
         assert one.records_at == buckets[one.group]
+        assert one.records_end == totals.get((one.group, max(row["at"] for row in rows)))
         assert one.seconds_max == max(row["lag_seconds"] or 0 for row in rows if row["group_id"] == one.group)
 
 
@@ -78,6 +88,94 @@ def test_groups_that_were_never_behind_are_left_out(spark: SparkSession) -> None
     row = {"at": START_MS, "group_id": "a", "topic": "t", "partition": 0, "lag_records": 0, "lag_seconds": 0.0}
     found = figures.lag_over_time(frame(spark, LAG, [row]), SPAN, 5)
     assert (found.rows, found.left_out) == ([], 1)
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_who_is_furthest_behind_now(spark: SparkSession, seed: int) -> None:
+    """In the last window, and an hour before; also from the sums by topic."""
+    rows = lag_rows(seed)
+    end = max(row["at"] for row in rows)
+    states: dict[tuple[str, str], dict[int, tuple[int, float | None]]] = defaultdict(dict)
+    for row in rows:
+        records, seconds = states[row["group_id"], row["topic"]].get(row["at"], (0, None))
+        both = [one for one in (seconds, row["lag_seconds"]) if one is not None]
+        states[row["group_id"], row["topic"]][row["at"]] = records + (row["lag_records"] or 0), max(both, default=None)
+    expected = []
+    for (group, topic), at_time in states.items():
+        earlier = max((at for at in at_time if end - 2 * HOUR_MS < at <= end - HOUR_MS), default=None)
+        if end in at_time and at_time[end][0]:
+            before = (None, None) if earlier is None else at_time[earlier]
+            expected.append((group, topic, *at_time[end], end, *before))
+    expected.sort(key=lambda row: -1 if row[3] is None else row[3], reverse=True)
+    table = frame(spark, LAG, rows)
+    found = figures.furthest_behind(figures.by_topic(table), 2)
+    assert len(expected) > 2
+    assert [astuple(one) for one in found.rows] == expected[:2]
+    assert found.left_out == len(expected) - 2
+    assert figures.furthest_behind(table.where("false"), 2) == figures.Top([])
+
+
+def test_what_is_not_well_has_its_lag(spark: SparkSession) -> None:
+    """Of its partitions; a check of the whole group has that of all. A group without a lag has none."""
+    places = [("t", 0, 5, 36_000.0), ("t", 1, 7, 60.0), ("u", 0, 1, 1.0)]
+    lag = [
+        {"at": START_MS + minute * MINUTE_MS, "group_id": "a", "topic": topic, "partition": partition}
+        | {"lag_records": records * (10 - minute), "lag_seconds": seconds}
+        for minute in (0, 9)
+        for topic, partition, records, seconds in places
+    ]
+    unwell = {"at": START_MS, "status": "BEHIND", "before": None}
+    rows = [
+        *(unwell | {"group_id": "a", "topic": "t", "partition": index, "check": "reading"} for index in (0, 1)),
+        unwell | {"group_id": "a", "topic": None, "partition": None, "check": "rebalances", "status": "STORM"},
+        unwell | {"group_id": "b", "topic": None, "partition": None, "check": "commits", "status": "NEVER"},
+    ]
+    found = figures.unwell(frame(spark, RESULT, rows), frame(spark, LAG, lag), 9)
+    assert [(one.group, one.status, one.partitions, one.lag_records, one.lag_seconds) for one in found.rows] == [
+        ("b", "NEVER", 0, None, None),
+        ("a", "STORM", 0, 13, 36_000.0),
+        ("a", "BEHIND", 2, 12, 36_000.0),
+    ]
+
+
+def test_what_begins_in_the_last_window_is_in_the_timelines(spark: SparkSession) -> None:
+    """Ten hours behind from the last minute on: not always OK."""
+    row = {"group_id": "a", "topic": "t", "partition": 0, "check": "reading"}
+    rows = [
+        row | {"at": START_MS, "status": "OK", "before": None},
+        row | {"at": SPAN.last_ms, "status": "BEHIND", "before": "OK"},
+    ]
+    lag = [row | {"at": SPAN.last_ms, "lag_records": 9, "lag_seconds": 36_000.0}]
+    found = figures.timelines(frame(spark, RESULT, rows), None, None, SPAN, 4, frame(spark, LAG, lag))
+    (one,) = found.rows
+    assert [stretch.status for stretch in one.stretches] == ["BEHIND"]
+    assert one.seconds_max == 36_000
+
+
+def test_other_leaders(spark: SparkSession) -> None:
+    """Each change of an epoch with the time of its first batch; what is close together is one event."""
+    columns = "topic string, partition int, leader_epoch int, base_offset bigint, base_timestamp timestamp"
+    columns += ", max_timestamp timestamp, error string"
+    table = frame(
+        spark,
+        columns,
+        [
+            {"topic": topic, "partition": partition, "leader_epoch": epoch, "base_offset": minute}
+            | {"base_timestamp": START_MS + minute * MINUTE_MS, "max_timestamp": START_MS + minute * MINUTE_MS}
+            for topic, partition, epoch, minute in (
+                *(("t", 0, 0, 0), ("t", 0, 0, 1), ("t", 0, 2, 10), ("t", 0, 2, 11), ("t", 0, 3, 90)),
+                *(("t", 1, 5, 0), ("t", 1, 6, 14), ("u", 0, 1, 3)),
+                ("u", 1, None, 50),
+            )
+        ],
+    )
+    changes = leaders(table)
+    found = {(row.topic, row.partition, row.before, row.leader_epoch, row.base_offset) for row in changes.collect()}
+    assert found == {("t", 0, 0, 2, 10), ("t", 0, 2, 3, 90), ("t", 1, 5, 6, 14)}
+    first = figures.LeaderChange(START_MS + 10 * MINUTE_MS, START_MS + 14 * MINUTE_MS, 2)
+    later = figures.LeaderChange(START_MS + 90 * MINUTE_MS, START_MS + 90 * MINUTE_MS, 1)
+    assert figures.leader_changes(changes, 5) == figures.Top([first, later])
+    assert figures.leader_changes(changes, 1) == figures.Top([first], 1)
 
 
 def test_movers(spark: SparkSession) -> None:
@@ -194,7 +292,7 @@ def test_what_is_not_well_at_the_end(spark: SparkSession) -> None:
         for key, own in bad.items()
     ]
     expected.sort(key=lambda row: (-STATUSES.index(row[3]), row[5], row[0], row[1] or "", row[2]))
-    found = figures.unwell(health, 3)
+    found = figures.unwell(health, None, 3)
     fields = ("group", "topic", "check", "status", "partitions", "since_ms")
     assert [tuple(getattr(one, name) for name in fields) for one in found.rows] == expected[:3]
     assert found.left_out == len(expected) - 3
@@ -276,6 +374,13 @@ def test_who_moved_what(spark: SparkSession) -> None:
     assert figures.moves(table, 5) == figures.Top([expiry, reset])
     assert figures.moves(table, 1) == figures.Top([expiry], 1)
     assert figures.moves(table.drop("cause"), 5) == figures.Top([]), "a table of an earlier version"
+
+    skip = figures.Move("g", "t", 1, 0, START_MS + 5, 9, 80, 71, None, None, None, None, None, "skipped")
+    back = replace(reset, partitions=2, finding="jumped back")
+    found = figures.jumps(table, 2)
+    assert (found.rows, found.left_out) == ([skip, back], 1), "what was never read is first"
+    names = ("cause", "client_id", "host", "principal", "member_id", "generation")
+    assert figures.jumps(table.drop(*names), 1).rows == [skip]
 
 
 def test_growth_shows_the_last_days_and_sums_up_small_topics(spark: SparkSession) -> None:

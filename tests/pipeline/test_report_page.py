@@ -3,8 +3,10 @@
 import json
 import re
 from base64 import b64decode
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -12,15 +14,17 @@ import pytest
 pytest.importorskip("matplotlib", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT, WIDE, amount
+from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT, MIDDLE, NARROW, WIDE, amount
 from barnabas.pipeline.report.figures import (
     BUCKETS_MAX,
     DAY_MS,
     STATUSES,
+    Behind,
     Damage,
     Finding,
     GroupLag,
     Growth,
+    LeaderChange,
     Move,
     Mover,
     Reset,
@@ -32,7 +36,8 @@ from barnabas.pipeline.report.figures import (
     Unwell,
 )
 from barnabas.pipeline.report.markup import element, named, visible
-from barnabas.pipeline.report.page import MEANINGS, Report, charts_of, page
+from barnabas.pipeline.report.page import Report, charts_of, page
+from barnabas.pipeline.report.pieces import MEANINGS, NEXT_COMMANDS
 
 START_MS = 1_763_769_600_000
 HOSTILE = [
@@ -51,6 +56,12 @@ HOSTILE = [
 ]
 
 
+def jump(group: str, finding: str, cause: str | None = "reset", records: int = 9_029) -> Move:
+    """A group's offset that was set, at noon."""
+    who = ("offset-tool", "/127.0.0.1", "User:ann", None) if cause else (None,) * 4
+    return Move(group, "clicks", 1, 0, START_MS + DAY_MS // 2, 3_151, 12_180, records, cause, *who, finding=finding)
+
+
 def report(names: list[str], left_out: int = 0) -> Report:
     """Everything that a report can have, with these names."""
     span = Span(START_MS, START_MS + DAY_MS)
@@ -64,8 +75,14 @@ def report(names: list[str], left_out: int = 0) -> Report:
         span=span,
         groups_not_ok=1,
         groups=len(names),
+        behind=Top([Behind(name, name, 100, 36_000.0, span.last_ms, 90, 34_000.0) for name in names], left_out),
+        jumps=Top([jump(name, ("skipped", "jumped back")[index % 2]) for index, name in enumerate(names)], left_out),
+        leader_changes=Top([LeaderChange(START_MS + DAY_MS // 2, START_MS + DAY_MS * 3 // 4, 37)], left_out),
         unwell=Top(
-            [Unwell(name, name, "reading", statuses[number % 8], 3, START_MS) for number, name in enumerate(names)],
+            [
+                Unwell(name, name, "reading", statuses[number % 8], 3, START_MS, 70, 36_000.0)
+                for number, name in enumerate(names)
+            ],
             left_out,
         ),
         lag=Top([GroupLag(name, {at: at % 97 for at in buckets}, 60.0) for name in names], left_out),
@@ -156,7 +173,7 @@ def test_it_needs_nothing_from_elsewhere_and_lets_nothing_run(hostile: str) -> N
 
 def test_many_groups_make_no_large_page(hostile: str) -> None:
     assert "9,988" in Reader(hostile).text
-    assert len(hostile) < 4_000_000, "twelve groups whose status changes every few minutes"
+    assert len(hostile) < 4_500_000, "twelve groups whose status changes every few minutes"
     names = [f"{number:03}{'<script>' * 37}\n" for number in range(24)]  # of 300 characters
     more = page(report(names, left_out=476))
     assert len(more) < 2.2 * len(hostile), "so with --top 100, the most, it has some MB"
@@ -172,7 +189,7 @@ def test_every_picture_has_words_and_is_xml(hostile: str) -> None:
     assert len(pictures) == 5
     assert all(words["alt"] for words in pictures)
     narrow = [words["srcset"] for tag, words in Reader(hostile).elements if tag == "source"]
-    assert len(narrow) == 5
+    assert len(narrow) == 2 * 5
     for data in (*narrow, *(words["src"] for words in pictures)):
         text = b64decode(data.removeprefix("data:image/svg+xml;base64,")).decode()
         root = ElementTree.fromstring(text)
@@ -204,6 +221,7 @@ def test_each_light_colour_is_another_one() -> None:
 
 def test_every_status_is_explained() -> None:
     assert set(MEANINGS) == set(STATUSES)
+    assert {"OK", *NEXT_COMMANDS} == set(STATUSES), "and has a next command"
 
 
 def test_it_says_what_is_missing_and_why() -> None:
@@ -250,3 +268,89 @@ def test_what_is_missing_can_be_seen() -> None:
     """The reason may name a topic, or a folder."""
     text = page(Report("/data", datetime(2025, 11, 23, tzinfo=UTC), "1", missing={"verify": "\x1b[31m\u202e <b>"}))
     assert text.count("U+001B[31mU+202E &lt;b&gt;") == 2
+
+
+# ------------------------------------------------------------ what is first
+
+
+def text_of(**parts: Any) -> str:
+    """The words of a page that has no other parts, without those that say why."""
+    empty = Report("/data", datetime(2025, 11, 23, tzinfo=UTC), "1", span=Span(START_MS, START_MS + DAY_MS))
+    return Reader(page(replace(empty, **parts))).text
+
+
+def test_who_is_furthest_behind_is_first() -> None:
+    worst = Behind("billing", "orders", 1_204, 36_000.0, START_MS + DAY_MS, 1_000, 32_400.0)
+    rows = [
+        worst,
+        replace(worst, group="a", seconds_before=39_600.0, records_before=2_000),
+        replace(worst, group="b", seconds_before=36_001.0),
+        replace(worst, group="c", seconds_before=None, records_before=None),
+        replace(worst, group="d", seconds=None),
+    ]
+    text = text_of(behind=Top(rows, 3))
+    assert text.index("billing is 10 h behind on orders, 1,204 records.") < text.index("Source"), "before all else"
+    assert "Against an hour earlier: grows by 1 h, +204 records." in text
+    for words in ("shrinks by 1 h, -796 records", "as far behind, +204 records", "it had no committed offset then"):
+        assert words in text
+    assert "barnabas groups lag --watch billing" in text
+    assert "Left out: 3 groups and topics" in text
+    assert "No group is behind." in text_of(behind=Top([]))
+
+
+def test_skipped_records_are_an_alarm_at_the_top() -> None:
+    """With who did it, and the way to where the group was; without the journal nobody knows either."""
+    rows = [jump("archive", "skipped"), jump("other", "skipped", None, 71), jump("billing", "jumped back")]
+    text = text_of(jumps=Top(rows), unwell=Top([]), groups=3, groups_not_ok=0)
+    alarm = text[text.index("Unread records were skipped: 9,100") : text.index("0 of 3")]
+    for words in (
+        *("archive", "clicks-0", "9,029", "2025-11-22 12:00", "offset-tool", "/127.0.0.1", "not known"),
+        "barnabas offsets log --since 2025-11-22T11:59:59Z archive",
+        "barnabas offsets restore --at 2025-11-22T11:59:59Z archive",
+    ):
+        assert words in alarm
+    assert "restore --at 2025-11-22T11:59:59Z other" not in text
+    assert "billing" not in alarm
+    assert "were skipped" not in text_of(jumps=Top(rows[2:]))
+
+
+def test_a_broker_that_died_is_an_event_and_a_line_of_the_timelines() -> None:
+    change = LeaderChange(START_MS + DAY_MS // 2, START_MS + DAY_MS // 2 + 180_000, 37)
+    parts = {"jumps": Top([jump("archive", "jumped back")]), "leader_changes": Top([change])}
+    text = text_of(timelines=Top([Timeline("billing")]), **parts)
+    events = text[text.index("Events") : text.index("Lag over time")]
+    assert "37 partitions got another leader, the last one at 2025-11-22 12:03" in events
+    assert "archive went back 9,029 records of clicks-0" in events
+    assert "37 at 2025-11-22 12:00" in text[text.index("What happened to each group") :]
+    empty = Report("/data", datetime(2025, 11, 23, tzinfo=UTC), "1", span=Span(START_MS, START_MS + DAY_MS))
+    (chart,) = charts_of(replace(empty, timelines=Top([Timeline("billing")]), **parts))
+    assert "37 partitions: other leaders" in chart.svg(WIDE)
+    assert "other leaders" not in next(charts_of(replace(empty, timelines=Top([Timeline("billing")])))).svg(WIDE)
+
+
+def test_who_is_not_well_has_a_lag_and_a_next_command() -> None:
+    rows = [
+        Unwell("billing", "orders", "reading", "STALL", 2, START_MS, 70, 36_000.0),
+        Unwell("the team's", None, "rebalances", "STORM", 0, START_MS),
+        Unwell("-x", None, "commits", "NEVER", 0, START_MS),
+        Unwell("a\x07", "orders", "reading", "STOP", 1, START_MS),
+    ]
+    text = text_of(unwell=Top(rows))
+    for words in ("7010 hbarnabas groups lag --watch billing", "groups describe -- -x"):
+        assert words in text
+    assert "barnabas groups explain 'the team'\"'\"'s'" in text
+    assert "describe a" not in text, "nobody can type it"
+
+
+def test_a_group_that_was_ever_hours_behind_was_not_always_ok() -> None:
+    """The table of health may be of an earlier version, which knows no BEHIND."""
+    rows = [Timeline("billing", seconds_max=36_000.0), Timeline("orders", seconds_max=3.0)]
+    text = text_of(timelines=Top(rows))
+    assert text.count("always OK") == 1
+    assert "billingit read steadily, up to 10 h behind" in text
+
+
+@pytest.mark.parametrize("width", [NARROW, MIDDLE, WIDE])
+def test_there_is_a_picture_for_each_width(hostile: str, width: int) -> None:
+    widths = [words["width"] for tag, words in Reader(hostile).elements if tag in ("source", "img")]
+    assert widths.count(str(width)) == 5

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from barnabas.pipeline.session import what_is_missing
@@ -44,10 +46,26 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
 
 
+@pytest.mark.parametrize("text", ["127.0.0.1", "http://127.0.0.1:9092", "PLAINTEXT://127.0.0.1:9092"])
+def test_what_is_neither_a_directory_nor_an_address(text: str) -> None:
+    with pytest.raises(ValueError, match="is neither a directory that exists nor HOST:PORT"):
+        source_of(text)
+
+
+def test_the_port_of_something_else_than_a_broker_is_told(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        done = run("lag", "--source", address, "--out", str(tmp_path))
+        server.shutdown()
+    assert done.returncode == 2
+    assert f"--source: what answers at {address} is no Kafka broker" in done.stderr or "HTTP server" in done.stderr
+
+
 def test_a_wrong_source_ends_the_command_before_spark_starts(tmp_path: Path) -> None:
     done = run("lag", "--source", str(tmp_path / "nothing"), "--out", str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("does not exist.")
+    assert done.stderr.strip().endswith("is neither a directory that exists nor HOST:PORT.")
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
@@ -65,3 +83,21 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "this is Java 8" in (what_is_missing() or "")
+
+
+def test_a_name_that_the_operating_system_refuses_is_told(tmp_path: Path) -> None:
+    """As a folder that this user may not read or write is."""
+    name = "x" * 300
+    done = run("lag", "--source", name, "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stderr) == (1, f"barnabas: --source {name} cannot be read: file name too long.\n")
+    done = run("report", "--source", data_directory(tmp_path / "data"), "--out", str(tmp_path / name))
+    assert done.returncode == 1
+    assert done.stderr == f"barnabas: --out {tmp_path / name} cannot be written: file name too long.\n"
+
+
+def test_a_directory_without_commits_is_told_what_it_lacks(tmp_path: Path) -> None:
+    done = run("offsets", "--source", data_directory(tmp_path / "data"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 3
+    assert done.stdout.endswith("Committed now: nothing.\n")
+    assert "Nothing was there to read" in done.stderr
+    assert "Of a cluster, name all data directories or a broker." in done.stderr

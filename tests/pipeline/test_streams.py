@@ -11,10 +11,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.losses import Loss, sentences, tell
 from barnabas.pipeline.origin import LogKey
-from barnabas.pipeline.sources import RecordSource, register
-from barnabas.pipeline.streaming import LogStreamReader, within_rows
+from barnabas.pipeline.sources import CommitSource, RecordSource, register
+from barnabas.pipeline.streaming import DELETED, MADE_ANEW, REMOVED, LogStreamReader, within_rows
 from barnabas.protocol.record_batch import Record
 from barnabas.storage.log import Log
 from broker_process import Client, Process, batch
@@ -212,7 +214,7 @@ def test_a_log_that_was_cut(tmp_path: Path, fails: bool) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_topic_that_was_made_anew(tmp_path: Path, fails: bool) -> None:
-    growing = Growing(tmp_path, failOnDataLoss=str(fails))
+    growing = Growing(tmp_path, failOnDataLoss=str(fails), topics="orders")
     growing.grow(20)
     at = growing.reader.latestOffset(growing.reader.initialOffset(), EVERYTHING)
     old = json.loads(json.dumps(at))
@@ -228,15 +230,73 @@ def test_a_topic_that_was_made_anew(tmp_path: Path, fails: bool) -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_partition_that_is_gone(tmp_path: Path, fails: bool) -> None:
-    growing = Growing(tmp_path, failOnDataLoss=str(fails))
+    growing = Growing(tmp_path, failOnDataLoss=str(fails), topics="orders")
     growing.grow(30)
     at = growing.reader.latestOffset(growing.reader.initialOffset(), EVERYTHING)
     shutil.rmtree(tmp_path / "orders-2")
     if fails:
-        with pytest.raises(LostRecordsError, match="orders-2: not there any more"):
+        with pytest.raises(LostRecordsError, match="orders-2: the topic was deleted"):
             growing.reader.latestOffset(at, EVERYTHING)
     else:
         assert growing.reader.latestOffset(at, EVERYTHING).keys() == {"orders-0", "orders-1"}
+
+
+@pytest.mark.parametrize("topics", ["", "orders*"])
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_in_a_stream_over_all_topics_a_deleted_one_is_news(tmp_path: Path, topics: str, is_made_anew: bool) -> None:
+    """Nobody has asked for this topic, so the query goes on; and it is said."""
+    growing = Growing(tmp_path / "data", lost=str(tmp_path / "lost"), topics=topics)
+    growing.grow(30)
+    at = growing.reader.latestOffset(growing.reader.initialOffset(), EVERYTHING)
+    growing.directory.append(growing.directory.log("orders-2"), Record(-1, NOW_MS, None, b"new"))
+    growing.directory.manager.checkpoint()
+    end = growing.reader.latestOffset(at, EVERYTHING)
+    if is_made_anew:
+        end["orders-0"]["topic_id"] = "AAAAAAAAAAAAAAAAAAAAAQ"
+    else:
+        shutil.rmtree(tmp_path / "data" / "orders-0")
+    assert growing.rows(at, end) == [(0, b"new")]
+    growing.reader.latestOffset(end, EVERYTHING)
+    told = tell(str(tmp_path / "lost"))
+    assert {(one.log, one.is_news) for one in told} == {("orders-0", True)}
+    why = MADE_ANEW if is_made_anew else DELETED
+    assert sentences(told) == [f"Topics that changed: orders: {why}."]
+    assert tell(str(tmp_path / "lost")) == []
+
+
+def test_what_was_lost_is_noted_once(tmp_path: Path) -> None:
+    """A micro-batch that is planned again loses the same records; the numbers are those of the log."""
+    growing = Growing(tmp_path / "data", failOnDataLoss="false", lost=str(tmp_path / "lost"), topics="orders")
+    growing.grow(200)
+    at = growing.reader.initialOffset()
+    end = growing.reader.latestOffset(at, EVERYTHING)
+    first, second = sorted((tmp_path / "data" / "orders-1").glob("*.log"))[:2]
+    first.unlink()
+    rows = growing.rows(at, end)
+    assert growing.rows(at, end) == rows
+    assert tell(str(tmp_path / "lost")) == [Loss("orders-1", REMOVED, 0, len(growing.written) - len(rows))]
+    assert int(second.stem) == len(growing.written) - len(rows)
+
+
+def test_what_a_task_would_lose_is_planned_again(tmp_path: Path) -> None:
+    """A task says so by an error: it has no place for notes. The next plan of the micro-batch notes it, and goes on."""
+    growing = Growing(tmp_path / "data", failOnDataLoss="false", lost=str(tmp_path / "lost"), topics="orders")
+    growing.grow(200)
+    at = growing.reader.initialOffset()
+    end = growing.reader.latestOffset(at, EVERYTHING)
+    tasks = growing.reader.partitions(at, end)
+    first, second = sorted((tmp_path / "data" / "orders-1").glob("*.log"))[:2]
+    first.unlink()
+    with pytest.raises(LostRecordsError, match="were removed while they were read"):
+        list(chain.from_iterable(map(growing.reader.read, tasks)))
+    assert len(growing.rows(at, end)) == 200 - int(second.stem)
+    ends = end["orders-0"]["offset"]
+    end["orders-0"]["offset"] += 7
+    assert len(growing.rows(at, end)) == 200 - int(second.stem)
+    assert {(one.log, one.from_offset, one.below_offset) for one in tell(str(tmp_path / "lost"))} == {
+        ("orders-0", ends, ends + 7),
+        ("orders-1", 0, int(second.stem)),
+    }
 
 
 def test_decided_by_a_marker_behind_the_last_stable_offset(tmp_path: Path) -> None:
@@ -260,6 +320,57 @@ def test_decided_by_a_marker_behind_the_last_stable_offset(tmp_path: Path) -> No
     growing.directory.append(log, Record(-1, NOW_MS, None, b"plain"))
     growing.directory.manager.checkpoint()
     assert growing.rows(end, growing.reader.latestOffset(end, EVERYTHING)) == [(0, b"plain")]
+
+
+@pytest.mark.parametrize("limit", [EVERYTHING, ReadMaxRows(3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_commits_beside_open_transactions(tmp_path: Path, limit: Any, seed: int) -> None:
+    """Plain ones come at once, those of a transaction when it is decided, each once; and a micro-batch that is done
+    again later has the same rows."""
+    rng = random.Random(seed)
+    directory = DataDirectory(tmp_path)
+    log = directory.log("__consumer_offsets", 0, segment_bytes=1500, index_interval_bytes=100)
+    source = CommitSource({"path": str(tmp_path), "isolation": "read_committed"})
+    reader = source.streamReader(source.schema())
+    expected: list[int] = []
+    pending: dict[int, list[int]] = {}
+    sequences: dict[int, int] = {}
+    at = reader.initialOffset()
+    batches: list[tuple[Any, Any, list[int]]] = []
+
+    def rows(start: Any, end: Any) -> list[int]:
+        tasks = reader.partitions(start, end)
+        return [row["offset"] for task in tasks for some in reader.read(task) for row in some.to_pylist()]
+
+    def end_one(producer_id: int) -> None:
+        is_committed = rng.random() < 0.7
+        directory.end_transaction(log, producer_id, commit=is_committed)
+        offsets = pending.pop(producer_id)
+        expected.extend(offsets if is_committed else [])
+
+    for number in range(80):
+        producer_id = rng.choice((-1, -1, 1, 2))
+        if producer_id in pending and rng.random() < 0.4:
+            end_one(producer_id)
+        fields: dict[str, Any] = {}
+        if producer_id >= 0:
+            sequence = sequences[producer_id] = sequences.get(producer_id, -1) + 1
+            fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
+        (expected if producer_id < 0 else pending.setdefault(producer_id, [])).append(number)
+        value = encode_value(CommittedOffset(number, -1, "", NOW_MS, -1))
+        directory.append(log, Record(-1, NOW_MS, encode_key("group", "orders", 0), value), **fields)
+        if number == 79:
+            for one in list(pending):
+                end_one(one)
+        if number % 7 == 2 or number == 79:
+            directory.manager.checkpoint()
+            while (end := json.loads(json.dumps(reader.latestOffset(at, limit)))) != at:
+                batches.append((at, end, rows(at, end)))
+                at = end
+    assert sorted(chain(*(found for _, _, found in batches))) == sorted(expected)
+    assert any("stable_offset" in one for _, end, _ in batches for one in end.values())
+    for start, end, found in batches:
+        assert rows(start, end) == found
 
 
 def test_limits_over_the_wire(tmp_path: Path) -> None:

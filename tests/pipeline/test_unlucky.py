@@ -1,5 +1,6 @@
 """What a person gets who has no Java, no disk, no broker or no patience: a sentence, an exit code, no half tables."""
 
+import io
 import os
 import re
 import signal
@@ -106,7 +107,7 @@ def test_the_report_is_a_file(source: str, tmp_path: Path) -> None:
 def test_a_second_run_at_the_same_time(source: str, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     with only_run_in(out):
-        said = failed(run("lag", "--source", source, "--out", out), 1)
+        said = failed(run("lag", "--source", source, "--out", out), ExitCode.TRY_AGAIN)
         assert "another run" in said
         assert f"process {os.getpid()}" in said
         with pytest.raises(OutError), only_run_in(out):
@@ -171,7 +172,7 @@ def test_brokers_that_are_not_there(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     source = f"127.0.0.1:{port},[::1]:{port},127.0.0.1:99999"
-    said = failed(run("lag", "--source", source, "--out", str(tmp_path / "out")), 1)
+    said = failed(run("lag", "--source", source, "--out", str(tmp_path / "out")), ExitCode.TRY_AGAIN)
     assert "no broker of --source can be reached" in said
     assert f"127.0.0.1:{port}: " in said
     assert not (tmp_path / "out").exists()
@@ -217,6 +218,18 @@ def test_java_does_not_start(source: str, tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("What Java says is above. Look at --spark and --memory.")
 
 
+def test_what_java_and_spark_say_at_each_start_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    said = [
+        *("WARNING: Using incubator modules: jdk.incubator.vector", "Picked up JAVA_TOOL_OPTIONS: -Xmx3g"),
+        *('Setting default log level to "WARN".', 'Setting Spark log level to "FATAL".'),
+        "To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).",
+        *("Starting Streaming TransformWithStateInPandas Python worker.", "", ""),
+        *("Invalid maximum heap size: -Xmxbanana", "12:00:00 WARN Utils: what a person asked for"),
+    ]
+    session.pass_on(io.BytesIO("\n".join([*said, "", "größe"]).encode()))
+    assert capsys.readouterr().err.splitlines() == [*said[-2:], "", "größe"]
+
+
 def test_the_help_names_the_extra() -> None:
     done = run("--help", COLUMNS="130")
     assert "pip install 'barnabas[spark]'" in done.stdout
@@ -232,8 +245,9 @@ def test_ctrl_c(tmp_path: Path) -> None:
         words += ["--spark", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"]
         process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         silent.settimeout(90)
-        with silent.accept()[0] as first:  # the command looks whether there is a broker
-            first.sendall(struct.pack(">iihi", 10, first.recv(1000)[11], 0, 0))
+        for _ in range(2):  # the command looks whether there is a broker, and how much it has
+            with silent.accept()[0] as first:
+                first.sendall(struct.pack(">iihi", 10, first.recv(1000)[11], 0, 0))
         connection, _ = silent.accept()  # Spark runs, and asks it
         with connection:
             process.send_signal(signal.SIGINT)

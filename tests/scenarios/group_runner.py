@@ -401,7 +401,7 @@ class Conversation:
         self.world.restart()
 
     def do_unload(self, words: list[str], options: dict[str, str]) -> None:
-        self.world.coordinator.unload(0, self.world.logs[0].leader_epoch + 1)
+        self.world.coordinator.unload(0)
 
     def do_set(self, words: list[str], options: dict[str, str]) -> None:
         value = words[1]

@@ -43,6 +43,7 @@ class MemoryLog:
         self.log_end_offset = 0
         self.high_watermark = 0
         self.held = False
+        self.shortage = ""
         self.failures: list[ErrorCode] = []
         self.batches: list[tuple[int, bytes]] = []
         self.reads = 0

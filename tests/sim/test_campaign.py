@@ -40,9 +40,11 @@ def test_no_seed_begins_after_the_time() -> None:
     assert campaign.run(count(1), PLAN, 0.0, 1, None) == campaign.Totals()
 
 
+@pytest.mark.timeout(900)  # two runs of a few seconds each, if nothing else runs
 def test_the_command_runs_seeds_and_prints_their_hours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(campaign, "NICENESS", 0)  # a campaign gives way to all others, and a test may not wait for ever
     command = "sim --campaign --brokers 3 --seeds 1-2 --minutes 0.1 --quiet-hours 0.05 --processes 2"
     monkeypatch.setattr("sys.argv", command.split())
     assert main() == 0

@@ -11,7 +11,7 @@ from barnabas.broker import crowds
 from barnabas.sim import last_look, world
 from barnabas.sim.violation import Violation
 
-SEEDS = range(1, 9)
+SEEDS = (1, 2, 3, 4, 8, 10, 13, 22)  # in these the operator does everything
 
 
 @cache

@@ -31,6 +31,15 @@ def test_a_cluster_in_bad_weather_keeps_its_promises(seed: int) -> None:
     assert sum(verdict.troubles.values()) > 0
 
 
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_cluster_whose_disks_are_full_for_a_while_keeps_its_promises(seed: int) -> None:
+    lines: list[str] = []
+    verdict = cluster_world.run(seed, 0.3, lines.append, kinds=("full disk",))
+    assert verdict.violation is None, str(verdict)
+    for what in ("is full", "others lead where they can", "can be written again"):
+        assert any(what in line for line in lines), what
+
+
 def test_in_quiet_times_things_happen_by_the_clock() -> None:
     lines: list[str] = []
     verdict = cluster_world.run(QUIET_SEED, 0.2, lines.append, quiet_hours=1.0)

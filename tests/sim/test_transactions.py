@@ -57,7 +57,7 @@ def test_the_broker_dies_between_every_two_steps(seed: int) -> None:
     assert made.host.lives > len(STEPS)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_a_coordinator_of_three_brokers_dies_between_every_two_steps(seed: int) -> None:
     made = ClusterWorld(seed, minutes=0.1, with_transactions=True, kinds=("kill at each step",))
     assert made.run().violation is None, str(made.verdict())

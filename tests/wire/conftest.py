@@ -251,6 +251,16 @@ def make_world() -> type[World]:
 
 
 @pytest.fixture
+def own_world() -> Iterator[World]:
+    """A broker for each test, for modules whose tests change what the others would meet."""
+    world = World()
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.server.handler_failures == 0
+    assert world.escaped == []
+
+
+@pytest.fixture
 def world_of_transactions() -> Iterator[World]:
     """A broker with a topic "t" of two partitions, and a coordinator for the transactional id "a"."""
     world = World()

@@ -24,10 +24,27 @@ class Example(NamedTuple):
 
 
 # Arrays that have no item in these examples. test_health.py has those of health.
-EMPTY = {"loading", "loading_partitions", "failed", "hindered", "standing", "gone_topics", "waited_for", "behind"}
+EMPTY = {
+    "loading",
+    "loading_partitions",
+    "stopped_loads",
+    "undecided",
+    "failed",
+    "hindered",
+    "standing",
+    "gone_topics",
+    "waited_for",
+    "behind",
+    "offline",
+}
 
 EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/metrics"): [Example("/metrics")],
+    ("GET", "/health"): [Example("/health")],
+    ("GET", "/health/live"): [Example("/health/live")],
+    ("GET", "/health/ready"): [Example("/health/ready")],
+    ("GET", "/v1/topics"): [Example("/v1/topics"), Example("/v1/topics?internal=true")],
+    ("GET", "/v1/topics/{topic}"): [Example("/v1/topics/orders")],
     ("GET", "/v1/status"): [Example("/v1/status")],
     ("GET", "/v1/openapi.json"): [Example("/v1/openapi.json")],
     ("GET", "/v1/health"): [Example("/v1/health"), Example("/v1/health?stalled_ms=1000")],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from barnabas.config.broker import BrokerConfig
-from barnabas.groups.hashing import partition_for
+from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
@@ -313,7 +313,7 @@ def test_a_partition_without_a_folder_begins_empty(make_world: Any, kafka: SimEn
     world = make_world(kafka)
     assert [partition.error_code for partition in topics_of(world)["events"].partitions] == [0, 0, 0]
     assert world.broker.log_manager.get("events", 1).log_end_offset == 0
-    assert "topic events: 1 of its partitions have no folder" in caplog.text
+    assert "topic events: 1 of its partitions has no folder" in caplog.text
     world.env.run(world.broker.stop())
 
 
@@ -343,7 +343,7 @@ def test_folders_of_topics_that_are_gone_are_set_aside(make_world: Any, caplog: 
     names = [name for name in env.disk.list_directory("/data") if name.startswith("gone")]
     assert len(names) == 2
     assert all(name.endswith("-stray") for name in names)
-    assert "2 log folders in /data have no topic" in caplog.text
+    assert "2 log folders in /data without a topic" in caplog.text
     env.clock.advance(3 * 3_600_000)
     assert set(names) <= set(env.disk.list_directory("/data")), "kept for whoever wants them back"
     again.create_topic("gone", 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.connection import PIECE_BYTES, WRITE_BUFFER_HIGH
+from barnabas.broker.answer_writer import PIECE_BYTES, WRITE_BUFFER_HIGH
 from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest

@@ -25,6 +25,10 @@ for _key, _version in ((2, 11), (8, 10), (9, 10)):  # came after Kafka 4.1: the 
     _frame = frames.encode_request(_key, _version, _header.correlation_id, _header.client_id, _message)
     REQUESTS[_key, _version] = _frame[4:]
 
+_JOIN = messages.ConsumerGroupHeartbeatRequest(group_id="g", subscribed_topic_names=["t"])
+for _version in (0, 1):  # refused, as by Kafka where this protocol is off: no request of the recorded ones was
+    REQUESTS[68, _version] = frames.encode_request(68, _version, 1, "1", _JOIN)[4:]
+
 _MARKER = messages.WriteTxnMarkersRequest.WritableTxnMarker(
     topics=[messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
 )

@@ -7,13 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from barnabas.broker.connection import (
-    CARRIED_OUT_BYTES_MAX,
-    FRAME_CAPACITY_FIRST,
-    READ_AHEAD_BYTES_MAX,
-    UNSENT_BYTES_MAX,
-)
+from barnabas.broker.answer_writer import UNSENT_BYTES_MAX
+from barnabas.broker.connection import CARRIED_OUT_BYTES_MAX, READ_AHEAD_BYTES_MAX
 from barnabas.broker.context import CLOSE
+from barnabas.broker.read_buffers import CAPACITY_FIRST
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -91,7 +88,7 @@ def test_frames_arrive_in_any_pieces(harness: Harness, handle: Handle, read_size
     assert wire.correlation_ids() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("size", [FRAME_CAPACITY_FIRST - 1, FRAME_CAPACITY_FIRST, FRAME_CAPACITY_FIRST + 1, 3_000_000])
+@pytest.mark.parametrize("size", [CAPACITY_FIRST - 1, CAPACITY_FIRST, CAPACITY_FIRST + 1, 3_000_000])
 @pytest.mark.parametrize("read_size", [50_000, 1 << 30])
 def test_large_frames(harness: Harness, handle: Handle, size: int, read_size: int) -> None:
     seen = []
@@ -136,11 +133,42 @@ def test_a_size_that_cannot_be_closes_the_connection(harness: Harness, size: int
     assert harness.server.protocol_errors == 1
 
 
+CLIENT_HELLO = bytes.fromhex("16030100c8010000c4")
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (CLIENT_HELLO, "it speaks TLS, and this port has Kafka's protocol without it"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "it speaks HTTP, and this port has Kafka's protocol"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it speaks HTTP, and this port has Kafka's protocol"),
+        (b"SSH-2.0-x\r\n", "a frame of 1397966893 bytes (socket.request.max.bytes=104857600)"),
+    ],
+)
+@pytest.mark.parametrize("read_size", [4, 1 << 30])
+def test_another_protocol_is_named_once(
+    harness: Harness, caplog: pytest.LogCaptureFixture, start: bytes, said: str, read_size: int
+) -> None:
+    for _ in range(10):
+        wire = harness.connect(read_size=read_size)
+        wire.feed(start)
+        assert wire.closed
+        answered = b"".join(wire.written)
+        assert answered.startswith(b"HTTP/1.1 400 ") if "HTTP" in said else not answered
+        assert said.encode() in answered or not answered
+    assert harness.server.protocol_errors == 10
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"closing the connection of 192.0.2.7: {said}")
+    harness.env.clock.advance(60_000)
+    harness.connect().feed(start)
+    assert caplog.records[-1].getMessage().endswith("(9 more of this kind in the minute before)")
+
+
 def test_a_lying_size_takes_no_memory(harness: Harness) -> None:
     wire = harness.connect()
     wire.feed(struct.pack(">i", 100_000_000) + bytes(10))
     assert not wire.closed
-    assert len(memoryview(wire.connection.get_buffer(-1))) <= FRAME_CAPACITY_FIRST
+    assert len(memoryview(wire.connection.get_buffer(-1))) <= CAPACITY_FIRST
 
 
 def test_one_request_in_flight_and_answers_in_order(harness: Harness, handle: Handle) -> None:

@@ -387,6 +387,27 @@ def test_producer_ids_differ(world: World) -> None:
     assert second.producer_id == first.producer_id + 1
 
 
+def test_a_producer_whose_answers_a_clean_stop_took_sends_all_again(make_world: type[World]) -> None:
+    """Apache Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER to all but the last; its Java client then writes them twice."""
+    world = make_world()
+    world.create_topic("in-flight")
+    of_producer = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+    producer_id = world.ask(ApiKey.INIT_PRODUCER_ID, 4, of_producer).producer_id
+    requests = [
+        produce("in-flight", batch(b"%d" % number, producer_id=producer_id, producer_epoch=0, base_sequence=number))
+        for number in range(6)
+    ]
+    for request in requests[:5]:
+        world.send_and_close(frames.encode_request(ApiKey.PRODUCE, 9, 1, "test", request)[4:])
+    world.env.run(world.broker.stop())
+    again = make_world(world.env)
+    answers = [again.ask(ApiKey.PRODUCE, 9, request).responses[0].partition_responses[0] for request in requests]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, number) for number in range(6)]
+    found = partitions(again.ask(ApiKey.FETCH, 11, fetch("in-flight", (0, 0))))[0]
+    assert values(found.records) == [b"%d" % number for number in range(6)]
+    again.env.run(again.broker.stop())
+
+
 def test_metadata_creates_what_is_asked_for_and_answers_with_the_address_dialled(world: World) -> None:
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="made-by-asking")])
     answer = world.ask(ApiKey.METADATA, 9, request)

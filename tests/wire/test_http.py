@@ -15,9 +15,10 @@ from barnabas.broker.http.openapi import document
 from barnabas.broker.http.routes import TABLE, HttpAnswer, HttpError, HttpRequest, Parameter, Route
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
+from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from barnabas.protocol.messages import ApiVersionsRequest, DescribeConfigsRequest, DescribeConfigsResponse
 from barnabas.runtime.pending import Pending
 from barnabas.sim.env import sim_env
 
@@ -241,6 +242,30 @@ def test_any_name_can_be_asked_for(http_world: World, name: str, encoded: str) -
 def test_names_that_are_not_encoded(http_world: World, encoded: str) -> None:
     answer = get(http_world, f"/v1/groups/{encoded}")
     assert (answer.status, answer.error) == (400, "INVALID_ENCODING")
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (frames.encode_request(ApiKey.API_VERSIONS, 0, 1, None, ApiVersionsRequest()), "it speaks Kafka's protocol"),
+        (bytes.fromhex("16030100c8010000c4"), "it speaks TLS"),
+    ],
+)
+def test_another_protocol_is_named(
+    http_world: World, caplog: pytest.LogCaptureFixture, start: bytes, said: str
+) -> None:
+    async def run() -> Any:
+        client = await connect(http_world.env, http_world.broker)
+        client.transport.write(start)
+        answer = await client.answer()
+        await client.until_closed()
+        return answer
+
+    for _ in range(3):
+        answer = http_world.env.run(run())
+        assert (answer.status, answer.error) == (400, "NOT_HTTP")
+        assert answer.json["error"]["message"].startswith(said)
+    assert len([record for record in caplog.records if said in record.getMessage()]) <= 1  # another test may be first
 
 
 def test_a_group_that_does_not_exist(http_world: World) -> None:
@@ -683,6 +708,58 @@ def test_who_may_ask(http_world: World, source: str, headers: dict[str, str], st
     assert answer.status == status
     assert not name or answer.error == name
     assert ("www-authenticate" in answer.headers) == (status == 401)
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready?", "/health?x=1", "/health?%"])
+def test_whether_it_is_healthy_everybody_may_ask(http_world: World, path: str) -> None:
+    assert get(http_world, path, source="192.0.2.1", host="kafka1.example").status == 200
+    assert get(http_world, "/v1/health", source="192.0.2.1").status == 401
+
+
+def test_a_stranger_sends_no_body_to_health_either(http_world: World) -> None:
+    async def conversation(client: HttpClient) -> bytes:
+        client.transport.write(request("GET", "/health", b"x" * 1000)[:-500])
+        return await client.until_closed()
+
+    assert status_of(talk(http_world, conversation, source="192.0.2.1")) == 401
+
+
+def test_a_broker_is_ready_while_it_serves_and_lives_before(
+    make_world: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+
+    def answers() -> list[tuple[int, Any]]:
+        return [
+            (answer.status, answer.json.get("why", "live"))
+            for answer in (get(world, path) for path in ("/health", "/health/ready", "/health/live"))
+        ]
+
+    assert answers() == [(200, None), (200, None), (200, "live")]
+    world.broker.server.serving = False
+    assert answers() == [(503, "it starts"), (503, "it starts"), (200, "live")]
+    world.broker.server.serving = True
+    world.broker.lease._session_id += 1
+    assert answers()[0] == (503, "it does not reach the coordination tree, so it acknowledges nothing")
+    monkeypatch.setattr(type(world.broker.coordination), "trouble", "the tree was replaced")
+    assert answers()[0] == (503, "the tree was replaced")
+    assert get(world, "/v1/health").json["tree_trouble"] == "the tree was replaced"
+    monkeypatch.undo()
+    world.broker.lease._session_id -= 1
+    world.env.run(world.broker.stop())
+
+
+def test_topics_are_listed(http_world: World) -> None:
+    rows = get(http_world, "/v1/topics").json["topics"]
+    assert {row["topic"]: row["partitions"] for row in rows} == {"orders": 3}
+    everything = get(http_world, "/v1/topics?internal=true").json["topics"]
+    assert {row["topic"] for row in everything} >= {"orders", "__consumer_offsets"}
+    orders = get(http_world, "/v1/topics/orders").json
+    assert [(row["partition"], row["leader"], row["in_sync"]) for row in orders["partitions"]] == [
+        (index, 0, [0]) for index in range(3)
+    ]
+    missing = get(http_world, "/v1/topics/none")
+    assert (missing.status, missing.error) == (404, "UNKNOWN_TOPIC_OR_PARTITION")
 
 
 def test_a_client_may_name_its_cluster(http_world: World) -> None:

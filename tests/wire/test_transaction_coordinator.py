@@ -24,6 +24,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.storage.validation import AppendResult
 from barnabas.transactions.metadata import EXHAUSTED_EPOCH, Transaction
 from barnabas.transactions.records import encode_key, encode_value
+from barnabas.transactions.shard import ANSWER_WITHIN_MS
 from barnabas.transactions.states import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, ONGOING
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -218,7 +219,7 @@ def test_what_is_loaded_is_what_was_there(lasting: Lasting) -> None:
     after.pop(f"late-{Compression.NONE}-1")
     assert after == before
     assert {held.state for held in after.values()} == {EMPTY, ONGOING, COMPLETE_ABORT, COMPLETE_COMMIT}
-    shards = world.broker.transaction_coordinator.owned_shards()
+    shards = world.broker.transaction_coordinator.loaded_shards()
     assert sum(len(shard.entries.in_use()) for shard in shards) == sum(
         held.state is ONGOING for held in after.values()
     ), "idle ids are not decoded"
@@ -228,13 +229,13 @@ def everything(world: World) -> dict[str, Transaction]:
     """All values, without what is not in their records."""
     return {
         transactional_id: entry.transaction._replace(last_producer_epoch=-1)
-        for shard in world.broker.transaction_coordinator.owned_shards()
+        for shard in world.broker.transaction_coordinator.loaded_shards()
         for transactional_id, entry in shard.entries.looks()
     }
 
 
 def test_an_idle_id_is_kept_as_its_record_has_it(world: World) -> None:
-    shards = world.broker.transaction_coordinator.owned_shards()
+    shards = world.broker.transaction_coordinator.loaded_shards()
     producer = init(world, "a")[1:]
     assert [entry for shard in shards for entry in shard.entries.in_use()] == []
     assert listed(world) == ["a"]
@@ -311,7 +312,7 @@ def test_a_producer_may_go_on_before_the_last_transaction_is_complete(world: Wor
     producer = ongoing(world, "a", 5)
     coordinator = world.broker.transaction_coordinator
     if is_exhausted:
-        (entry,) = [shard.entries["a"] for shard in coordinator.owned_shards() if "a" in shard.entries]
+        (entry,) = [shard.entries["a"] for shard in coordinator.loaded_shards() if "a" in shard.entries]
         entry.transaction = entry.transaction._replace(producer_epoch=EXHAUSTED_EPOCH)
         producer = producer[0], EXHAUSTED_EPOCH
     ask = coordinator.markers._ask
@@ -341,7 +342,7 @@ def test_it_waits_for_no_longer_than_kafkas_client_before_it_asks_again(world: W
     for _ in range(3):
         assert add(world, "a", producer, PARTITIONS) == [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
     assert world.env.clock.monotonic_ms() - began_ms == 3 * 20
-    assert [shard._waiting for shard in coordinator.owned_shards()] == [{}, {}]
+    assert [shard._waiting for shard in coordinator.loaded_shards()] == [{}, {}]
 
 
 def test_who_waits_is_told_when_another_broker_coordinates_the_id(world: World) -> None:
@@ -349,7 +350,7 @@ def test_who_waits_is_told_when_another_broker_coordinates_the_id(world: World) 
     coordinator = world.broker.transaction_coordinator
     coordinator.markers._ask = lambda *_: Pending()
     assert end(world, "a", producer, True)[0] == ErrorCode.NONE
-    world.env.clock.call_later(5, lambda: [coordinator._unload(index) for index in list(coordinator.shards)])
+    world.env.clock.call_later(5, lambda: [coordinator.unload(index) for index in list(coordinator.shards)])
     assert add(world, "a", producer, PARTITIONS) == [ErrorCode.NOT_COORDINATOR] * 2
 
 
@@ -493,3 +494,26 @@ def test_a_record_that_cannot_be_written_changes_nothing(world: World, monkeypat
     assert listed(world) == ["a"]
     assert (describe(world, "a").transaction_state, describe(world, "a").producer_epoch) == ("Ongoing", producer[1])
     assert end(world, "a", producer, True)[0] == ErrorCode.NONE
+
+
+def test_a_client_hears_in_time_that_it_is_not_known_when_its_record_is_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three brokers have died, say. The outcome may still come, so the id stays busy."""
+    producer = ongoing(world, "a")
+    coordinator = world.broker.transaction_coordinator
+    partition = coordinator.shard_of("a").log.partition
+    with monkeypatch.context() as patched:
+        patched.setattr(type(partition), "raise_high_watermark", lambda *_: False)
+        began_ms = world.env.clock.monotonic_ms()
+        assert end(world, "a", producer, True)[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert world.env.clock.monotonic_ms() - began_ms < ANSWER_WITHIN_MS + 1_000
+        assert end(world, "a", producer, True)[0] == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert init(world, "a")[0] == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert init(world, "b")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    partition.raise_high_watermark()
+    partition.wake_later()
+    sleep(world, 1_000)
+    assert end(world, "a", producer, True)[0] == ErrorCode.NONE
+    assert describe(world, "a").transaction_state == "CompleteCommit"
+    assert init(world, "a")[0] == ErrorCode.NONE

@@ -90,7 +90,7 @@ def test_the_life_of_a_member(own_world: Any, caplog: pytest.LogCaptureFixture) 
     member = f"{member_id} (client 'test' at 127.0.0.1)"
     assert lines(caplog, "group billing") == [
         f"group billing: rebalance from generation 0: member {member} joined ('the first poll')",
-        f"group billing: generation 1 with 1 members, led by {member_id}, protocol 'range'",
+        f"group billing: generation 1 with 1 member, led by {member_id}, protocol 'range'",
         f"group billing: stable in generation 1: {member} has orders: 0-1, 3",
         f"group billing: rebalance from generation 1: member {member} left ('closed')",
         "group billing: empty with generation 2",
@@ -179,14 +179,30 @@ def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_api_that_is_not_offered(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
-    heartbeat = messages.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=0)
-    frame = bytes(frames.encode_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, "test", heartbeat))[4:]
+    heartbeat = messages.ShareGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=0)
+    frame = bytes(frames.encode_request(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, "test", heartbeat))[4:]
     old_fetch = struct.pack(">hhih4s", ApiKey.FETCH, 0, 1, 4, b"test")
     for request in (frame, frame, old_fetch):
         assert own_world.exchange(request) == [None]
     assert lines(caplog, "UNSUPPORTED_VERSION") == [
-        "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 0; its connection is "
-        "closed: the consumer group protocol (group.protocol=consumer) is not built yet",
+        "SHARE_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 1; its connection is "
+        "closed: not built yet: share groups",
         "FETCH of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: version 0; its connection is closed: "
         "versions 4 to 18 are served",
+    ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_client_that_wants_the_consumer_protocol(
+    own_world: Any, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    request = messages.ConsumerGroupHeartbeatRequest(group_id=GROUP, subscribed_topic_names=["t"])
+    for _ in range(3):  # it tries again and again
+        answer = own_world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, request)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert answer.error_message.startswith("set group.protocol=classic ")
+    assert lines(caplog, "UNSUPPORTED_VERSION") == [
+        "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: it wants to join group 'billing' "
+        "with group.protocol=consumer; set group.protocol=classic in this client: the consumer protocol (KIP-848) is "
+        "not built yet",
     ]

@@ -3,22 +3,24 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zookeeper_server
-from barnabas.coordination.paths import BROKER_EPOCHS, broker_epoch
+from barnabas.coordination.paths import BROKER_EPOCHS, TREE_MARKS, broker_epoch, tree_mark
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from broker_process import Client, batch, free_port
+from barnabas.protocol.errors import ErrorCode
+from broker_process import Client, batch, free_port, produce_request
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from zookeeper_server import ZooKeeperServer
@@ -102,6 +104,13 @@ def check_records(port: int, acknowledged: list[bytes]) -> None:
     assert sorted(map(int, filter(None, once))) == list(map(int, filter(None, once))), "out of order"
 
 
+def test_a_backup_of_the_tree_is_zookeepers_own_matter(start: Start, tmp_path: Path) -> None:
+    words = ["cluster", "backup", str(tmp_path / "backup"), "--bootstrap", f"127.0.0.1:{start().port}"]
+    done = subprocess.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "ZooKeeper" in done.stderr) == (2, True), done
+    assert not (tmp_path / "backup").exists()
+
+
 def test_what_a_broker_writes_is_what_kafka_writes(start: Start, server: ZooKeeperServer) -> None:
     broker = start()
     client = Client(broker.port)
@@ -117,7 +126,8 @@ def test_what_a_broker_writes_is_what_kafka_writes(start: Start, server: ZooKeep
         if change.get("op") in ("create", "set"):
             theirs[_pattern(change["path"])] = change["data"]
     own = {path for path in ours if path == "/barnabas" or path.startswith("/barnabas/")}
-    assert own == {"/barnabas", BROKER_EPOCHS, broker_epoch(0)}, "nodes that are not Kafka's stand apart"
+    apart = {"/barnabas", BROKER_EPOCHS, broker_epoch(0), TREE_MARKS, tree_mark(0)}
+    assert own == apart, "nodes that are not Kafka's stand apart"
     for path, data in ours.items():
         if path in own:
             continue
@@ -343,10 +353,10 @@ def test_old_consumers_are_seen_in_zookeeper_before_their_offsets_are_migrated(
         zookeeper.create(f"/consumers/{GROUP}/ids/g_host-1-1", b"{}", ephemeral=True, makepath=True)
         refused = migrate(broker.port, "--yes")
         assert refused.returncode == 1
-        assert "g has 1 old consumers (g_host-1-1)" in refused.stderr
+        assert "g has 1 old consumer (g_host-1-1)" in refused.stderr
     done = migrate(broker.port, "--yes")
     assert done.returncode == 0, done.stderr
-    assert "1 committed, 0 kept; read again, 1 of 1 are as they should be." in done.stderr
+    assert "1 committed, 0 kept; read again, 1 of 1 as they should be." in done.stderr
     assert Client(broker.port).committed(GROUP, TOPIC, 0) == (0, 7)
 
 
@@ -422,6 +432,53 @@ KAFKAS_BROKER = (
     b'"jmx_port":-1,"port":9092,"host":"h","version":5,"timestamp":"1"}'
 )
 KRAFTS_CONTROLLER = b'{"version":2,"brokerid":3000,"timestamp":"1","kraftControllerEpoch":5}'
+
+
+def produce_with_one_ack(port: int) -> int:
+    """The error code."""
+    with closing(Client(port)) as client:
+        request = produce_request([(TOPIC, 0, batch([b"x"]))])
+        request.acks = 1
+        error: int = client.ask(ApiKey.PRODUCE, 9, request).responses[0].partition_responses[0].error_code
+        return error
+
+
+def test_a_zookeeper_that_comes_back_empty_is_said_and_nothing_is_served(start: Start, server: ZooKeeperServer) -> None:
+    process = start()
+    with closing(Client(process.port)) as client:
+        assert client.create_topic(TOPIC, 1, 1) == 0
+    server.stop()
+    shutil.rmtree(server.data)
+    server.start()
+    until(lambda: "is empty, and had the cluster" in process.log.read_text())
+    assert produce_with_one_ack(process.port) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    shown = [sys.executable, "-m", "barnabas", "cluster", "--bootstrap", f"127.0.0.1:{process.port}"]
+    done = subprocess.run(shown, capture_output=True, text=True, timeout=60)
+    assert "Broker 0 serves nobody: ZooKeeper at" in done.stdout, done
+    with plain(server, "") as client:
+        assert client.exists("/barnabas/controller") is None
+        assert client.exists("/barnabas/brokers") is None
+
+
+def test_a_registration_that_is_deleted_by_hand_is_made_again(start: Start, server: ZooKeeperServer) -> None:
+    process = start()
+    with closing(Client(process.port)) as client:
+        assert client.create_topic(TOPIC, 1, 1) == 0
+    with plain(server) as client:
+        before = client.get("/brokers/ids/0")[1].czxid
+        client.delete("/brokers/ids/0")
+        until(lambda: client.exists("/brokers/ids/0") is not None)
+        assert client.get("/brokers/ids/0")[1].czxid > before
+    assert "/brokers/ids/0 was deleted while this broker runs" in process.log.read_text()
+    until(lambda: produce_with_one_ack(process.port) == 0)
+
+
+def until(done: Callable[[], bool], within_s: float = 60) -> None:
+    """Wait for that."""
+    end = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

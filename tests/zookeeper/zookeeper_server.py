@@ -126,6 +126,7 @@ class ZooKeeperServer:
     def __init__(self, folder: Path, session_ms: int = 2 * TICK_MS) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        self.data = folder / "data"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def test_a_link_stays_and_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_bytes() == b"a\n"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
-    backup_file.check_writable(str(pipe))
+    backup_file.check_writable(str(pipe), backup_file.OFFSETS)
     backup_file.write(str(pipe), [b"b\n"])
     assert reader.communicate(timeout=20)[0] == b"b\n"
     assert pipe.is_fifo()
@@ -63,6 +63,6 @@ def test_a_link_stays_and_a_pipe_is_not_replaced(tmp_path: Path) -> None:
 
 def test_the_name_of_a_file_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    backup_file.check_writable("offsets.jsonl")
+    backup_file.check_writable("offsets.jsonl", backup_file.OFFSETS)
     backup_file.write("offsets.jsonl", [b"a\n"])
     assert (tmp_path / "offsets.jsonl").read_bytes() == b"a\n"

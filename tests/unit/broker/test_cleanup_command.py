@@ -109,7 +109,7 @@ def test_a_warning_comes_before_offsets_expire() -> None:
     }
     warning = add_expiry(Api(document), "g", rows)  # type: ignore[arg-type]
     assert warning is not None
-    assert "1 committed offsets expire soon, the first in 2 h" in warning
+    assert "1 committed offset expires soon, the first in 2 h" in warning
     assert [row["expires"] for row in rows] == ["in 1 d", "in 2 h", "never while members live"]
     document["expiry_warning_ms"] = 1
     assert add_expiry(Api(document), "g", rows) is None  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from barnabas.broker.cli.exits import ExitCode
 from barnabas.broker.cli.start import _parser
 from barnabas.broker.doctor import findings
 from barnabas.broker.doctor.facts import (
+    LATER_FIELDS,
     Broker,
     Facts,
     HangingTransaction,
@@ -73,6 +74,14 @@ CLUSTER = {
 }
 GIB = 1 << 30
 MEMBER = {"member_id": "c-1", "instance_id": None, "client_id": "c", "host": "10.0.0.1"}
+STOPPED_LOAD = {
+    "topic": "__consumer_offsets",
+    "partition": 3,
+    "offset": 17,
+    "end_offset": 19,
+    "why": "in sync are [0] of [0, 1, 2], and min.insync.replicas wants 2",
+    "waiting_groups": 2,
+}
 STATIC = MEMBER | {"instance_id": "one"}
 
 
@@ -100,9 +109,12 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "node_id": node_id,
         "time_ms": NOW,
         "is_lease_held": True,
+        "tree_trouble": None,
+        "why_not_registered": None,
         "is_journal_on": True,
         "watching_since_ms": NOW - 120 * MINUTE,
         "loading_partitions": 0,
+        "stopped_loads": [],
         "directories": [directory()],
         "behind": [],
         "failed_logs": 0,
@@ -224,6 +236,7 @@ def with_health(facts: Facts, **values: Any) -> Facts:
 
 
 LOG = [{"topic": "orders", "partition": 0, "why": "No space left on device"}]
+UNDECIDED = {"topic": "orders", "partition": 0, "waits_for": [2]}
 STALLED = {"billing": [lag()]}
 
 
@@ -239,6 +252,15 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("brokers", cluster(topics=[three()], away=[2]), ERROR, "start --data /data/2 --port 9094 --set node.id=2"),
     ("brokers", changed(cluster(), 1, settings=None, why_not="silent"), ERROR, "status --wait 10"),
     ("brokers", with_health(single(), is_lease_held=False), ERROR, "status"),
+    ("brokers", with_health(single(), why_not_registered="the tree is empty"), ERROR, "cluster"),
+    (
+        "replicas",
+        with_health(cluster(topics=[three(leader=None, in_sync=())], away=[2]), undecided=[UNDECIDED]),
+        ERROR,
+        "start --data /data/2 --port 9094 --set node.id=2",
+    ),
+    ("tree", with_health(single(), tree_trouble="tree-wal was removed"), ERROR, "cluster"),
+    ("tree", with_health(single(), tree_trouble="tree was replaced", is_lease_held=False), ERROR, "cluster"),
     (
         "hanging transactions",
         replace(single(), hanging=[HangingTransaction("-t", 0, 12, 4711, NOW - 30 * MINUTE)]),
@@ -267,10 +289,28 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ),
     ("replicas", cluster(topics=[three(leader=None, in_sync=(2,))], away=[2]), ERROR, "start"),
     ("replicas", cluster(topics=[three(leader=None)]), ERROR, "cluster"),
-    ("logs", with_health(single(), hindered_logs=1, hindered=LOG), ERROR, "retention.bytes=1342177280"),
+    ("coordinators", with_health(single(), stopped_loads=[STOPPED_LOAD]), ERROR, "cluster"),
+    (
+        "coordinators",
+        with_health(cluster(away=[2]), stopped_loads=[STOPPED_LOAD, STOPPED_LOAD | {"waiting_groups": None}]),
+        ERROR,
+        "start --data /data/2",
+    ),
+    (
+        "coordinators",
+        with_health(single(), stopped_loads=[STOPPED_LOAD | {"topic": "__transaction_state", "waiting_groups": None}]),
+        ERROR,
+        "cluster",
+    ),
+    ("logs", with_health(single(), hindered_logs=1, hindered=LOG), ERROR, "configs describe topic orders"),
     ("logs", with_health(single(), failed_logs=1, failed=LOG), ERROR, "start --data /data/0 --port 9092"),
     ("logs", with_health(single(), directories=[directory(offline="I/O error", bytes=None)]), ERROR, "start"),
-    ("disks", with_health(single(), directories=[directory(full_in_seconds=1800.0)]), ERROR, "retention.bytes="),
+    (
+        "disks",
+        with_health(single(), directories=[directory(full_in_seconds=1800.0)]),
+        ERROR,
+        "configs describe topic orders",
+    ),
     ("disks", with_health(single(), directories=[directory(full_in_seconds=20_000.0)]), WARNING, "topic orders"),
     ("disks", with_health(single(), directories=[directory(free_bytes=4 * GIB)]), WARNING, "topic orders"),
     ("disks", with_health(single(), directories=[directory(free_bytes=GIB // 2)]), ERROR, "topic orders"),
@@ -388,7 +428,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         ERROR,
         "configs set topic __consumer_offsets",
     ),
-    ("retention", single(topics=[topic(retention_bytes="104857600")]), WARNING, "segment.bytes=26214400"),
+    ("retention", single(topics=[topic(retention_bytes="104857600")]), WARNING, "topic orders segment.bytes"),
     ("retention", single(topics=[topic(retention_ms="60000")]), NOTE, "log.retention.check.interval.ms=60000"),
     ("retention", single(log_retention_check_interval_ms="86400000"), WARNING, "check.interval.ms=300000"),
     ("retention", single(offsets_retention_minutes="60"), WARNING, "offsets.retention.minutes=10080"),
@@ -543,9 +583,25 @@ def test_every_command_is_one_that_there_is(command: tuple[str, ...]) -> None:
     context = None
     while hasattr(found, "get_command"):
         context = found.make_context(words[0], words, parent=context) if context is None else context
+        words = ["show", *words] if words[0].startswith("-") else words  # `barnabas cluster` alone
         found, words = found.get_command(context, words[0]), words[1:]
         assert found is not None, command
     assert found.make_context("command", list(words)).params, command
+
+
+# What makes retention, compaction or an admin take records that are there.
+REMOVES_RECORDS = (
+    *("retention.bytes=", "retention.ms=", "retention.minutes=", "retention.hours=", "segment.bytes=", "segment.ms="),
+    *("roll.ms=", "roll.hours=", "cleanup.policy=delete", "election.enable=true"),
+    *("topics delete", "records delete", "--give-up", "--set-aside"),
+)
+
+
+def test_no_command_removes_records() -> None:
+    lines = {row.command_line(None) for name, facts, *_ in FIRES for row in found_by(name, facts)}
+    # How long committed offsets stay is not how long records do.
+    lines = {line.replace("offsets.retention.minutes=", "") for line in lines}
+    assert [line for line in lines if any(each in line for each in REMOVES_RECORDS)] == []
 
 
 def test_the_worst_is_first_and_the_rest_is_counted() -> None:
@@ -559,6 +615,21 @@ def test_the_worst_is_first_and_the_rest_is_counted() -> None:
     assert (document["errors"], document["warnings"], document["exit_code"]) == (1, 10_000, 5)
     assert [row["severity"] for row in document["findings"]] == ["error", *["warning"] * 5]
     assert len(str(document)) < 20_000
+
+
+def test_who_waits_for_log_ends_says_for_whom_and_how_to_go_on() -> None:
+    facts = with_health(cluster(topics=[three(leader=None, in_sync=())]), undecided=[UNDECIDED])
+    (finding,) = found_by("replicas", facts)
+    assert "older copy: orders-0" in finding.what
+    assert "broker 2 has not said where its logs end" in finding.why
+    assert "--give-up" in finding.why
+    assert "unclean.leader.election.enable" in finding.why
+
+
+def test_a_broker_of_an_earlier_release_says_less() -> None:
+    known = {name: value for name, value in health(0).items() if name not in LATER_FIELDS}
+    facts = changed(single(), health=known)
+    assert [one.check.name for one in findings.examine(facts, 5) if one.findings or one.not_made] == []
 
 
 def test_since_when_a_broker_is_away() -> None:
@@ -578,7 +649,9 @@ def test_how_a_broker_is_started_again() -> None:
     words = start_again(facts, facts.brokers[2])
     assert words[:7] == ("start", "--data", "/data/2", "--port", "9094", "--set", "node.id=2")
     assert {f"{name}={value}" for name, value in CLUSTER.items()} == set(words[8::2])
-    free = changed(facts, 1, port=40_000)
+    odd = changed(facts, 1, port=40_000)
+    assert start_again(odd, odd.brokers[2]) == ("cluster",), "nobody knows its port"
+    free = changed(cluster(away=[2], listeners="PLAINTEXT://127.0.0.1:0"), 1, port=40_000)
     assert start_again(free, free.brokers[2])[:5] == ("start", "--data", "/data/2", "--port", "0")
     elsewhere = changed(facts, 1, settings=settings({"log.dirs": "/disk1,/disk2"}))
     assert start_again(elsewhere, elsewhere.brokers[2]) == ("cluster",)
@@ -604,14 +677,14 @@ def test_what_could_not_be_asked_is_said() -> None:
 def test_what_is_not_known_yet_is_said() -> None:
     assert not_known_yet(single()) == []
     new = with_health(single(), watching_since_ms=NOW - MINUTE, directories=[directory(known_seconds=30.0)])
-    assert [line[:25] for line in not_known_yet(new)] == ["broker 0 watches its grou", "broker 0 watches its disk"]
+    assert [line[:25] for line in not_known_yet(new)] == ["broker 0 has watched its ", "broker 0 has watched its "]
     newer = with_health(
         single(), watching_since_ms=None, loading_partitions=3, groups_left_out=7, are_all_watched=False
     )
     assert len(not_known_yet(newer)) == 4
     assert not_known_yet(replace(single(), groups=None, not_confirmed=["g"])) == [
         "the groups could not be listed",
-        "1 groups that may have a problem were not looked at more closely",
+        "1 group that may have a problem: not looked at more closely",
     ]
 
 

@@ -176,3 +176,30 @@ def test_errors_are_sentences(
     with pytest.raises(Failure, match=said) as raised:
         make_api(serve(answer).address).get("/v1/x")
     assert raised.value.code == code
+
+
+def test_why_brokers_serve_nobody_is_asked_of_all_at_once(
+    serve: Callable[..., Server], make_api: Callable[..., HttpApi], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafka.errors import KafkaTimeoutError
+
+    gone = serve((0, {}, None))
+    healthy, unwell = serve((200, {}, {"status": "ok"})), serve((503, {}, {"why": "its session was lost"}))
+    addresses = {0: healthy.address, 1: unwell.address, 2: gone.address, 3: "", 4: None}
+    all_are_asked = threading.Barrier(len(addresses))
+
+    def setting(_client: Any, node_id: int, name: str) -> str | None:
+        assert name == "http.address"
+        all_are_asked.wait(30)
+        if addresses[node_id] is None:
+            raise KafkaTimeoutError
+        return addresses[node_id]
+
+    monkeypatch.setattr(http_client, "broker_setting", setting)
+    assert make_api().why_not_serving(addresses) == {
+        0: None,
+        1: "its session was lost",
+        2: "it does not answer",
+        3: None,
+        4: "it does not answer",
+    }

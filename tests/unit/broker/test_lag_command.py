@@ -53,7 +53,7 @@ def test_a_bound_is_shown_as_one() -> None:
 
 def test_the_headline_says_what_is_not_known() -> None:
     found = group(row(0, lag=IsolationLag(10, 10, 500, 4.0)), row(1, Status.NO_LEADER))
-    text = "billing  Stable, 2 members: 10 records, 500 B, 4 s behind; of 1 partitions it is not known"
+    text = "billing  Stable, 2 members: 10 records, 500 B, 4 s behind; of 1 partition it is not known"
     assert headline(found, READ_UNCOMMITTED) == text
     assert headline(group(), READ_UNCOMMITTED) == "billing  Stable, 2 members, nothing is committed"
     assert "records, 0 B" in headline(group(row(lag=IsolationLag(0, 0, 0, 0.0))), READ_UNCOMMITTED)

@@ -55,7 +55,7 @@ def test_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     stopped = [ROW, ROW | {"partition": 8, "stopped_by": "the batch there is damaged"}]
     assert loading_line({"node_id": 1, "loading": stopped}) == (
         "broker 1 cannot load partition 8 of __consumer_offsets from offset 500 on: the batch there is damaged. "
-        "It tries again and again."
+        "It goes on when it can."
     )
     many = [ROW | {"partition": number} for number in range(12)]
     assert "partition 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …" in (loading_line({"node_id": 1, "loading": many}) or "")

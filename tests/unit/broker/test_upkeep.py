@@ -17,6 +17,7 @@ LOOPS = {
     *(
         "cleaner-offset-checkpoint",
         "idle connections",
+        "disk refusals",
         "isr shrink",
         "led states",
         "replica fetchers",
@@ -38,6 +39,8 @@ LOOPS = {
         "waited groups",
         "late transactions",
         "idle transactional ids",
+        "tree mark",
+        "undecided partitions",
     ),
 }
 

@@ -15,7 +15,13 @@ class World:
         self.env: SimEnv = sim_env(1)
         self.asked: list[AllocateProducerIdsRequest] = []
         self.answers: list[Pending[Any]] = []
-        self.ids = ProducerIds(self.env.clock, 7, lambda: 70, self.ask)
+        self.given: list[int] = []
+        self.kept: Pending[None] | None = None  # when the next block is on the disks; None: at once
+        self.ids = ProducerIds(self.env.clock, 7, lambda: 70, self.ask, self.keep)
+
+    def keep(self, last: int) -> Pending[None]:
+        self.given.append(last)
+        return Pending.of(None) if self.kept is None else self.kept
 
     def ask(self, request: Any, version: int) -> Pending[Any]:
         self.asked.append(request)
@@ -93,3 +99,24 @@ def test_who_asks_before_the_block_is_there_waits_for_it(world: World) -> None:
     assert got == [5, None, None]
     assert world.ids._waiting == {}
     world.ids.stop()
+
+
+def test_a_block_is_used_when_the_disks_know_of_it(world: World) -> None:
+    world.kept = Pending()
+    world.ids.start()
+    world.give(5_000)
+    assert world.given == [5_999]
+    assert world.ids.next() is None
+    assert len(world.asked) == 1
+    world.kept.complete(None)
+    assert world.ids.next() == 5_000
+
+
+def test_blocks_that_others_may_have_are_given_up(world: World) -> None:
+    world.ids.start()
+    world.give(5_000)
+    assert world.ids.next() == 5_000
+    world.ids.give_up()
+    assert world.ids.next() is None
+    world.give(90_000)
+    assert world.ids.next() == 90_000

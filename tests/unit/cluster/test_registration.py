@@ -1,8 +1,10 @@
 """A broker registers itself: its node, its epoch, and what it does when a node of its id is there."""
 
+import asyncio
+
 import pytest
 from barnabas.cluster.metadata_cache import Endpoint
-from barnabas.cluster.registration import BrokerIdInUseError, Registration
+from barnabas.cluster.registration import SAID_AGAIN_MS, BrokerIdInUseError, OtherTreeError, Registration
 from barnabas.coordination import paths
 from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from barnabas.sim.env import sim_env
@@ -111,5 +113,55 @@ def test_who_lost_its_place_tries_until_it_has_it_again(caplog: pytest.LogCaptur
         await other.close()
         await cluster.env.clock.sleep(10_000)
         assert registering.result() > thief.broker_epoch
+
+    cluster.env.run(scenario())
+
+
+def test_who_is_deleted_by_hand_hears_of_it_and_registers_again() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        deleted: list[float] = []
+        session, _ = await cluster.broker()
+        clock = cluster.env.clock
+        place = Registration(
+            *(cluster.env, session, 1, (Endpoint("PLAINTEXT", "host", 9092, 0),)),
+            on_deleted=lambda: deleted.append(clock.monotonic_ms()),
+        )
+        other, _ = await cluster.broker()
+        epoch = await place.register()
+        await other.set(paths.broker(1), b"changed")
+        await clock.sleep(10)
+        assert not deleted, "it is there"
+        await other.delete(paths.broker(1))
+        await clock.sleep(10)
+        assert len(deleted) == 1
+        assert await place.register_again() > epoch
+        await other.delete(paths.broker(1))
+        await clock.sleep(10)
+        assert len(deleted) == 2
+
+    cluster.env.run(scenario())
+
+
+def test_in_another_tree_it_does_not_register_and_says_why_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        is_other = True
+
+        async def check() -> None:
+            if is_other:
+                raise OtherTreeError("the tree is empty")
+
+        session, _ = await cluster.broker()
+        place = Registration(cluster.env, session, 1, (Endpoint("PLAINTEXT", "host", 9092, 0),), None, check)
+        registering = asyncio.get_running_loop().create_task(place.register_again())
+        await cluster.env.clock.sleep(SAID_AGAIN_MS * 1.5)
+        assert await session.exists(paths.broker(1)) is None
+        assert [record.getMessage().endswith("the tree is empty") for record in caplog.records] == [True, True]
+        is_other = False
+        await cluster.env.clock.sleep(SAID_AGAIN_MS)
+        assert registering.result() == place.broker_epoch > 0
 
     cluster.env.run(scenario())

@@ -3,6 +3,7 @@
 import json
 
 from barnabas.cluster import registration
+from barnabas.cluster.leader_and_isr import CANNOT_WRITE
 from barnabas.controller.controller import Controller
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration
@@ -30,6 +31,7 @@ class Channels:
         self.told = []  # (broker id, request)
         self.deaf = set()
         self.failed_logs = set()  # (broker id, topic, partition)
+        self.full_disks = set()  # broker ids
         self.cannot_delete = set()
 
     def set_live_brokers(self, brokers):
@@ -73,6 +75,8 @@ class Channels:
                             partition_index=state.partition_index,
                             error_code=ErrorCode.KAFKA_STORAGE_ERROR
                             if (broker_id, topic.topic_name, state.partition_index) in self.failed_logs
+                            else CANNOT_WRITE
+                            if broker_id in self.full_disks
                             else ErrorCode.NONE,
                         )
                         for state in topic.partition_states
@@ -139,6 +143,14 @@ class Cluster:
 
     async def die(self, broker_id):
         await self.tree.delete(f"/brokers/ids/{broker_id}")
+        await self.settle()
+
+    async def disk_changes(self, broker_id, *, is_full):
+        """A broker says that its disk is full, or is not any more."""
+        (self.channels.full_disks.add if is_full else self.channels.full_disks.discard)(broker_id)
+        notice = json.dumps({"version": 1, "broker": broker_id, "event": 1}).encode()
+        await self.tree.create("/log_dir_event_notification/log_dir_event_", notice, sequential=True)
+        await self.settle()
         await self.settle()
 
     async def create(self, topic, partitions):

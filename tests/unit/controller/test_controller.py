@@ -187,7 +187,7 @@ def test_a_start_whose_session_is_lost_at_once_ends(env, cluster):
         other = Controller(env, cluster.host.config, 2, cluster.tree, cluster.channels)
         starting = asyncio.create_task(other.start())
         await env.clock.sleep(0)
-        other._session_expired()
+        other.begin_again()
         await env.clock.sleep(1_000)
         assert starting.done()
         await other.stop()
@@ -374,6 +374,28 @@ def test_the_next_controller_goes_on_where_the_first_stopped(env, cluster):
     env.run(story())
 
 
+@pytest.mark.parametrize(("heard", "last"), [(0, 7), (9, 9)])
+def test_epochs_go_on_when_somebody_has_deleted_their_node(env, cluster, heard, last):
+    async def story():
+        await cluster.create("t", {0: [2, 3]})
+        await cluster.tree.multi([Delete("/controller"), Set("/controller_epoch", b"6")])
+        await cluster.settle()
+        await cluster.tree.delete("/brokers/ids/2")
+        await cluster.settle()
+        assert (await cluster.state("t", 0))[:2] == (3, 1), "written in epoch 7"
+        await cluster.controller.stop()
+        await cluster.tree.multi([Delete("/controller"), Delete("/controller_epoch")])
+        arguments = env, cluster.host.config, 1, cluster.tree, cluster.channels
+        cluster.controller = Controller(*arguments, heard_epoch=lambda: heard)
+        await cluster.controller.start()
+        await cluster.settle()
+        assert cluster.controller.active
+        assert cluster.controller.controller_epoch == last + 1
+        assert (await cluster.tree.get("/controller_epoch"))[0] == b"%d" % (last + 1)
+
+    env.run(story())
+
+
 def test_after_the_fence_is_lost_nothing_is_written_or_told(env, cluster):
     async def story():
         await cluster.create("t", {0: [2, 3]})
@@ -408,7 +430,7 @@ def test_a_new_session_registers_before_it_elects(env, cluster):
 
         cluster.controller.register_again = register
         await cluster.tree.multi([Delete("/controller")])  # with the session goes what it had made
-        cluster.controller._session_expired()
+        cluster.controller.begin_again()
         await cluster.settle()
         assert order == [("register", False, 1)]
         assert cluster.controller.active

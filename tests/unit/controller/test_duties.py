@@ -278,10 +278,10 @@ def test_a_new_life_hears_of_an_unchanged_leader_epoch(env, cluster):
         await cluster.create("t", {0: [2, 3]})
         nodes = [(f"/brokers/ids/{b}", (await cluster.tree.get(f"/brokers/ids/{b}"))[0]) for b in (1, 2, 3)]
         deletions = [Delete("/controller"), *(Delete(path) for path, _ in nodes)]
-        cluster.controller._session_expired()
+        cluster.controller.begin_again()
         await cluster.tree.multi([*deletions, *(Create(path, data) for path, data in nodes)])
         cluster.channels.take()
-        cluster.controller._session_expired()
+        cluster.controller.begin_again()
         await cluster.settle()
         await cluster.settle()
         assert cluster.controller.controller_epoch == 2
@@ -386,7 +386,7 @@ def test_events_of_a_former_term_are_dropped(env, cluster):
     async def story():
         former = cluster.controller.term
         await cluster.tree.multi([Delete("/controller")])
-        cluster.controller._session_expired()
+        cluster.controller.begin_again()
         await cluster.settle()
         assert cluster.controller.term is not former
         handled = []

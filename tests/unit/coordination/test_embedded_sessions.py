@@ -14,12 +14,13 @@ from barnabas.coordination import embedded
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import ConnectionLossError, Create, SessionExpiredError
 from barnabas.coordination.session_files import NEVER, SessionFiles
-from barnabas.runtime import lock_holders
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
 from barnabas.runtime.ports import DirectoryLock
+from barnabas.runtime.processes import identify
 
 TIMEOUT_MS = embedded.SESSION_TIMEOUT_MS
+OPENED = [[1, 2], [1, 3], []]
 
 
 embedded_only = pytest.mark.parametrize("tree", ["embedded"], indirect=True)  # in virtual time, with a real file
@@ -115,7 +116,7 @@ async def test_after_all_stood_still_together_nobody_is_ended(tree: Tree) -> Non
 
 def test_the_last_word_of_a_session_counts_though_another_ends_it(tmp_path: Path) -> None:
     files = SessionFiles(RealDisk(), f"{tmp_path}/tree")
-    lock = files.begin(7, 1000, 1)
+    lock = files.begin(7, 1000, OPENED)
     assert files.lives_until_ms(7) == 1000
     assert files.prolong(7, 2000)  # after the other has read 1000, and before it fences
     assert files.fence(7) == 2000
@@ -139,11 +140,13 @@ def test_nobody_sees_the_file_of_a_session_before_it_is_locked(tmp_path: Path) -
             return super().lock(path, create=create)
 
     files = SessionFiles(Watched(), f"{tmp_path}/tree")
-    lock = files.begin(7, 1000, 1)
+    lock = files.begin(7, 1000, OPENED)
     assert seen == []
     assert os.listdir(tmp_path) == ["tree.session-7"]
     assert files.lives_until_ms(7) == 1000
-    assert files.tree_inode(7) == 1
+    owner = files.owner(7)
+    assert owner is not None
+    assert (owner.files, owner.process) == (OPENED, identify(os.getpid()))
     lock.release()
 
 
@@ -220,6 +223,7 @@ import asyncio, os, signal, sys, time
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.runtime.env import real
 from barnabas.runtime.ports import DirectoryLock
+from barnabas.runtime.processes import identify
 
 async def main():
     session = EmbeddedCoordination(real(), sys.argv[1], 1000)
@@ -315,126 +319,6 @@ async def test_a_process_that_is_stopped_inside_a_change_is_ended_with_its_sessi
         stopped.kill()
         stopped.wait()
         await other.end()
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="only Linux tells who holds a lock")
-def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
-    path = f"{tmp_path}/file"
-    assert lock_holders.holders(path) == []
-    lock = RealDisk().lock(path)
-    assert [holder.process for holder in lock_holders.holders(path)] == [os.getpid()]
-    lock.release()
-    assert lock_holders.holders(path) == []
-    lock_holders.end_process(2**22)  # no such process: no effect
-
-
-@embedded_only
-async def test_a_tree_that_is_removed_while_it_is_in_use_is_said_once(
-    tree: Tree, caplog: pytest.LogCaptureFixture
-) -> None:
-    session = await started(tree)
-    path = Path(session._path)
-    aside = path.with_name("aside")
-    path.rename(aside)
-    await tree.clock.sleep(2 * TIMEOUT_MS)
-    assert caplog.text.count("was removed or renamed while it is in use") == 1
-    aside.rename(path)
-    await tree.clock.sleep(2 * TIMEOUT_MS)
-    assert caplog.text.count("was removed or renamed while it is in use") == 1
-    assert session.session_id != 0
-
-
-def put_in_the_place_of(tree: Tree, session: EmbeddedCoordination) -> tuple[Path, Path]:
-    """Put a copy in the place of a tree that is in use; returns where both are."""
-    path = Path(session._path)
-    aside, copy = path.with_name("aside"), path.with_name("copy")
-    with sqlite3.connect(path) as source, sqlite3.connect(copy) as target:
-        source.backup(target)
-    path.rename(aside)
-    copy.rename(path)
-    return path, aside
-
-
-@embedded_only
-async def test_who_has_a_tree_open_that_was_replaced_has_no_session_until_it_is_back(
-    tree: Tree, caplog: pytest.LogCaptureFixture
-) -> None:
-    session, other = await started(tree), await started(tree)
-    await session.create("/e", ephemeral=True)
-    path, aside = put_in_the_place_of(tree, session)
-    await tree.clock.sleep(embedded.LIVENESS_MS + embedded.POLL_MS)
-    for one in (session, other):
-        assert not one.confirm_at_once()
-        with pytest.raises(SessionExpiredError, match="was replaced by another file while it is in use"):
-            await one.create("/a")
-        with pytest.raises(SessionExpiredError, match="was replaced"):
-            await one.confirm()
-    await tree.clock.sleep(2 * TIMEOUT_MS)
-    assert not session.confirm_at_once(), "no new session is begun"
-    assert caplog.text.count("Stop all brokers of this tree") == 2, "once each"
-    aside.rename(path)
-    await tree.clock.sleep(TIMEOUT_MS)
-    assert await other.exists("/e") is None, "the session was over meanwhile"
-    await session.create("/e", ephemeral=True)
-    assert await other.exists("/e") is not None
-
-
-@embedded_only
-async def test_no_session_begins_while_processes_use_a_file_that_was_in_its_place(tree: Tree) -> None:
-    session = await started(tree)
-    await session.create("/e", ephemeral=True)
-    path, aside = put_in_the_place_of(tree, session)
-    for _ in range(2):
-        with pytest.raises(ConnectionLossError, match="was replaced while it is in use: the processes"):
-            await tree.unstarted().look()
-        path.unlink(missing_ok=True)
-    assert not path.exists()
-    aside.rename(path)
-    later = tree.unstarted()
-    await later.look()
-    assert await later.exists("/e") is not None
-
-
-@embedded_only
-async def test_a_tree_over_which_an_older_copy_is_written_is_not_changed(
-    tree: Tree, caplog: pytest.LogCaptureFixture
-) -> None:
-    session, other = await started(tree), await started(tree)
-    for index in range(5):
-        await session.create(f"/{index}")
-    await tree.settle()
-    assert session._reader is not None
-    with session._reader.transaction():  # as a copy says it
-        session._reader._rows("UPDATE counter SET zxid = 3")
-    with pytest.raises(SessionExpiredError, match="is older than it was"):
-        await session.create("/a")
-    assert session._reader.find("/a") is None
-    await tree.clock.sleep(2 * TIMEOUT_MS)
-    for one in (session, other):
-        assert not one.confirm_at_once()
-        with pytest.raises(SessionExpiredError, match="is older than it was"):
-            await one.create("/a")
-    assert caplog.text.count("older than it was: another file was copied over it") == 2
-
-
-@embedded_only
-async def test_a_smaller_file_that_is_copied_over_a_tree_is_noticed(tree: Tree) -> None:
-    session = await started(tree)
-    for index in range(200):
-        await session.create(f"/{index}", bytes(100))
-    await tree.settle()
-    path = Path(session._path)
-    copy = path.read_bytes()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA wal_checkpoint")
-    await tree.settle()
-    assert session.confirm_at_once()
-    assert path.stat().st_size > len(copy)
-    path.write_bytes(copy)  # as cp does it: the file stays the same one
-    await tree.settle()
-    assert not session.confirm_at_once()
-    with pytest.raises(SessionExpiredError, match="is older than it was"):
-        await session.confirm()
 
 
 @embedded_only

@@ -157,7 +157,7 @@ async def test_a_silent_session_counts_as_lost_even_if_the_server_keeps_it(tree:
     await until(lambda: expired)
     assert expired == [session.session_id]
     assert session.session_id != old
-    assert not tree.server.has_session(old)
+    await until(lambda: not tree.server.has_session(old))
     assert await other.exists("/e") is None
     assert told == []
     assert session.session_timeout_ms > 1_000
@@ -339,6 +339,21 @@ async def test_access_lists_are_kafkas(tree: Any) -> None:
     tree.proxy_of(session).cut()  # the credentials are told again with each connection
     await until(lambda: not session._is_connected)
     await session.set("/config/users/u", b"y")
+
+
+async def test_nothing_is_made_where_the_chroot_was_deleted(tree: Any) -> None:
+    """It tried for ever before, and a broker could not be stopped."""
+    session = await tree.session()
+    await session.create("/a")
+    plain = KazooClient(tree.server.address)
+    await asyncio.to_thread(plain.start)
+    try:
+        await asyncio.to_thread(plain.delete, tree.chroot, recursive=True)
+        with pytest.raises(NoNodeError):
+            await asyncio.wait_for(session.create("/b/c/d", make_parents=True), 20)
+        assert await asyncio.to_thread(plain.exists, tree.chroot) is None
+    finally:
+        await asyncio.to_thread(plain.stop)
 
 
 async def test_a_look_leaves_nothing_behind(tree: Any) -> None:

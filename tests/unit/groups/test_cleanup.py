@@ -109,5 +109,5 @@ def test_the_log_names_a_bounded_number_of_groups(
     for number in range(8):
         world.commit(f"g{number}", {("t", 0): 1})
     world.clock.advance(650 * MINUTE)
-    assert caplog.text.count("offsets expire soon (t-0)") == 3
+    assert caplog.text.count("offset expires soon (t-0)") == 3
     assert caplog.text.count("offsets of 5 more groups expire soon") == 1

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from barnabas.groups.hashing import java_hash_code, partition_for
+from barnabas.coordinators.hashing import java_hash_code, partition_for
 
 VECTORS = [
     ("", 0, 0),

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from barnabas.coordinators.shard import AT_ONCE_MAX
 from barnabas.groups.rebalance import LINES_MAX
 from barnabas.protocol import messages
-from barnabas.replication.coordinator_shard import AT_ONCE_MAX
 from barnabas.runtime.pending import Pending
 from group_world import GroupWorld, join_request
 
@@ -115,5 +115,5 @@ def test_the_topics_of_all_members_are_known(subscriptions: list[bytes], expecte
         join(world, answers, "", metadata)
     world.clock.advance(1_000)
     assert len(answers) == len(subscriptions)
-    (shard,) = [shard for shard in world.coordinator.owned_shards() if "g" in shard.groups]
+    (shard,) = [shard for shard in world.coordinator.loaded_shards() if "g" in shard.groups]
     assert shard.groups["g"].subscribed_topics == expected

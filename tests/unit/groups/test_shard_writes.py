@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from barnabas.coordinators.shard import BATCH_RECORDS_MAX
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import read_header
-from barnabas.replication.coordinator_shard import BATCH_RECORDS_MAX
 from group_world import GroupWorld, answer_of, join_request
 
 

@@ -10,6 +10,7 @@ from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.runtime.pending import Pending
 from replication_world import Host, Observed, batch, offsets_of, result_of
 
 
@@ -279,7 +280,7 @@ def test_producer_ids_never_repeat(env, alone):
             assert version == 0
             return alone.controller.allocate_producer_ids(request)
 
-        ids = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask)
+        ids = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask, lambda last: Pending.of(None))
         assert ids.next() is None
         await env.clock.sleep(0)
         await env.clock.sleep(0)
@@ -293,7 +294,7 @@ def test_producer_ids_never_repeat(env, alone):
             if len(taken) % 100 == 0:
                 await env.clock.sleep(0)
         assert taken == list(range(2_500))
-        other = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask)
+        other = ProducerIds(env.clock, 1, lambda: alone.manager.broker_epoch, ask, lambda last: Pending.of(None))
         other.start()
         await env.clock.sleep(1)
         assert other.next() == 3_000, "the next block"

@@ -8,7 +8,7 @@ from barnabas.controller.alter_partition import Proposal, judge
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest
+from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest, UpdateMetadataRequest
 from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.replication.isr import PROPOSED_AGAIN_MS
 from barnabas.runtime.pending import Pending
@@ -536,7 +536,12 @@ def test_fetch_refusals(host):
     assert error(topic=None) is ErrorCode.UNKNOWN_TOPIC_ID
     assert error(topic="absent") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert error(topic_id=TOPIC_ID) is ErrorCode.NONE
-    assert error(topic_id=b"y" * 16) is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert error(topic_id=b"y" * 16) is ErrorCode.UNKNOWN_TOPIC_ID, "the topic of that id was deleted"
+    led = UpdateMetadataRequest.UpdateMetadataPartitionState(partition_index=0, leader=1, replicas=[1])
+    newer = UpdateMetadataRequest.UpdateMetadataTopicState(topic_name="t", topic_id=b"y" * 16, partition_states=[led])
+    told = UpdateMetadataRequest(controller_id=1, controller_epoch=1, topic_states=[newer])
+    assert host.manager.update_metadata(told).error_code == ErrorCode.NONE
+    assert error(topic_id=b"y" * 16) is ErrorCode.INCONSISTENT_TOPIC_ID, "the replica here is still the former topic's"
     assert error(current_leader_epoch=4) is ErrorCode.FENCED_LEADER_EPOCH
     assert error(current_leader_epoch=6) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert error(fetch_offset=-1) is ErrorCode.OFFSET_OUT_OF_RANGE

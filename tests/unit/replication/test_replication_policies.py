@@ -91,6 +91,25 @@ def test_other_elections():
     assert election.elect_controlled_shutdown([1], LeaderAndIsr(1, 0, (1,)), {1}, {1}) is None
 
 
+@pytest.mark.parametrize(
+    ("isr", "able", "leader", "members"),
+    [
+        ((1, 2, 3), {1, 2, 3}, None, None),  # all can write
+        ((1, 2, 3), set(), None, None),  # nobody can
+        ((1, 2, 3), {4}, None, None),  # only one that lacks records
+        ((1, 2, 3), {2, 3}, 3, (2, 3)),  # in the order of the candidates
+        ((1, 2, 3), {1, 2}, 1, (1, 2)),  # the leader goes on, and does not wait for one that cannot
+        ((1, 2), {2}, 2, (2,)),
+    ],
+)
+def test_one_that_can_write_leads_if_it_is_in_sync(isr, able, leader, members):
+    elected = election.elect_able(STATE._replace(isr=isr), [4, 3, 2, 1], able)
+    if leader is None:
+        assert elected is None
+    else:
+        assert (elected.leader, elected.isr, elected.leader_epoch) == (leader, members, 6)
+
+
 def test_without_replicas_keeps_the_last_member():
     gone = election.without_replicas(STATE, {1})
     assert (gone.leader, gone.isr, gone.leader_epoch) == (NO_LEADER, (2, 3), 6)
@@ -221,6 +240,11 @@ def test_high_watermark_waits_for_the_isr_and_for_those_about_to_join():
     assert candidate((1, 2, 3)) == 60
     assert candidate((1,), now_ms=30_000.0) == 60, "caught up lately: about to join"
     assert candidate((1,), now_ms=30_000.0, alive=False) == 100
+    remote[1].refuse(1_000.0)
+    assert candidate((1,), now_ms=30_000.0) == 80, "its disk is full: it is not about to join"
+    assert candidate((1, 3), now_ms=30_000.0) == 60
+    remote[1].end_refusal()
+    assert candidate((1,), now_ms=30_000.0) == 60
 
 
 # --- small decisions ---

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Coroutine
+from random import Random
 from typing import Any
 
 import pytest
 from barnabas.coordination.port import ConnectionLossError, NoNodeError, SessionExpiredError, WatchEvent
 from barnabas.sim.coordination import Fate
+from barnabas.sim.disk import SimDisk
 from barnabas.sim.env import SimEnv, sim_env
 from barnabas.sim.host import Host, Life
 from barnabas.sim.tree_service import TREE, TreeService
@@ -40,8 +42,8 @@ class Machines:
         env = self.env
         self.tree = TreeService(env.clock, env.network, TIMEOUT_MS, lingers=lingers)
         self.hosts = [
-            Host(f"1 {n}", env.clock, sim_env(n).disk, env.network, self.tree, {"node.id": str(n)}, name=f"broker{n}")
-            for n in (0, 1)
+            Host(f"1 {n}", env.clock, disk, env.network, self.tree, {"node.id": str(n)}, name=f"broker{n}")
+            for n, disk in enumerate(SimDisk(env.clock, Random(n)) for n in (0, 1))
         ]
         self.lives = [self.begin(host) for host in self.hosts]
 

@@ -114,7 +114,7 @@ def test_the_others_are_remembered_under_any_path() -> None:
         (unused("/d", "replication-offset-checkpoint"), "not empty (replication-offset-checkpoint)"),
         (
             DirectoryContents("/d", names=["t-0"], folders={("t", 0): LogFolder("t-0", [], None, [])}),
-            "logs of 1 topics (t)",
+            "logs of 1 topic (t)",
         ),
         (formatted("/d", "A", names=["letter.txt"]), None),
         (unreadable("/d"), None),

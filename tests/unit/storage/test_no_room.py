@@ -106,14 +106,14 @@ def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     assert world.disk.file_size(log.segments.active.path) == size == log.segments.active.size
     assert [offset for offset, _, _ in read(log)] == [0, 1, 2]
     assert [record.message for record in caplog.records] == [
-        "t-0: refused writes, which were not acknowledged, and will try again with each request: "
+        "/data refuses writes, which are not acknowledged, and tries again with each request (1 partition): "
         "[Errno 28] simulated: no space left: '/data/t-0/00000000000000000000.log'"
     ]
     world.disk.capacity_bytes = 1 << 40
     caplog.clear()
     world.fill(log, 1)
     world.clock.advance(10_000)
-    assert [record.message for record in caplog.records] == ["t-0: can be written again"]
+    assert [record.message for record in caplog.records] == ["/data can be written again (1 partition)"]
     assert [offset for offset, _, _ in read(world.crash("kept").get("t", 0))] == [0, 1, 2, 3]
 
 
@@ -158,6 +158,24 @@ def test_many_logs_on_a_broken_disk_are_told_in_one_line(world, caplog):
     first, others = [record.message for record in caplog.records if "many" in record.message]
     assert first.startswith("many-0: offline until the next start: [Errno 30]")
     assert others.startswith("29 more logs (many-1, many-2, many-3, many-4, many-5, …): offline")
+
+
+def test_a_full_disk_is_told_once_for_all_its_logs_and_once_when_it_is_over(world, caplog):
+    world.open()
+    logs = [world.manager.get_or_create("many", index, None) for index in range(37)]
+    total, free = world.disk.total_and_free_bytes("/data")
+    world.disk.capacity_bytes = total - free
+    with caplog.at_level(logging.WARNING):
+        for log in logs:
+            assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
+            world.clock.advance(1_000)
+        world.disk.capacity_bytes = 1 << 40
+        world.clock.advance(10_000)
+    told = [record.message for record in caplog.records if record.message.startswith("/data ")]
+    assert [text.partition(": ")[0] for text in told] == [
+        "/data refuses writes, which are not acknowledged, and tries again with each request (37 partitions)",
+        "/data can be written again (37 partitions)",
+    ]
 
 
 def test_checkpoints_that_find_no_room_are_told_once(world, caplog):
@@ -284,8 +302,8 @@ def test_a_disk_that_is_nearly_full_is_told_once_and_once_when_it_is_over(world,
             world.clock.advance(100)
         world.append(log, (b"k", b"v"))
         world.clock.advance(20_000)
-        told = [record.message.partition(": ")[2][:13] for record in caplog.records if "t-0" in record.message]
-        assert told == ["refused write", "can be writte"]
+        told = [record.message[:20] for record in caplog.records if record.message.startswith("/data ")]
+        assert told == ["/data refuses writes", "/data can be written"]
 
 
 def test_a_swap_that_finds_no_free_descriptor_is_ended_when_there_is_one(world, read, monkeypatch):
@@ -339,15 +357,31 @@ def test_a_log_that_nobody_writes_is_not_hindered_any_more_when_there_is_room(wo
     world.clock.advance(60_000)
     assert log.hindered is not None
     assert other.hindered is None
-    begun = []
-    world.manager.on_hindered.append(begun.append)
+    assert world.manager.hindrances.is_in_hindered(other), "it would be refused next"
+    changes = []
+    world.manager.hindrances.on_change.append(lambda: changes.append(world.manager.hindrances.directories()))
     world.disk.capacity_bytes = 1 << 40
     world.clock.advance(10_000)
     assert log.hindered is None
-    assert begun == []
-    world.clock.advance(10_000)
-    assert [record.message for record in caplog.records][-1] == "t-0: can be written again"
+    assert changes == [[]]
+    assert not world.manager.hindrances.is_in_hindered(log)
+    assert [record.message for record in caplog.records][-1] == "/data can be written again (2 partitions)"
     assert ".room" not in world.disk.list_directory("/data")
+
+
+def test_a_full_disk_is_noticed_before_a_write_finds_no_room(world):
+    log = world.log()
+    total, free = world.disk.total_and_free_bytes("/data")
+    world.disk.capacity_bytes = total - free + 100_000
+    world.clock.advance(6_000)
+    assert world.manager.hindrances.is_in_hindered(log)
+    assert world.append(log, (b"k", b"v")).error == 0, "what fits is written all the same"
+    world.disk.capacity_bytes = total - free + 500_000
+    world.clock.advance(60_000)
+    assert world.manager.hindrances.is_in_hindered(log), "it would be full again at once"
+    world.disk.capacity_bytes = 1 << 40
+    world.clock.advance(6_000)
+    assert not world.manager.hindrances.is_in_hindered(log)
 
 
 @pytest.mark.parametrize("what", ["open", "write"])

@@ -1,4 +1,5 @@
 import random
+import struct
 from array import array
 
 import pytest
@@ -127,6 +128,21 @@ def test_a_crash_behind_a_roll_forgets_no_batch_that_may_be_sent_again(world):
         again = produce(world, log, number * 2)
         assert (again.error, again.duplicate, again.base_offset) == (0, True, number * 2)
     assert produce(world, log, 10).base_offset == 10
+
+
+def test_a_clean_restart_forgets_no_batch_that_may_be_sent_again(world):
+    """A stop can take the answers of all requests in flight. Then the producer begins with the first of them."""
+    log = world.log()
+    for number in range(6):
+        assert produce(world, log, number * 2).error == 0
+    log = world.restart().get("t", 0)
+    assert produce(world, log, 0).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # the sixth from the end
+    for number in range(1, 6):
+        again = produce(world, log, number * 2)
+        assert (again.error, again.duplicate, again.base_offset) == (0, True, number * 2)
+    assert produce(world, log, 12).base_offset == 12
+    log = world.restart().get("t", 0)  # what was read of one snapshot is in the next one
+    assert [batch.last_sequence for batch in log.producers.get(9).batches] == [5, 7, 9, 11, 13]
 
 
 def test_a_restart_reads_only_what_is_behind_the_snapshot(world):
@@ -334,6 +350,34 @@ def test_snapshot_files_have_kafkas_layout():
     times_and_epochs = f"{1795253260871:016x}" + "00000000" + "ffffffffffffffff"
     assert data[10:].hex() == producer + sequence + offset + delta + times_and_epochs
     assert state.take_snapshot() is None
+
+
+def test_a_snapshot_has_a_row_for_each_remembered_batch_and_the_last_row_is_what_kafka_takes():
+    disk = sim_env().disk
+    disk.make_directory("/p")
+    state = ProducerStateManager(disk, "/p")
+    for number in range(6):
+        state.update_data(2, 0, number, number, number, 1000 + number, number >= 3)
+    state.update_marker(3, 7, EndTransactionMarker(True, 4), 6, 1010)  # has no batch
+    state.update_data(1, 1, SEQUENCE_MAX, 7, 8, 1020, False)
+    state.map_end_offset = 9
+    path = state.take_snapshot()
+    rows = list(struct.iter_unpack(">qhiqiqiq", disk.open(path).read(10, 999)))
+    assert disk.open(path).read(6, 4) == len(rows).to_bytes(4, "big")
+    assert [row[:4] for row in rows if row[0] == 2] == [(2, 0, number, number) for number in range(1, 6)]
+    assert [row[5:] for row in rows if row[0] == 2] == [(1005, -1, -1)] * 4 + [(1005, -1, 3)]
+    assert [row for row in rows if row[0] == 3] == [(3, 7, -1, -1, 0, 1010, 4, -1)]
+    again = ProducerStateManager(disk, "/p", [9])
+    assert again.load_snapshot(0, 9) == 9
+    for producer_id, entry in state.entries.items():
+        found = again.entries[producer_id]
+        assert [batch[:3] for batch in found.batches] == [batch[:3] for batch in entry.batches]
+        assert (found.producer_epoch, found.coordinator_epoch) == (entry.producer_epoch, entry.coordinator_epoch)
+        assert (found.last_timestamp, found.last_offset) == (entry.last_timestamp, entry.last_offset)
+    assert again.first_unstable_offset == 3
+    assert again.get(1).duplicate_of(1, SEQUENCE_MAX, 0).first_offset == 7
+    again.update_data(2, 0, 6, 9, 9, 1030, True)
+    assert [batch.last_offset for batch in again.get(2).batches] == [2, 3, 4, 5, 9]
 
 
 def begin(log, epoch=1, sequence=0, *, raises_epochs=False, producer_id=9):

@@ -3,7 +3,7 @@
 The coordinators of groups and of transactions are made of such shards. A decision gives records to `write`, under the
 key that they belong to (a group, a transactional id). All records of one pass of the loop are appended together. When
 the high watermark passes them, each record is replayed, in order, and then its writer is called. So what replay
-changes holds only what is committed, and loading after a restart is the same replay (coordinator_loading.py).
+changes holds only what is committed, and loading after a restart is the same replay (coordinators/loading.py).
 
 A decision from the age or the absence of a value needs that no write of the key is in flight. It takes the key with
 `hold`: that waits for the writes in flight, and later requests of the key wait until `release`.
@@ -14,9 +14,10 @@ A write in a producer's transaction has a batch of its own. The marker that ends
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import build_plain
@@ -30,8 +31,6 @@ AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once
 BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
 MARKERS = ""  # the key under which markers are written: they belong to a producer, in any number of keys
 UNSTORABLE_MS = 5_000.0  # how long a failed append counts
-
-TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
 
 class Appendable(Protocol):
@@ -74,6 +73,10 @@ class CoordinatorLog(Protocol):
     def high_watermark(self) -> int:
         """First offset that is not committed yet."""
 
+    @property
+    def shortage(self) -> str:
+        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
+
     def append(
         self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
     ) -> AppendResult:
@@ -114,6 +117,11 @@ class PartitionLog:
         """First offset that is not committed yet."""
         return self.partition.log.high_watermark
 
+    @property
+    def shortage(self) -> str:
+        """Why nothing can be committed now; empty: enough replicas are in sync."""
+        return self.partition.shortage
+
     def append(
         self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
     ) -> AppendResult:
@@ -136,14 +144,21 @@ class PartitionLog:
 class Write(Generic[Records]):
     """Records that were decided together, and the callback for their outcome."""
 
-    __slots__ = ("done", "key", "patient", "producer", "records")
+    __slots__ = ("done", "key", "late", "patient", "producer", "records")
 
     def __init__(
-        self, key: str, records: Records | None, done: Done, patient: bool, producer: Producer | None = None
+        self,
+        key: str,
+        records: Records | None,
+        done: Done,
+        patient: bool,
+        producer: Producer | None = None,
+        late: Callable[[], None] | None = None,
     ) -> None:
         self.key = key
         self.records = records
         self.done: Done | None = done
+        self.late = late
         self.patient = patient
         self.producer = producer
 
@@ -220,6 +235,11 @@ class CoordinatorShard(Generic[Records]):
         return self._acks == ALL_IN_SYNC
 
     @property
+    def shortage(self) -> str:
+        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
+        return self.log.shortage
+
+    @property
     def is_unstorable(self) -> bool:
         """Whether an append failed within the last `UNSTORABLE_MS`."""
         return self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
@@ -248,12 +268,14 @@ class CoordinatorShard(Generic[Records]):
         *,
         patient: bool = False,
         producer: Producer | None = None,
+        late: Callable[[], None] | None = None,
     ) -> None:
         """Append the records, together with the others of this pass of the loop. `done` is called when they are
         committed and replayed, or with the error of the append. Without records: when all earlier writes are committed.
 
         After `write_timeout_ms` `done` gets REQUEST_TIMED_OUT, though the records may still be committed. A
-        `patient` writer waits for the real outcome instead. A writer that holds the key must be patient.
+        `patient` writer waits for the real outcome instead; `late` tells it that the time is over. A writer that holds
+        the key must be patient.
 
         `producer`: the records are part of its transaction. They count only when the high watermark has passed them,
         whatever the coordinator says of others.
@@ -262,7 +284,7 @@ class CoordinatorShard(Generic[Records]):
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         self._writing[key] = self._writing.get(key, 0) + 1
-        self._unwritten.append(Write(key, records, done, patient, producer))
+        self._unwritten.append(Write(key, records, done, patient, producer, late))
         if producer is not None:
             self._has_transactional = True
         if records is not None:
@@ -366,10 +388,13 @@ class CoordinatorShard(Generic[Records]):
                 for write in writes:  # only the write that is too large fails
                     self._append([write])
                 return
-            # The log itself has logged that it cannot be written. Here it would be a line for each write.
+            # Once, because writers try again and again. The log itself has logged that it cannot be written.
+            is_told = self.is_unstorable or result.error is ErrorCode.KAFKA_STORAGE_ERROR
             self._failed_ms = self._clock.monotonic_ms()
-            level = logging.DEBUG if result.error is ErrorCode.KAFKA_STORAGE_ERROR else logging.WARNING
-            self.logger.log(level, "%s partition %d: append failed: %s", self.kind, self.partition, result.error.name)
+            level = logging.DEBUG if is_told else logging.WARNING
+            why = f": {result.error_message}" if result.error_message else ""
+            text = "%s partition %d: append failed: %s%s"
+            self.logger.log(level, text, self.kind, self.partition, result.error.name, why)
             self._end_failed(writes, result.error)
             return
         assert result.last_offset - result.base_offset == records.count - 1
@@ -441,6 +466,9 @@ class CoordinatorShard(Generic[Records]):
                 if not write.patient and write.done is not None:
                     done, write.done = write.done, None
                     done(ErrorCode.REQUEST_TIMED_OUT)
+                elif write.late is not None:
+                    late, write.late = write.late, None
+                    late()
 
     def _fail_in_flight(self, error: ErrorCode) -> None:
         batches = list(self._in_flight)
@@ -448,6 +476,13 @@ class CoordinatorShard(Generic[Records]):
         for batch in batches:
             for write in batch.writes:
                 self._end(write, error)
+
+    def uncommitted_writes(self, key: str) -> Iterator[Write[Records]]:
+        """The writes of a key that are not committed yet."""
+        if key in self._writing:
+            for batch in self._in_flight:
+                yield from (write for write in batch.writes if write.key == key)
+            yield from (write for write in self._unwritten if write.key == key)
 
     # ---- holding a key ----
 
@@ -487,6 +522,10 @@ class CoordinatorShard(Generic[Records]):
                 return
 
     # ---- the end ----
+
+    def close(self) -> None:
+        """This broker no longer owns the partition: all who wait are told. Made of the three steps below."""
+        raise NotImplementedError
 
     def _stop_writing(self) -> list[Write[Records]]:
         """The first half of closing: nothing is appended any more. The writes that were not appended yet."""

@@ -1,0 +1,142 @@
+"""The base of the coordinators: which partitions of its topic a coordinator owns, and which shard answers for a key.
+
+A coordinator owns the partitions of its topic that this broker leads. Each is a shard (shard.py), which is loaded from
+the log (loading.py) before it answers, and dropped when the leadership goes. Leadership is told in order, and what is
+stale is refused before it comes here (`ReplicaManager._lead_or_follow`). So an epoch is remembered only while its shard
+is owned: a partition that was let go may come back in the same epoch, and a topic that was made again begins with
+epoch 0.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from barnabas.cluster.lease import LeaseView
+from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.loading import CoordinatorLoader, LedPartition, Progress
+from barnabas.coordinators.shard import CoordinatorLog, CoordinatorShard
+from barnabas.protocol.errors import ErrorCode
+
+Shard = TypeVar("Shard", bound=CoordinatorShard[Any])
+
+
+class Coordinator(Generic[Shard]):
+    """Owns the shards. Subclasses say how a shard is opened and loaded, and what follows."""
+
+    topic: str
+    kind: str  # of partition, in the lines of the log
+    logger: logging.Logger
+
+    def __init__(
+        self,
+        log_of: Callable[[int], CoordinatorLog | ErrorCode],
+        partition_count: Callable[[], int],
+        lease: LeaseView,
+    ) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.lease = lease
+        self.is_active = False
+        self._log_of = log_of
+        self._partition_count = partition_count
+        self._loaders: dict[int, CoordinatorLoader[Shard]] = {}
+
+    # ---- what a coordinator says ----
+
+    def _open(self, partition: int, leader_epoch: int, log: CoordinatorLog) -> Shard:
+        """The shard of a partition, empty."""
+        raise NotImplementedError
+
+    def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> CoordinatorLoader[Shard]:
+        """Begin to load a shard. `loaded` is called when it can answer."""
+        raise NotImplementedError
+
+    def _loaded(self, shard: Shard) -> None:
+        """A shard answers from now on."""
+        raise NotImplementedError
+
+    def _before_close(self, shard: Shard) -> None:
+        """A shard is closed now."""
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Answer requests from now on."""
+        self.is_active = True
+
+    def shutdown(self) -> None:
+        """Stop answering. Waiting clients are told to look for another coordinator."""
+        self.is_active = False
+        for partition in list(self.shards):
+            self.unload(partition)
+
+    def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
+        """Leaders changed: load partitions of the topic that this broker leads now, unload the others."""
+        for partition in became_follower:
+            if partition.topic == self.topic:
+                self.unload(partition.index, partition.leader_epoch)
+        for partition in became_leader:
+            if partition.topic == self.topic:
+                self.load(partition.index, partition.leader_epoch)
+
+    def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Partitions are deleted. Those of the topic itself are unloaded."""
+        for topic, partition in partitions:
+            if topic == self.topic:
+                self.unload(partition)
+
+    def load(self, partition: int, leader_epoch: int) -> None:
+        """Become the coordinator of a partition. Ignored if it is owned in this epoch already."""
+        owned = self.shards.get(partition)
+        if owned is not None and leader_epoch <= owned.leader_epoch:
+            return
+        log = self._log_of(partition)
+        if isinstance(log, ErrorCode):
+            self.logger.warning("%s partition %d: not loaded: %s", self.kind, partition, log.name)
+            return
+        self.unload(partition)
+        self.logger.debug("%s partition %d: loading in epoch %d", self.kind, partition, leader_epoch)
+        shard = self.shards[partition] = self._open(partition, leader_epoch, log)
+        self._loaders[partition] = self._begin_loading(shard, lambda: self._end_loading(shard))
+
+    def _end_loading(self, shard: Shard) -> None:
+        del self._loaders[shard.partition]
+        self._loaded(shard)
+
+    def unload(self, partition: int, leader_epoch: int | None = None) -> None:
+        """Stop being the coordinator of a partition. Ignored if it is owned in a later epoch; None: never ignored."""
+        owned = self.shards.get(partition)
+        if owned is not None and leader_epoch is not None and leader_epoch < owned.leader_epoch:
+            return
+        loader = self._loaders.pop(partition, None)
+        if loader is not None:
+            loader.cancel()
+        if owned is not None:
+            del self.shards[partition]
+            self.logger.debug("%s partition %d: unloaded, was of epoch %d", self.kind, partition, owned.leader_epoch)
+            self._before_close(owned)
+            owned.close()
+
+    # ---- the gate ----
+
+    def shard_of(self, key: str) -> Shard | ErrorCode:
+        """The shard that answers for a key, or the error for its client."""
+        shard = self._owning_shard(key)
+        if not isinstance(shard, ErrorCode) and shard.loading:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return shard
+
+    def _owning_shard(self, key: str) -> Shard | ErrorCode:
+        """The same for a shard that may still be loading."""
+        if not self.is_active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        count = self._partition_count()
+        shard = self.shards.get(partition_for(key, count)) if count > 0 else None
+        return ErrorCode.NOT_COORDINATOR if shard is None or not self.lease.holds else shard
+
+    def loaded_shards(self) -> list[Shard]:
+        """The shards that answer."""
+        return [shard for shard in self.shards.values() if not shard.loading]
+
+    def loading(self) -> list[Progress]:
+        """How far the partitions are that are being loaded."""
+        return [self._loaders[partition].progress for partition in sorted(self._loaders)]

@@ -1,0 +1,156 @@
+"""Tables that runs of a job add to, by day, so that they keep what the log has lost since.
+
+    DIR/lag/day=2026-11-22/part-….parquet    the rows
+    DIR/lag/_about.json                      of which cluster they are, and how they were made
+    DIR/_making/lag.days/                    days that are being written; they come to their places by renames
+    DIR/_making/lag.days.replaced/           the old ones, until all are there
+
+A run writes only the days of which it knows something new. If it is killed between the renames, the next one finishes
+them. With a name the same rows go to a table of a catalog (Delta, Iceberg), whose own log makes them one change.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from barnabas.pipeline.file_sink import data_files
+from barnabas.pipeline.files import Files
+from barnabas.pipeline.local_files import OutError
+from barnabas.pipeline.source import Identity
+from barnabas.pipeline.table_folder import ABOUT, About, read_about, write_table
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY = "day"
+_PROPERTY = "barnabas.about"
+
+Merge = Callable[["DataFrame", "DataFrame"], "DataFrame"]
+"""From what is there, and what a run says now, to the rows of the days of which it knows something new."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """Of which source a table is, and how it was made. Rows that were made in another way do not fit to it."""
+
+    source: str
+    identity: Identity
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+    def about(self, columns: str) -> About:
+        """What the table says of itself."""
+        return About(self.source, datetime.now(UTC).isoformat(), columns, asdict(self.identity), dict(self.settings))
+
+    def check(self, before: About, where: str) -> None:
+        """OutError: a table that was made so cannot take these rows."""
+        identity = Identity(**before.identity)
+        if identity.differs(self.identity):
+            raise OutError(f"{where} has the rows of {identity}, and --source is {self.identity}: name another --out")
+        for name, value in self.settings.items():
+            there = before.settings.get(name, value)
+            if there != value:
+                raise OutError(f"{where} was made with {name} {there}, and this is {value}: name another --out")
+
+
+@dataclass(frozen=True)
+class DayTable:
+    """One such table."""
+
+    spark: "SparkSession"
+    folder: str
+    name: str
+    table: str | None = None  # its name in a catalog; else the files are in `folder`
+    format: str = "parquet"  # of the table in the catalog, if it has to be made
+
+    @property
+    def path(self) -> str:
+        """Where its files are."""
+        return f"{self.folder}/{self.name}"
+
+    @property
+    def _making(self) -> str:
+        return f"{self.folder}/_making/{self.name}.days"
+
+    def read(self) -> "DataFrame | None":
+        """What is there; None: nothing."""
+        if self.table is not None:
+            return self.spark.table(self.table) if self.spark.catalog.tableExists(self.table) else None
+        about = read_about(self.spark, self.folder, self.name)
+        if about is None:
+            return None
+        schema = StructType.fromJson(json.loads(about.columns))
+        return self.spark.read.schema(schema).parquet(self.path)
+
+    def update(self, now: "DataFrame", merge: Merge, made: Made) -> "DataFrame":
+        """Add what a run says now, and give out all rows. OutError: the place has something else."""
+        now = now.withColumn(DAY, F.to_date("at"))
+        if self.table is not None:
+            return self._update_catalog(self.table, now, merge, made)
+        files = Files(self.spark, self.folder)
+        files.check_ours(self.path, f"the place of the table {self.name}", ABOUT)
+        self._finish(files)
+        before, old = read_about(self.spark, self.folder, self.name), self.read()
+        about = made.about(now.schema.json())
+        if before is not None:
+            made.check(before, self.path)
+        if old is None or DAY not in old.columns or old.isEmpty():  # an earlier version kept nothing
+            return write_table(now, self.folder, self.name, about, (DAY,))
+        # What is not there whole is not taken: without `_SUCCESS` a run was killed before it had written all days.
+        self._stage(merge(old, now).select(now.columns))
+        files.write(f"{self._making}/{ABOUT}", json.dumps(asdict(about)))
+        self._finish(files)
+        rows = self.read()
+        assert rows is not None
+        return rows
+
+    def _stage(self, rows: "DataFrame") -> None:
+        writer = rows.repartition(DAY).write.mode("overwrite").partitionBy(DAY)
+        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").parquet(self._making)
+
+    def _finish(self, files: Files) -> None:
+        """Put the days that a run has written into their places. The description comes last."""
+        replaced = f"{self._making}.replaced"
+        if files.exists(f"{self._making}/{ABOUT}") and files.exists(f"{self._making}/_SUCCESS"):
+            for day in files.names(self._making):
+                if day.startswith(f"{DAY}="):
+                    if files.exists(f"{self.path}/{day}") and not files.exists(f"{replaced}/{day}"):
+                        files.move(f"{self.path}/{day}", f"{replaced}/{day}")
+                    files.move(f"{self._making}/{day}", f"{self.path}/{day}")
+            files.write(f"{self.path}/{ABOUT}", files.read(f"{self._making}/{ABOUT}") or "")
+        files.remove(self._making)
+        files.remove(replaced)
+        if not files.names(f"{self.folder}/_making"):
+            files.remove(f"{self.folder}/_making")
+
+    def _update_catalog(self, table: str, now: "DataFrame", merge: Merge, made: Made) -> "DataFrame":
+        files, old = Files(self.spark, self.folder), self.read()
+        if old is not None:
+            found = {row[0]: row[1] for row in self.spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
+            if _PROPERTY not in found:
+                raise OutError(f"no run has written the table {table}: name another --table")
+            made.check(About(**json.loads(found[_PROPERTY])), table)
+        # A table cannot be read while it is written, in most formats: so the rows are beside it first.
+        self._stage(now if old is None or old.isEmpty() else merge(old, now).select(now.columns))
+        rows = self.spark.read.schema(now.schema).parquet(self._making)
+        if old is None:
+            columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in now.schema.fields)
+            about = json.dumps(asdict(made.about("{}"))).replace("\\", "\\\\").replace("'", "\\'")
+            self.spark.sql(
+                f"CREATE TABLE {table} ({columns}) USING {self.format} PARTITIONED BY ({DAY}) "
+                f"TBLPROPERTIES ('{_PROPERTY}' = '{about}')"
+            )
+        there = self.spark.table(table)
+        if data_files(files, self._making):
+            mode, before = "spark.sql.sources.partitionOverwriteMode", "static"
+            before = self.spark.conf.get(mode) or before
+            self.spark.conf.set(mode, "dynamic")  # only the days that come are replaced
+            try:
+                rows.select(there.columns).write.insertInto(table, overwrite=True)
+            finally:
+                self.spark.conf.set(mode, before)
+        files.remove(self._making)
+        return self.spark.table(table)

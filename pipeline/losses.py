@@ -1,0 +1,98 @@
+"""What streams have lost: records that were gone before they were read (retention, deleted topics, logs that were cut).
+
+The option `lost` names a folder of the machine of the driver. There is a small JSON file for each gap, named by its log
+and its first offset, so a micro-batch that is planned again writes the same file again. A run tells what is there, and
+then moves the files to `told/`: what a killed run has lost says the next one.
+
+In a stream over all topics, or over a pattern, a deleted topic is no loss but news: topics come and go.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from barnabas.pipeline.errors import LostRecordsError
+from barnabas.runtime.counted import counted
+
+logger = logging.getLogger("barnabas.pipeline")
+
+TOLD = "told"
+_SAID_MAX = 5
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A gap in what a stream has read of a log."""
+
+    log: str
+    why: str
+    from_offset: int | None  # None: of a log that is gone, and of which nothing was read
+    below_offset: int | None = None  # None: it is not known how far the log went
+    is_news: bool = False  # nothing that anybody has asked for
+
+    @property
+    def count(self) -> int | None:
+        """How many offsets, as far as this is known."""
+        if self.from_offset is None or self.below_offset is None:
+            return None
+        return self.below_offset - self.from_offset
+
+    def __str__(self) -> str:
+        if self.count is None:
+            return f"{self.log}: {self.why}"
+        return f"{self.log}: the offsets from {self.from_offset} to below {self.below_offset} are gone ({self.why})"
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a query does about them: it fails, or it goes on. With a folder they are also noted."""
+
+    fails: bool = True
+    folder: str | None = None
+
+    def add(self, loss: Loss) -> None:
+        """Go on behind a gap. LostRecordsError: the query is not to go on."""
+        if self.fails and not loss.is_news:
+            raise LostRecordsError(f"{loss}. With --on-loss continue (failOnDataLoss=false) the next run goes on")
+        logger.warning("%s", loss)
+        if self.folder is not None:
+            self._note(loss)
+
+    def _note(self, loss: Loss) -> None:
+        folder = Path(str(self.folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{loss.log.strip('/').replace('/', '_')}.{'' if loss.from_offset is None else loss.from_offset}.json"
+        beside = folder / f".{name}.{os.getpid()}"
+        beside.write_text(json.dumps(asdict(loss)))
+        beside.replace(folder / name)
+
+
+def untold(folder: str) -> list[Loss]:
+    """What no run has told yet."""
+    return [Loss(**json.loads(path.read_text())) for path in sorted(Path(folder).glob("[!.]*.json"))]
+
+
+def tell(folder: str) -> list[Loss]:
+    """The same; from now on it is told."""
+    losses = untold(folder)
+    for path in sorted(Path(folder).glob("[!.]*.json")):
+        (path.parent / TOLD).mkdir(exist_ok=True)
+        path.replace(path.parent / TOLD / path.name)
+    return losses
+
+
+def sentences(losses: Sequence[Loss]) -> list[str]:
+    """What they are, for people: what was lost, and what is only news."""
+    said = []
+    lost = [one for one in losses if not one.is_news]
+    if lost:
+        counts = [one.count for one in lost if one.count is not None]
+        some = "; ".join(map(str, lost[:_SAID_MAX])) + ("; …" if len(lost) > _SAID_MAX else "")
+        said.append(f"Lost: {some}. {counted(sum(counts), 'offset')} at least." if counts else f"Lost: {some}.")
+    topics = sorted({f"{one.log.rpartition('-')[0]}: {one.why}" for one in losses if one.is_news})
+    if topics:
+        said.append(f"Topics that changed: {'; '.join(topics)}.")
+    return said

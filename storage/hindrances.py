@@ -1,0 +1,84 @@
+"""Which data directories refuse writes that may be possible again later: no room on the disk, say."""
+
+import logging
+from collections.abc import Callable
+
+from barnabas.runtime.counted import counted
+from barnabas.runtime.ports import Clock
+from barnabas.storage.log import Log
+from barnabas.storage.log_directory import LogDirectory
+
+logger = logging.getLogger("barnabas.storage")
+
+SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits between two that do not
+
+
+class Hindrances:
+    """A log that is refused a write speaks for its whole directory: the others there are refused next.
+
+    So the directory is hindered from the first refusal on, or when its disk is seen to be full, until it has room and
+    has refused nothing for a while; also if some writes succeed meanwhile. Both are said once for all its logs.
+    """
+
+    def __init__(self, clock: Clock, directory_of: Callable[[Log], LogDirectory | None]) -> None:
+        self.on_change: list[Callable[[], None]] = []  # called when a directory is hindered, and when it is over
+        self._clock = clock
+        self._directory_of = directory_of
+        self._refused_ms: dict[LogDirectory, float] = {}  # of the hindered directories: when a write was refused last
+        self._logs: dict[Log, LogDirectory] = {}  # whose last write was refused
+
+    def note(self, log: Log) -> None:
+        """A log was refused a write, or could be written again."""
+        if log.hindered is None:
+            self._logs.pop(log, None)
+            return
+        directory = self._directory_of(log)
+        if directory is None:
+            return
+        self._logs[log] = directory
+        self._hinder(directory, str(log.hindered))
+
+    def _hinder(self, directory: LogDirectory, why: str) -> None:
+        is_new = directory not in self._refused_ms
+        self._refused_ms[directory] = self._clock.monotonic_ms()
+        if is_new:
+            logger.error(
+                "%s refuses writes, which are not acknowledged, and tries again with each request (%s): %s",
+                directory.path,
+                counted(len(directory.logs), "partition"),
+                why,
+            )
+            self._tell()
+
+    def directories(self) -> list[LogDirectory]:
+        """Those that are hindered."""
+        return list(self._refused_ms)
+
+    def is_in_hindered(self, log: Log) -> bool:
+        """Whether the directory of a log is hindered."""
+        return any(directory.logs.get((log.topic, log.partition)) is log for directory in self._refused_ms)
+
+    def of(self, directory: LogDirectory) -> list[Log]:
+        """The logs in a directory whose last write was refused."""
+        for log in [log for log in self._logs if log.hindered is None or log.closed]:
+            del self._logs[log]
+        return [log for log, place in self._logs.items() if place is directory]
+
+    def look(self, directory: LogDirectory) -> None:
+        """A log that nobody writes does not find out by itself that it cannot be written, or can be again."""
+        if directory not in self._refused_ms:
+            if directory.is_full():
+                self._hinder(directory, "its disk is full")
+            return
+        if not directory.has_room():
+            return
+        for log in self.of(directory):
+            log.health.end_hindrance()
+        if self._clock.monotonic_ms() - self._refused_ms[directory] >= SETTLED_MS:
+            del self._refused_ms[directory]
+            logger.warning("%s can be written again (%s)", directory.path, counted(len(directory.logs), "partition"))
+            self._tell()
+
+    def _tell(self) -> None:
+        for callback in self.on_change:
+            callback()

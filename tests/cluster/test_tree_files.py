@@ -1,0 +1,62 @@
+"""The files of the tree are changed by hand while three brokers use them: nothing that was acknowledged is lost."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervised import until
+
+Start = Callable[..., Any]
+
+
+def run(bootstrap: str, *words: str, said: str = "") -> str:
+    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
+    done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def produce(bootstrap: str, numbers: range) -> set[str]:
+    """Acknowledged records."""
+    values = [f"r{number}" for number in numbers]
+    run(bootstrap, "produce", "t", said="\n".join(values))
+    return set(values)
+
+
+def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path: Path) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    run(cluster.event()["bootstrap"].split(",")[0], "topics", "create", "t")
+    assert cluster.end() == 0  # so the file itself holds a whole tree, which is soon an old one
+    cluster = start("--brokers", "3", "--port", "0")
+    ready = cluster.event()
+    addresses = ready["bootstrap"].split(",")
+    tree = tmp_path / "d" / "coordination.sqlite"
+    with sqlite3.connect(tree, isolation_level=None) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    written = produce(addresses[0], range(100))
+    for end in ("-wal", "-shm"):
+        Path(f"{tree}{end}").unlink()
+    os.kill(ready["pids"][2], signal.SIGKILL)
+    until(lambda: "those brokers that run go on, and no broker can start" in cluster.log.read_text())
+    words = ["--data", f"{tmp_path}/d/2", "--port", "0", "--set", f"coordination.path={tree}"]
+    newcomer = [sys.executable, "-m", "barnabas", "start", *words]
+    done = subprocess.run(newcomer, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tree}-wal was removed" in done.stderr
+    assert all(f"process {pid} (" in done.stderr for pid in ready["pids"][:2])
+    assert not Path(f"{tree}-wal").exists()
+    until(lambda: json.loads(run(addresses[0], "cluster", "--json"))["offline"] == 0)
+    written |= produce(addresses[0], range(100, 200))
+    assert "is older than it was" not in cluster.log.read_text()
+    assert cluster.end() == 0
+
+    again = start("--brokers", "3", "--port", "0").event()
+    read = run(again["bootstrap"].split(",")[0], "consume", "t", "--from-beginning", "--max", "200")
+    assert set(read.split()) == written

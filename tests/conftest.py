@@ -1,0 +1,34 @@
+"""What all tests need of the process that runs them: signals that its children do not ignore, and a clean checkout."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from checkout import SHARED, entries, leaves_nothing
+
+AT_START = pytest.StashKey[set[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the processes that tests start the default signals.
+
+    `nohup` ignores SIGHUP, and a script's `command &` ignores SIGINT. Children inherit that, but they do not inherit a
+    handler. So this process goes on ignoring them, and its children do not.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
+    config.stash[AT_START] = entries()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run of tests that leaves something in the checkout has failed, if nobody else runs tests there."""
+    is_clean = SHARED in os.environ or leaves_nothing(session.config.stash[AT_START])
+    if not is_clean and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

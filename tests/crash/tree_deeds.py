@@ -1,0 +1,40 @@
+"""What an operator does to the file of a coordination tree: a backup, a backup put back, VACUUM."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+TREE = "coordination.sqlite"
+BUSY_S = 30.0
+SEEN_WITHIN_S = 1.0  # by brokers that look at it
+
+
+def back_up(tree: Path, file: Path) -> None:
+    """Make a backup by the command that README names; brokers may run."""
+    command = [sys.executable, "-m", "barnabas", "cluster", "backup", str(file), "--tree", str(tree)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def put_back(file: Path, tree: Path) -> None:
+    """Put a backup back as README says. No broker runs."""
+    for path in tree.parent.glob(f"{tree.name}*"):
+        if path.name in (tree.name, f"{tree.name}-wal", f"{tree.name}-shm"):
+            path.unlink()
+    shutil.copy(file, tree)
+
+
+def vacuum(tree: Path) -> None:
+    """Make the file longer, and then as short as it can be, as another process; brokers run."""
+    with closing(sqlite3.connect(tree, timeout=BUSY_S, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE scrap AS SELECT zeroblob(4000000)")
+        connection.execute("DROP TABLE scrap")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        longest = tree.stat().st_size
+        time.sleep(SEEN_WITHIN_S)
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert tree.stat().st_size < longest

@@ -102,11 +102,12 @@ async def _others(coordination: Coordination, controller: ControllerNode | None)
     """Who uses the tree, if they are not of Barnabas: its brokers leave a node that Kafka's do not know."""
     if controller is not None and controller.kraft_controller_epoch >= 0:
         return f"the KRaft controller {controller.broker_id}"
-    if await coordination.exists(paths.BROKER_EPOCHS) is not None:
-        return ""
     try:
         registered = await coordination.children(paths.BROKER_IDS)
     except NoNodeError:
+        return ""
+    # Asked after the children: a broker of Barnabas that registers meanwhile has made the node before.
+    if await coordination.exists(paths.BROKER_EPOCHS) is not None:
         return ""
     return f"the brokers {', '.join(registered)} of Apache Kafka" if registered else ""
 

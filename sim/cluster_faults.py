@@ -440,7 +440,7 @@ CLUSTER_FAULTS = (
         "return Truncation(min(own_end_offset, log_end_offset), is_final=False)",
         "return Truncation(min(leader_end_offset, log_end_offset))",
         "all replicas come into sync",
-        5,
+        20,
         "leaders with unlike followers",
     ),
     # Late frames (cluster_late_frames.py)
@@ -471,7 +471,7 @@ CLUSTER_FAULTS = (
         " or broker_epoch not in (UNKNOWN_BROKER_EPOCH, eligible[member])",
         "",
         "the whole ISR has what is committed",
-        3,
+        30,
         "late fetch of a former life",
     ),
     Fault(

@@ -28,6 +28,12 @@ class Supervised:
         event: dict[str, Any] = json.loads(line) if line else {}
         return event
 
+    def ready(self) -> dict[str, Any]:
+        """The line that says that all serve. Its log is shown when they do not."""
+        event = self.event()
+        assert event.get("event") == "ready", f"{event}, and the log says:\n{self.log.read_text()}"
+        return event
+
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit code."""
         self.process.send_signal(number)

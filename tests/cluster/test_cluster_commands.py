@@ -33,7 +33,7 @@ def failed(bootstrap: str, *words: str) -> str:
 
 
 def test_brokers_leaders_and_replicas_are_shown(start: Start, tmp_path: Path) -> None:
-    ready = start("--brokers", "3", "--port", "0").event()
+    ready = start("--brokers", "3", "--port", "0").ready()
     addresses = ready["bootstrap"].split(",")
     run(addresses[0], "topics", "create", "t", "--partitions", "3")
     seen: dict[str, Any] = {}
@@ -73,7 +73,7 @@ def test_brokers_leaders_and_replicas_are_shown(start: Start, tmp_path: Path) ->
 def test_a_broker_that_stands_still_is_behind_and_keeps_nobody_waiting(start: Start) -> None:
     settings = ("--set", "coordination.session.timeout.ms=60000", "--set", "replica.lag.time.max.ms=500")
     cluster = start("--brokers", "3", "--port", "0", *settings)
-    ready = cluster.event()
+    ready = cluster.ready()
     addresses = ready["bootstrap"].split(",")
     run(addresses[0], "topics", "create", "t")
     seen = json.loads(run(addresses[0], "cluster", "--json"))
@@ -95,7 +95,7 @@ def test_a_broker_that_stands_still_is_behind_and_keeps_nobody_waiting(start: St
 
 def test_produce_says_what_the_brokers_answer_while_they_take_no_records(start: Start) -> None:
     settings = ("--set", "coordination.session.timeout.ms=2000", "--set", "replica.lag.time.max.ms=1000")
-    ready = start("--brokers", "3", "--port", "0", *settings).event()
+    ready = start("--brokers", "3", "--port", "0", *settings).ready()
     addresses = ready["bootstrap"].split(",")
     run(addresses[0], "topics", "create", "shared", "--config", "min.insync.replicas=2")
     run(addresses[0], "topics", "create", "gone", "--partitions", "3", "--replication-factor", "1")
@@ -120,7 +120,7 @@ def test_produce_says_what_the_brokers_answer_while_they_take_no_records(start: 
 
 def test_every_command_finds_its_way_past_a_broker_that_stands_still(start: Start) -> None:
     """Also if it is the first of --bootstrap, and before its session is over: it may lead, coordinate and control."""
-    ready = start("--brokers", "3", "--port", "0").event()
+    ready = start("--brokers", "3", "--port", "0").ready()
     addresses = ready["bootstrap"].split(",")
     run(addresses[0], "topics", "create", "t", "--partitions", "3")
     run(addresses[0], "produce", "t", "--value", "x", "--count", "9")

@@ -50,7 +50,7 @@ def test_a_broker_that_died_is_started_again_by_the_command(
     start: Start, started: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     cluster = start("--brokers", "3", "--port", "0", "--profile", "ci")
-    ready = cluster.event()
+    ready = cluster.ready()
     bootstrap = ready["bootstrap"]
     assert barnabas(bootstrap, "topics", "create", "orders", "--partitions", "3").returncode == 0
     until(lambda: alarms(bootstrap) == set())
@@ -81,7 +81,7 @@ def test_a_broker_that_died_is_started_again_by_the_command(
 
 
 def test_a_broker_that_stands_still_is_a_finding_and_the_others_are_asked(start: Start) -> None:
-    ready = start("--brokers", "3", "--port", "0", "--set", "coordination.session.timeout.ms=30000").event()
+    ready = start("--brokers", "3", "--port", "0", "--set", "coordination.session.timeout.ms=30000").ready()
     bootstrap = ready["bootstrap"]
     addresses = bootstrap.split(",")
     until(lambda: alarms(bootstrap) == set())

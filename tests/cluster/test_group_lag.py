@@ -70,7 +70,7 @@ def starts(bootstrap: str, topic: str, partitions: int) -> list[int]:
 
 
 def test_every_leader_says_how_much_is_not_read(start: Start) -> None:
-    bootstrap = start("--brokers", "3", "--port", "0", *FAST).event()["bootstrap"]
+    bootstrap = start("--brokers", "3", "--port", "0", *FAST).ready()["bootstrap"]
     run(bootstrap, "topics", "create", "t", "--partitions", "6")
     produce(bootstrap, "t", {index: 10 * (index + 1) for index in range(6)})
     for number in range(3):  # groups of several coordinators
@@ -86,7 +86,7 @@ def test_every_leader_says_how_much_is_not_read(start: Start) -> None:
 
 
 def test_retention_waits_for_groups_whoever_coordinates_them(start: Start) -> None:
-    bootstrap = start("--brokers", "3", "--port", "0", *FAST).event()["bootstrap"]
+    bootstrap = start("--brokers", "3", "--port", "0", *FAST).ready()["bootstrap"]
     words = ("--partitions", "3", "--config", "retention.ms=1000")
     names = [f"team-{number}" for number in range(4)]
     wait = "barnabas.retention.wait.for.groups=billing,team-*"

@@ -58,7 +58,7 @@ def use_groups(bootstrap: str, *groups: str) -> None:
 
 
 def test_the_coordinator_answers_wherever_one_asks(start: Start) -> None:
-    ready = start("--brokers", "3", "--port", "0").event()
+    ready = start("--brokers", "3", "--port", "0").ready()
     addresses, bootstrap = ready["http"], ready["bootstrap"]
     assert len(set(addresses)) == 3
     groups = ["team/billing", "a", "b"]
@@ -103,7 +103,7 @@ def test_a_port_that_is_set_counts_up_with_the_brokers(start: Start) -> None:
             return int(probe.getsockname()[1]) % 20_000 + 10_000
 
     port = free()
-    ready = start("--brokers", "3", "--port", "0", "--set", f"http.listeners=http://127.0.0.1:{port}").event()
+    ready = start("--brokers", "3", "--port", "0", "--set", f"http.listeners=http://127.0.0.1:{port}").ready()
     assert ready["http"] == [f"127.0.0.1:{port + number}" for number in range(3)]
     assert [get(address, "/v1/status")[2]["node_id"] for address in ready["http"]] == [0, 1, 2]
 
@@ -118,7 +118,7 @@ def test_other_hosts_show_the_token(start: Start, token: str | None) -> None:
         host = probe.getsockname()[0]
     ready = start(
         *("--port", "0", "--set", f"http.listeners=http://{host}:0", "--set", "http.token=a-long-secret"),
-    ).event()
+    ).ready()
     assert ready["http"].startswith(host)
     bootstrap = ready["bootstrap"]
     use_groups(bootstrap, "billing")
@@ -131,7 +131,7 @@ def test_other_hosts_show_the_token(start: Start, token: str | None) -> None:
 
 
 def test_a_broker_without_it(start: Start) -> None:
-    ready = start("--port", "0", "--set", "http.listeners=none").event()
+    ready = start("--port", "0", "--set", "http.listeners=none").ready()
     assert ready["http"] is None
     done = ask_as_a_command(ready["bootstrap"], "billing")
     assert done.returncode == 1
@@ -139,7 +139,7 @@ def test_a_broker_without_it(start: Start) -> None:
 
 
 def test_an_address_in_use_is_said(start: Start, tmp_path: Path) -> None:
-    ready = start("--port", "0").event()
+    ready = start("--port", "0").ready()
     command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0", "--data", str(tmp_path / "other")]
     command += ["--set", f"http.listeners=http://{ready['http']}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -47,7 +47,7 @@ def broker_settings(bootstrap: str, node_id: int, names: list[str]) -> dict[str,
 
 def test_three_brokers_serve_and_stop_in_order(start: Start, tmp_path: Path) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     assert list(ready) == ["event", "bootstrap", "http", "node_ids", "pids", "cluster_id", "data", "pid"]
     assert (ready["event"], ready["node_ids"], ready["pid"]) == ("ready", [0, 1, 2], cluster.process.pid)
     assert ready["data"] == str(tmp_path / "d")
@@ -75,7 +75,7 @@ def test_three_brokers_serve_and_stop_in_order(start: Start, tmp_path: Path) -> 
         assert log.splitlines().index(before) < begins, "one after the other"
 
     again = start("--port", "0")
-    ready_again = again.event()
+    ready_again = again.ready()
     assert ready_again["node_ids"] == [0, 1, 2], "the directory says how many there are"
     assert ready_again["cluster_id"] == ready["cluster_id"]
     assert again.end(signal.SIGINT) == 0
@@ -83,7 +83,7 @@ def test_three_brokers_serve_and_stop_in_order(start: Start, tmp_path: Path) -> 
 
 def test_a_broker_that_dies_is_said_at_once(start: Start) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     os.kill(ready["pids"][1], signal.SIGKILL)
     assert cluster.event() == {"event": "died", "node_id": 1, "pid": ready["pids"][1], "exit_code": -9}
     until(lambda: "broker 1 (process" in cluster.log.read_text())
@@ -97,7 +97,7 @@ def test_a_broker_that_dies_is_said_at_once(start: Start) -> None:
 
 def test_after_a_death_the_others_stop_cleanly(start: Start) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     os.kill(ready["pids"][2], signal.SIGKILL)
     assert cluster.event()["event"] == "died"
     assert cluster.end(signal.SIGINT) == 0
@@ -107,12 +107,12 @@ def test_after_a_death_the_others_stop_cleanly(start: Start) -> None:
 
 def test_a_broker_that_is_started_alone_again_has_the_defaults_of_its_cluster(start: Start, tmp_path: Path) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     os.kill(ready["pids"][2], signal.SIGKILL)
     assert cluster.event()["event"] == "died"
     tree = f"coordination.path={tmp_path}/d/coordination.sqlite"
     alone = start("--data", str(tmp_path / "d" / "2"), "--port", "0", "--set", tree)
-    again = alone.event()
+    again = alone.ready()
     addresses = {**dict(enumerate(ready["bootstrap"].split(","))), 2: again["bootstrap"]}
     names = ["default.replication.factor", "min.insync.replicas", "offsets.topic.replication.factor"]
     settings = [broker_settings(address, node_id, names) for node_id, address in addresses.items()]
@@ -123,7 +123,7 @@ def test_a_broker_that_is_started_alone_again_has_the_defaults_of_its_cluster(st
 
 def test_a_paused_broker_does_not_hold_up_the_stop(start: Start) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     os.kill(ready["pids"][1], signal.SIGSTOP)
     assert cluster.end(signal.SIGINT) == 0
     log = cluster.log.read_text()
@@ -134,7 +134,7 @@ def test_a_paused_broker_does_not_hold_up_the_stop(start: Start) -> None:
 
 def test_a_second_ctrl_c_kills_all(start: Start) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     with suspended_for_good(ready["pids"][2]):
         cluster.process.send_signal(signal.SIGINT)
         until(lambda: "stopping, one after the other" in cluster.log.read_text())
@@ -165,7 +165,7 @@ def suspended_for_good(process: int) -> Iterator[None]:
 
 def test_a_broker_that_dies_is_started_again_if_asked_for(start: Start) -> None:
     cluster = start("--brokers", "2", "--port", "0", "--restart")
-    ready = cluster.event()
+    ready = cluster.ready()
     os.kill(ready["pids"][0], signal.SIGKILL)
     assert cluster.event()["event"] == "died"
     restarted = cluster.event()
@@ -178,7 +178,7 @@ def test_a_broker_that_dies_is_started_again_if_asked_for(start: Start) -> None:
 
 def test_the_brokers_end_with_the_supervisor(start: Start) -> None:
     cluster = start("--brokers", "2", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     cluster.end(signal.SIGKILL)
     until(lambda: not any(map(is_there, ready["pids"])))
 
@@ -200,7 +200,7 @@ def test_a_start_that_fails_for_one_broker_stops_the_others(start: Start) -> Non
 
 def test_a_second_start_in_the_same_directory_is_refused(start: Start) -> None:
     first = start("--brokers", "2", "--port", "0")
-    assert first.event()["event"] == "ready"
+    first.ready()
     second = start("--port", "0")
     assert second.process.wait(WITHIN_S) == 1
     assert "runs already" in second.log.read_text()
@@ -209,7 +209,7 @@ def test_a_second_start_in_the_same_directory_is_refused(start: Start) -> None:
 
 def test_the_others_logs_are_not_set_aside_because_the_tree_is_lost(start: Start, tmp_path: Path) -> None:
     cluster = start("--brokers", "2", "--port", "0")
-    bootstrap = cluster.event()["bootstrap"]
+    bootstrap = cluster.ready()["bootstrap"]
     until(lambda: metadata(bootstrap.partition(",")[0], "t").topics[0].partitions)
     assert cluster.end() == 0
     for path in (tmp_path / "d").glob("coordination.sqlite*"):
@@ -221,7 +221,7 @@ def test_the_others_logs_are_not_set_aside_because_the_tree_is_lost(start: Start
     for path in tmp_path.glob("coordination.sqlite*"):
         path.rename(tmp_path / "d" / path.name)
     again = start("--port", "0")
-    bootstrap = again.event()["bootstrap"]
+    bootstrap = again.ready()["bootstrap"]
     assert len(metadata(bootstrap.partition(",")[0], "t").topics[0].partitions[0].replica_nodes) == 2
     assert again.end() == 0
 

@@ -31,10 +31,10 @@ def produce(bootstrap: str, numbers: range) -> set[str]:
 
 def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path: Path) -> None:
     cluster = start("--brokers", "3", "--port", "0")
-    run(cluster.event()["bootstrap"].split(",")[0], "topics", "create", "t")
+    run(cluster.ready()["bootstrap"].split(",")[0], "topics", "create", "t")
     assert cluster.end() == 0  # so the file itself holds a whole tree, which is soon an old one
     cluster = start("--brokers", "3", "--port", "0")
-    ready = cluster.event()
+    ready = cluster.ready()
     addresses = ready["bootstrap"].split(",")
     tree = tmp_path / "d" / "coordination.sqlite"
     with sqlite3.connect(tree, isolation_level=None) as connection:
@@ -57,6 +57,6 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
     assert "is older than it was" not in cluster.log.read_text()
     assert cluster.end() == 0
 
-    again = start("--brokers", "3", "--port", "0").event()
+    again = start("--brokers", "3", "--port", "0").ready()
     read = run(again["bootstrap"].split(",")[0], "consume", "t", "--from-beginning", "--max", "200")
     assert set(read.split()) == written

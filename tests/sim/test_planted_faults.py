@@ -16,7 +16,7 @@ from barnabas.sim.transaction_faults import TRANSACTION_FAULTS
 from barnabas.sim.violation import Violation
 
 ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)
-SEEDS_NEXT = 10
+SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
 pytestmark = pytest.mark.usefixtures("quiet")
 
 

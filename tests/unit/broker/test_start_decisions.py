@@ -1,11 +1,16 @@
 """What a start does with logs that the tree does not know: a pure decision."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide, tree_outside
-from barnabas.cluster.registration import BrokerIdInUseError
+from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide, look_at_tree, tree_outside
+from barnabas.cluster.registration import BrokerIdInUseError, make_persistent_paths
+from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.coordination.paths import broker
 from barnabas.coordination.payloads import TopicAssignment
+from barnabas.coordination.tree_file import TreeFile
+from barnabas.sim.env import sim_env
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice
 
@@ -184,3 +189,28 @@ def test_what_one_broker_of_many_has_of_a_topic_is_adopted() -> None:
     for logs in (several, {("a", 1000): None}):
         found = holding(logs)
         assert decide(tree(of=found, cluster_id=None), [found], {}, ASK, 1) == Plan(["a"], [])
+
+
+@pytest.mark.parametrize("reads_before", range(6))
+def test_a_broker_that_registers_while_the_tree_is_read_is_of_barnabas(reads_before: int) -> None:
+    """Two brokers start at once, and the second once took the first for one of Apache Kafka."""
+    env = sim_env()
+
+    class Interrupted(EmbeddedCoordination):
+        """Another broker registers after the first few reads."""
+
+        reads_left = reads_before
+
+        async def _read(self, read: Callable[[TreeFile], Any]) -> Any:
+            self.reads_left -= 1
+            if self.reads_left == -1:
+                await make_persistent_paths(self, 0)
+                await self.create(broker(0), b"{}", ephemeral=True)
+            return await super()._read(read)
+
+    async def looked() -> TreeView:
+        tree = Interrupted(env, ":memory:")
+        await tree.start()
+        return await look_at_tree(tree, [directory()], 1)
+
+    assert env.run(looked()).others == ""

@@ -350,7 +350,7 @@ def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) 
         places = sorted({contents.path for contents in found if not contents.folders.keys().isdisjoint(strays)})
         logger.warning(
             "%s in %s without a topic in the tree (%s): kept, renamed to …-stray. If they have records that another "
-            "broker lacks, which has adopted the topic: README.md says how they come back",
+            "broker lacks, which has adopted the topic: docs/coordination-tree.md says how they come back",
             counted(len(strays), "log folder"),
             ", ".join(places),
             names_in_a_line([f"{topic}-{partition}" for topic, partition in strays]),

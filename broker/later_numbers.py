@@ -12,8 +12,8 @@ Others may have been given more, and come later or never. So the next number is 
 is room for more than others can have been given since the last thing that this broker knows. Several brokers that know
 about as much come to the same multiple, so that nothing changes again. Who knows more than fits goes on beyond that.
 
-Who stopped just after the copy was made, and starts first, cannot know that the tree is older (README.md). It gives up
-the producer ids that it has when it hears of it.
+Who stopped just after the copy was made, and starts first, cannot know that the tree is older
+(docs/coordination-tree.md). It gives up the producer ids that it has when it hears of it.
 """
 
 import logging

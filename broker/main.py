@@ -12,7 +12,7 @@ import sys
 def main() -> None:
     """Entry point of the command `barnabas`, of `python -m barnabas` and of `python -m barnabas.broker.main`."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A script's `command &` starts it so. README promises that SIGINT ends a command, whatever started it.
+        # A script's `command &` starts it so. SIGINT ends a command, whatever started it (docs/command-line.md).
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _main()

@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 # A client, by host and id; the API; the error.
 Kind = tuple[str, str | None, int, ErrorCode]
 
-# What is not built yet, with the keys of its APIs. README.md lists them, and a test makes that list from this table.
+# What is not built yet, with the keys of its APIs. docs/differences.md has this table.
 NOT_BUILT = {
     "the consumer group protocol (KIP-848)": (68, 69),
     "share groups": (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),

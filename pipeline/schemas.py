@@ -1,4 +1,4 @@
-"""The tables that the sources give out, column by column: what Spark, Arrow and the README say about them is made here.
+"""The tables that the sources give out, column by column: what Spark and Arrow know of them is made here.
 
 Rules that hold in all tables:
 

@@ -303,7 +303,7 @@ def _lags_without_http(
 
 
 def as_document(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None, code: ExitCode) -> dict[str, Any]:
-    """For scripts. README.md explains the fields, which stay."""
+    """For scripts. docs/doctor.md explains the fields, which stay."""
     return {
         "time_ms": facts.now_ms,
         "exit_code": int(code),

@@ -132,10 +132,14 @@ class Outcome:
         return max(self.counts, default=None)
 
 
+def load() -> None:
+    """Let all checks register."""
+    from barnabas.broker.doctor import brokers, groups, settings, transactions  # noqa: F401
+
+
 def examine(facts: Facts, findings_max: int) -> list[Outcome]:
     """All checks, those with the worst findings first. Of each, at most `findings_max` findings."""
-    from barnabas.broker.doctor import brokers, groups, settings, transactions  # noqa: F401  (they fill the table)
-
+    load()
     why_not = unasked(facts)
     found = []
     for each in TABLE:

@@ -1,6 +1,6 @@
 """Every metric, one line each: name | kind | labels | meaning.
 
-A test compares the table with README.md, and what is served with the table.
+`docs/metrics.md` is made from this table, and a test compares what is served with it.
 """
 
 # ruff: noqa: E501

@@ -40,7 +40,7 @@ OF_GROUPS = [name for name, metric in METRICS.items() if metric.labels == ("grou
 
 @route("GET", "/metrics", summary="What Prometheus scrapes", content_type=TEXT)
 def metrics(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
-    """Metrics of this broker in Prometheus' text format. README.md explains each."""
+    """Metrics of this broker in Prometheus' text format. docs/metrics.md explains each."""
     write = yield broker.env.clock.in_thread(_writer)
     if len(broker.http.scrapes) >= SCRAPES_MAX:
         message = f"{SCRAPES_MAX} answers are under way to others. Ask again later."

@@ -1,4 +1,4 @@
-"""README.md's examples, as they stand there, against a broker process."""
+"""The examples of README.md and docs/, as they stand there, against a broker process."""
 
 import json
 import os
@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
 ADDRESS = "127.0.0.1:9092"
+FIXTURE = "A fixture for pytest:"
 
 pytestmark = pytest.mark.timeout(90)
 
 
-def example(heading: str) -> str:
+def example(heading: str, page: str = README) -> str:
     """The indented lines after a line, up to the next line of prose."""
-    after = README.split(f"\n{heading}\n", 1)[1].lstrip("\n").splitlines()
+    after = f"\n{page}".split(f"\n{heading}\n", 1)[1].lstrip("\n").splitlines()
     lines = []
     for line in after:
         if line and not line.startswith("    "):
@@ -44,7 +46,7 @@ def test_it(bootstrap):
     socket.create_connection((host, int(port))).close()
 """
     file = tmp_path / "test_with_a_broker.py"
-    file.write_text("import json, pytest, socket, subprocess\n" + example("A fixture for pytest:") + test)
+    file.write_text("import json, pytest, socket, subprocess\n" + example(FIXTURE) + test)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done
@@ -52,7 +54,7 @@ def test_it(bootstrap):
 
 
 def test_the_fixture_says_why_there_is_no_broker(environment: dict[str, str], tmp_path: Path) -> None:
-    fixture = example("A fixture for pytest:").replace('"--port", "0"', '"--set", "no.such.setting=1"')
+    fixture = example(FIXTURE).replace('"--port", "0"', '"--set", "no.such.setting=1"')
     file = tmp_path / "test_without_a_broker.py"
     file.write_text("import json, pytest, subprocess\n" + fixture + "\ndef test_it(bootstrap): pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", str(file)]
@@ -61,26 +63,36 @@ def test_the_fixture_says_why_there_is_no_broker(environment: dict[str, str], tm
     assert "Unknown configuration no.such.setting" in done.stdout
 
 
-def test_the_commands_and_then_the_client(own_broker: Any, environment: dict[str, str], tmp_path: Path) -> None:
-    environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
-    commands = [line for line in example("## A broker of your own").splitlines() if line.strip()]
+def run_all(commands: str, environment: dict[str, str], folder: Path) -> str:
+    """Run the commands that need a broker, one a line; what they printed."""
     shown = ""
-    for command in commands:
+    for command in filter(str.strip, commands.splitlines()):
         if not command.startswith("barnabas start"):
             done = subprocess.run(
-                command, shell=True, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path
+                command, shell=True, env=environment, capture_output=True, text=True, timeout=60, cwd=folder
             )
             assert done.returncode == 0, (command, done)
             shown += done.stdout
     assert "hello\n" in shown  # what consume printed
     assert "retention.ms = " in shown
+    return shown
 
-    client = example("kafka-python:")
+
+def test_the_commands_and_then_the_client(own_broker: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
+    run_all(example("## A broker of your own"), environment, tmp_path)
+
+    client = example("`localhost`, a host name and a tunnel all work.")
     assert ADDRESS in client
     code = client.replace(ADDRESS, own_broker.bootstrap)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "b'hello'\n"
+
+
+def test_the_page_of_the_command_line(own_broker: Any, environment: dict[str, str], tmp_path: Path) -> None:
+    environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
+    run_all(example("# The command line", (ROOT / "docs/command-line.md").read_text()), environment, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
@@ -89,7 +101,7 @@ def test_the_http_api(own_broker: Any, environment: dict[str, str], tmp_path: Pa
     commands = ["barnabas topics create t"]
     commands += [f"barnabas offsets set {group} --topic t --to earliest --yes" for group in ("billing", "team/billing")]
     subprocess.run("; ".join(commands), shell=True, env=environment, check=True, timeout=60, cwd=tmp_path)
-    section = README.split("\n## HTTP API\n", 1)[1].split("| setting |", 1)[0]
+    section = (ROOT / "docs/http-api.md").read_text().split("| setting |", 1)[0]
     script = "\n".join(line.strip() for line in section.splitlines() if line.startswith("    "))
     assert script.count("curl ") == 7
     done = subprocess.run(

@@ -22,7 +22,6 @@ from http_examples import commit, join
 from transaction_requests import add, end, init, sleep
 
 World = Any  # of conftest.py
-README = Path(__file__).parents[2] / "README.md"
 ODD_NAME = 'a "b"\\c\nd\\n é'
 Samples = dict[str, dict[tuple[str, ...], float]]
 routes.load()
@@ -223,12 +222,3 @@ def test_many_lines_are_still_one_family(make_world: type[Any]) -> None:
         world.create_topic(f"topic-{number}")
     assert len(scrape(world)["barnabas_topic_log_bytes"]) == 253
     world.env.run(world.broker.stop())
-
-
-def test_the_readme_has_the_table() -> None:
-    rows = re.findall(r"^\| `(barnabas_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|$", README.read_text(), re.M)
-    assert [row[0] for row in rows] == list(METRICS)
-    for name, kind, labels, meaning in rows:
-        metric = METRICS[name]
-        own_labels = ", ".join(f"`{each}`" for each in metric.labels) or "-"
-        assert (kind, labels, meaning) == (metric.kind, own_labels, metric.meaning)

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -557,13 +556,6 @@ def test_a_trouble_is_found(name: str, facts: Facts, severity: Severity, command
 @pytest.mark.parametrize(("name", "facts"), QUIET, ids=[f"{name}-{number}" for number, (name, _) in enumerate(QUIET)])
 def test_what_is_no_trouble_is_not_told(name: str, facts: Facts) -> None:
     assert found_by(name, facts) == []
-
-
-def test_the_readme_has_every_check() -> None:
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    for one in findings.examine(single(), 1):
-        needs = " yes" if one.check.needs is Needs.HTTP else ""
-        assert f"| {one.check.name} | {one.check.looks_at} |{needs} |" in text
 
 
 def test_every_check_has_a_row_that_fires() -> None:

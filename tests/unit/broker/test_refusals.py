@@ -1,8 +1,6 @@
 """The log says what clients were refused: once per client, kind and minute, each at DEBUG."""
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import barnabas.broker.api  # noqa: F401  (it fills the table)
 import pytest
@@ -12,7 +10,6 @@ from barnabas.broker.dispatch import TABLE
 from barnabas.broker.refusals import Refusals
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import request_class
 from barnabas.sim.clock import SimClock
 from barnabas.sim.env import sim_env
 
@@ -92,23 +89,7 @@ def test_what_a_client_sends_makes_no_long_line_and_no_second_one(
     assert len(line) < 400
 
 
-def test_the_readme_lists_every_api_of_kafka_4_1_that_is_not_built() -> None:
+def test_every_api_of_kafka_that_is_not_built_is_in_the_table() -> None:
     refused = {ApiKey.CONSUMER_GROUP_HEARTBEAT}  # announced, and answered with an error
     listed = {key for keys in refusals.NOT_BUILT.values() for key in keys}
     assert listed == {*ApiKey} - TABLE.keys() | refused
-
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert "\n".join(rows()) in readme, "README.md must have this table:\n" + "\n".join(rows())
-
-
-def rows() -> Iterator[str]:
-    """The table of README.md."""
-    yield "| not built | APIs |"
-    yield "| --- | --- |"
-    for feature, keys in refusals.NOT_BUILT.items():
-        names = [
-            f"{request_class(key).__name__.removesuffix('Request')} ({key})"
-            for key in keys
-            if key not in NEWER_THAN_4_1
-        ]
-        yield f"| {feature} | {', '.join(names)} |"

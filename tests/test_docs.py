@@ -1,0 +1,68 @@
+"""The pages of docs/: they build without a warning, and their tables have everything that the code has."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barnabas.broker.cli.commands import COMMANDS
+from barnabas.broker.doctor import findings
+from barnabas.broker.http import routes
+from barnabas.broker.http.metric_names import METRICS
+from barnabas.broker.refusals import NOT_BUILT
+from barnabas.config.broker_settings import BROKER_SETTINGS
+from barnabas.config.topic import TOPIC_SETTINGS
+
+ROOT = Path(__file__).resolve().parent.parent
+README_LINES_MAX = 150
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="the extra `docs` is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def text_of(site: Path, page: str) -> str:
+    """What a page shows, without tags."""
+    return re.sub(r"<[^>]+>", "", (site / page / "index.html").read_text())
+
+
+def test_every_page_is_in_the_navigation_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f": {page.name}\n" in navigation
+        name = "." if page.stem == "index" else page.stem
+        built = (site / name / "index.html").read_text()
+        assert not re.findall(r'(?:src|<link[^>]* href)="https?://(?!127)[^"]*"', built), page
+        assert "<!-- table" not in built
+
+
+def test_the_tables_have_everything(site: Path) -> None:
+    findings.load()
+    routes.load()
+    pages = {
+        "command-line": [f"barnabas {name}" for name in COMMANDS],
+        "http-api": [path for _, path in routes.TABLE],
+        "metrics": list(METRICS),
+        "doctor": [check.name for check in findings.TABLE],
+        "differences": [f"({key})" for keys in NOT_BUILT.values() for key in keys],
+        "settings": [*BROKER_SETTINGS, *TOPIC_SETTINGS],
+    }
+    for page, expected in pages.items():
+        assert expected
+        shown = text_of(site, page)
+        assert [one for one in expected if one not in shown] == [], page
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= README_LINES_MAX
+    links = re.findall(r"\]\((?!http)([^)#]+)", readme)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []

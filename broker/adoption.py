@@ -35,12 +35,26 @@ from barnabas.coordination.payloads import (
     encode_config,
     encode_config_change,
 )
-from barnabas.coordination.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Stat
+from barnabas.coordination.port import (
+    Coordination,
+    CoordinationError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Stat,
+)
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
-from barnabas.storage import checkpoints
-from barnabas.storage.directory_contents import TREE_FILE, DataDirectoryError, DirectoryContents, names_in_a_line
+from barnabas.storage.directory_contents import (
+    NAMES_IN_A_LINE_MAX,
+    TREE_FILE,
+    DataDirectoryError,
+    DirectoryContents,
+    LogFolder,
+    names_in_a_line,
+)
 from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
@@ -53,6 +67,7 @@ STRAY_TOPICS_MAX = 1  # so many topics are set aside without asking, however few
 EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
 Partition = tuple[str, int]
+EndOf = Callable[[str, LogFolder], tuple[int, int] | None]  # leader epoch and offset; None: no records
 
 
 # ------------------------------------------------------------------ look
@@ -189,10 +204,12 @@ def decide(
     choice: StartChoice,
     node_id: int,
     zookeeper: str | None = None,
+    end_of: EndOf = lambda _path, _folder: None,
 ) -> Plan:
     """The plan of a start; pure. DataDirectoryError or BrokerIdInUseError refuse the start and say what to do.
 
-    `lost`: directories that are offline, by path, and why. `zookeeper`: where the tree is, if not in a file.
+    `lost`: directories that are offline, by path, and why. `zookeeper`: where the tree is, if not in a file. `end_of`:
+    where a log ends, which is looked up only to be said.
     """
     if view.others:
         raise DataDirectoryError(
@@ -209,7 +226,7 @@ def decide(
     else:
         _check_that_all_are_there(lost)
         if not choice.adopt and not choice.set_aside:
-            _check_that_no_shared_tree_is_lost(found, zookeeper)
+            _check_that_no_shared_tree_is_lost(found, zookeeper, end_of)
     if view.hosted_count and not choice.given_up:
         raise DataDirectoryError(
             f"The tree says that node {node_id} has {counted(view.hosted_count, 'partition')}, and its data "
@@ -227,7 +244,7 @@ def decide(
     if view.cluster_id is None:
         adopted = set() if choice.set_aside else {key[0] for key, _ in unknown if topic_name_problem(key[0]) is None}
     else:
-        _ask(found, {key[0] for key, _ in unknown}, view, choice)
+        _ask(found, {key[0] for key, _ in unknown}, view, choice, end_of)
         adopted = adoptable if choice.adopt else set()
     _check_folders(found, adopted)
     return Plan(sorted(adopted), sorted(key for key, _ in unknown if key[0] not in adopted))
@@ -281,7 +298,9 @@ def _check_that_all_are_there(lost: Mapping[str, str]) -> None:
         )
 
 
-def _check_that_no_shared_tree_is_lost(found: Sequence[DirectoryContents], zookeeper: str | None) -> None:
+def _check_that_no_shared_tree_is_lost(
+    found: Sequence[DirectoryContents], zookeeper: str | None, end_of: EndOf
+) -> None:
     """Other brokers may have used the tree too: then who adopts first would have the topics alone.
 
     It may have fewer records than they have.
@@ -294,13 +313,14 @@ def _check_that_no_shared_tree_is_lost(found: Sequence[DirectoryContents], zooke
             raise DataDirectoryError(
                 f"{contents.path} has logs of {counted(len({topic for topic, _ in contents.folders}), 'topic')}, and "
                 f"its coordination tree {place} is new or lost. Restore it from a backup (or name the right place). "
-                "If it is lost for good, start once with --adopt: this broker then has its topics alone. Of several "
-                "brokers, start first the one whose logs end last, by epoch and offset, and then the others with "
-                f"--set-aside ({_ends([contents], {topic for topic, _ in contents.folders})})."
+                "If it is lost for good, start once with --adopt: this broker then has its topics alone. "
+                + _which_adopts([contents], {topic for topic, _ in contents.folders}, end_of)
             )
 
 
-def _ask(found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, choice: StartChoice) -> None:
+def _ask(
+    found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, choice: StartChoice, end_of: EndOf
+) -> None:
     known = view.assignments.keys() - unknown
     are_few = len(unknown) <= max(len(known - INTERNAL_TOPICS), STRAY_TOPICS_MAX)
     if choice.adopt or choice.set_aside or (are_few and unknown.isdisjoint(INTERNAL_TOPICS)):
@@ -310,26 +330,31 @@ def _ask(found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, 
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
         f"{names_in_a_line(sorted(unknown))}. It may be an older copy, or another tree: look for the right "
         f"{TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
-        "folders to …-stray. Of several brokers one adopts, and starts first: the one whose logs end last, by epoch "
-        f"and offset ({_ends(found, unknown)})."
+        f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
     )
 
 
-def _ends(found: Sequence[DirectoryContents], topics: Collection[str]) -> str:
-    """Where the logs of these topics end, as far as it is known before they are opened. Those of users come first."""
+def _which_adopts(found: Sequence[DirectoryContents], topics: Collection[str], end_of: EndOf) -> str:
+    return (
+        "Several brokers start with --adopt one after the other: each topic is adopted by the first that has logs of "
+        "it, and what later ones have of it is renamed to …-stray. So start first where the logs end last, by epoch "
+        f"and then offset ({_ends(found, topics, end_of)}); if that differs between topics or partitions, "
+        "docs/coordination-tree.md says how to go about it."
+    )
+
+
+def _ends(found: Sequence[DirectoryContents], topics: Collection[str], end_of: EndOf) -> str:
+    """Where the logs of these topics end. Those of users come first."""
+    rows = [(key, contents.path, folder) for contents in found for key, folder in contents.folders.items()]
+    rows = sorted((row for row in rows if row[0][0] in topics), key=lambda row: (row[0][0] in INTERNAL_TOPICS, row[0]))
     ends = []
-    for contents in found:
-        known = contents.offsets.get(checkpoints.RECOVERY_POINTS, {})
-        for (topic, partition), folder in sorted(
-            contents.folders.items(), key=lambda row: (row[0][0] in INTERNAL_TOPICS, row[0])
-        ):
-            if topic in topics and folder.leader_epochs:  # a log without epochs has never had a record
-                epoch, offset = folder.leader_epochs[-1][0], known.get((topic, partition), 0)
-                ends.append(f"{topic}-{partition} in epoch {epoch} at {offset}")
-    if not ends:
-        return "here they are empty"
-    is_exact = all(contents.was_clean for contents in found)
-    return f"here {names_in_a_line(ends)}{'' if is_exact else ', or later: this broker was killed'}"
+    for (topic, partition), path, folder in rows:
+        if len(ends) > NAMES_IN_A_LINE_MAX:
+            break  # more are not said
+        end = end_of(path, folder)
+        if end is not None:
+            ends.append(f"{topic}-{partition} in epoch {end[0]} at {end[1]}")
+    return f"here {names_in_a_line(ends)}" if ends else "here they are empty"
 
 
 def is_stray(
@@ -454,7 +479,20 @@ async def _write_topic(
         nodes[paths.partition(name, index)] = b""
         nodes[paths.partition_state(name, index)] = LeaderAndIsr(NO_LEADER, epoch, (node_id,)).encode()
     found = await coordination.get_many(list(nodes))
+    there = found[list(nodes).index(paths.topic(name))]
+    if there is not None and {*TopicAssignment.decode(there[0]).partitions.values()} != {(node_id,)}:
+        raise _adopted_elsewhere(name)
     missing: list[Operation] = [Create(path, nodes[path]) for path, node in zip(nodes, found) if node is None]
     notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(f"topics/{name}"), sequential=True)
-    for chunk in chunks([notice, *missing], PARTITIONS_PER_WRITE):
-        await coordination.multi(chunk)
+    try:
+        for chunk in chunks([notice, *missing], PARTITIONS_PER_WRITE):
+            await coordination.multi(chunk)
+    except NodeExistsError:
+        raise _adopted_elsewhere(name) from None
+
+
+def _adopted_elsewhere(topic: str) -> DataDirectoryError:
+    return DataDirectoryError(
+        f"Another broker has adopted topic {topic} while this one started. Start this one again with --adopt: "
+        "it adopts what no other has adopted."
+    )

@@ -46,6 +46,7 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
+from barnabas.storage import log_end
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
 from barnabas.storage.log_manager import LogManager
@@ -251,7 +252,8 @@ class Broker:
         view = await self._look_at_tree()
         lost = adoption.lost_directories(log_manager)
         zookeeper = self.config.zookeeper_connect or None
-        return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id, zookeeper)
+        end_of = partial(log_end.end_of_log, self.env.disk)
+        return adoption.decide(view, log_manager.contents, lost, self.choice, self.node_id, zookeeper, end_of)
 
     async def _look_at_tree(self) -> adoption.TreeView:
         """Read what the start needs to know. Where a session outlives its process, wait for that of a former life."""
@@ -341,7 +343,7 @@ class Broker:
         if found is None:
             raise registration.OtherTreeError(
                 f"{place} is empty, and had the cluster {self.cluster_id}. Stop all brokers, put its data back, and "
-                "start them. If the data are lost for good, start one broker with --adopt, the others with --set-aside"
+                "start them. If the data are lost for good, start them one after the other with --adopt"
             )
         if found != self.cluster_id:
             raise registration.OtherTreeError(

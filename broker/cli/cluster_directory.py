@@ -109,11 +109,21 @@ def check_folders(env: Env, data: str, brokers: int, *, has_own_tree: bool) -> N
     if has_own_tree and not env.disk.exists(tree) and any(_has_logs(env, f"{data}/{number}") for number in known):
         fail(
             f"{tree} is not there: it says which topics there are, and which broker has them. Restore it from a "
-            "backup. If it is lost for good, start the broker that stopped last alone, with its number for N: barnabas "
-            f"start --data {data}/N --set node.id=N --set coordination.path={tree} --adopt. It has all topics alone "
-            "then. Stop it, and start this cluster once with --set-aside."
+            "backup. If it is lost for good, its topics can be adopted. "
+            + one_by_one(data, f"coordination.path={tree}")
         )
 
 
 def _has_logs(env: Env, folder: str) -> bool:
     return any(env.disk.is_directory(f"{folder}/{name}") for name in env.disk.list_directory(folder))
+
+
+def one_by_one(data: str, tree: str) -> str:
+    """How the brokers of a cluster adopt topics that its tree does not know. `tree`: the setting that says where."""
+    return (
+        "Start the brokers alone, with their numbers for N: barnabas start "
+        f"--data {data}/N --set node.id=N --set {tree}. Each says where its logs end. Then start them so with --adopt, "
+        "one after the other, and stop each when it serves. The one whose logs end last comes first, because a topic "
+        "belongs to the first that has logs of it (docs/coordination-tree.md says what to do if that differs between "
+        "topics). Then start the cluster."
+    )

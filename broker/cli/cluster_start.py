@@ -68,12 +68,14 @@ def plan(
     by_user: Collection[str],
     given_up: Sequence[str],
     *,
+    adopts: bool = False,
     sets_aside: bool = False,
 ) -> Plan:
     """What each broker is told. What cannot be ends the command, with a sentence that says what to do.
 
     `brokers` is the number that the user said, `words` are told to all. `values` are all settings, `by_user` those that
-    the user has set. `given_up`: data directories that are lost. `sets_aside`: logs that the tree does not know.
+    the user has set. `given_up`: data directories that are lost. `adopts`, `sets_aside`: logs that the tree does not
+    know.
     """
     if len(directories) != 1:
         fail("--brokers wants one data directory: name it with --data.", ExitCode.NOT_VALID)
@@ -88,6 +90,13 @@ def plan(
     for path in given_up:
         if path not in lost:
             fail(f"--give-up {path}: the brokers of this cluster have {', '.join(lost)}.", ExitCode.NOT_VALID)
+    if adopts and count > 1:
+        place = "zookeeper.connect" if values.get("zookeeper.connect") else "coordination.path"
+        tree = values.get(place) or f"{data}/{TREE_FILE}"
+        fail(
+            "--adopt is for one broker at a time. " + cluster_directory.one_by_one(data, f"{place}={tree}"),
+            ExitCode.NOT_VALID,
+        )
     if not sets_aside:
         has_own_tree = not values.get("zookeeper.connect") and not values.get("coordination.path")
         cluster_directory.check_folders(env, data, count, has_own_tree=has_own_tree)

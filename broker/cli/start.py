@@ -116,6 +116,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         words += ["--adopt"] * said.adopt + ["--set-aside"] * said.set_aside
         plan = cluster_start.plan(
             *(env, said.brokers, directories, words, settings.values, settings.by_user, given_up),
+            adopts=said.adopt,
             sets_aside=said.set_aside,
         )
         for note in plan.notes:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -261,6 +262,54 @@ def test_the_wrong_one_adopts_first_and_nothing_is_lost(trees: Trees) -> None:
     begin(2)
     for name in ("u", "v"):
         assert cluster.values(name, 0) == numbered(0, 40)
+
+
+def refused(cluster: Any, node_id: int) -> str:
+    """What a broker says that does not start."""
+    cluster.start(node_id, wait=False)
+    assert cluster.processes.pop(node_id).process.wait(60) != 0
+    said: str = cluster.logs()[node_id].splitlines()[-1]
+    return said
+
+
+@pytest.mark.parametrize("trees", ["embedded"], indirect=True)
+def test_topics_that_end_last_on_different_brokers_are_all_adopted(trees: Trees) -> None:
+    """`u` ends last on two of three killed brokers, each has a partition of `v`, and one of them has `w` alone."""
+    cluster = trees.cluster
+    trees.keep()
+    cluster.create_topic("u")
+    with cluster.client(cluster.controller()) as client:
+        assert client.create_topic("v", 3) == client.create_topic("w", 1) == ErrorCode.NONE
+    producers = [cluster.producer(*each) for each in (("u", 0), ("v", 0), ("v", 1), ("v", 2), ("w", 0))]
+    for producer in producers:
+        cluster.produce(producer, numbered(0))
+    cluster.in_sync("u", 0, {0, 1, 2})
+    places = {index: cluster.leader("v", index) for index in range(3)}
+    of_w = cluster.leader("w", 0)
+    first, *others = (node_id for node_id in (1, 2, 0) if node_id != of_w)
+    late = next(node_id for node_id in others if node_id != of_w)
+    cluster.end_one(late, signal.SIGKILL)
+    cluster.produce(producers[0], numbered(20))
+    for node_id in (first, of_w):
+        cluster.end_one(node_id, signal.SIGKILL)
+    trees.put_back()
+    for node_id, end in {first: 40, of_w: 40, late: 20}.items():
+        text = refused(cluster, node_id)
+        assert re.search(rf"[( ]u-0 in epoch \d+ at {end}[,)]", text), text
+        assert ("w-0 in epoch" in text) == (node_id == of_w), text
+    for index, node_id in places.items():
+        if node_id != first:
+            shutil.copytree(
+                trees.folder / f"broker-{node_id}" / f"v-{index}", trees.folder / f"broker-{first}/v-{index}"
+            )
+    for node_id in (first, late, of_w):
+        cluster.words[node_id] = ["--adopt"]
+        cluster.start(node_id)
+    assert cluster.values("u", 0) == numbered(0, 40)
+    for index in range(3):
+        assert cluster.values("v", index) == numbered(0)
+    assert cluster.values("w", 0) == numbered(0)
+    assert len(list((trees.folder / f"broker-{late}").glob("u-0.*-stray"))) == 1
 
 
 def test_who_has_reported_goes_on_if_the_operator_says_so(trees: Trees) -> None:

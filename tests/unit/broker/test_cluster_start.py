@@ -1,6 +1,7 @@
 """What `barnabas start --brokers N` tells each broker: decided without starting one."""
 
 import itertools
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -170,11 +171,23 @@ def test_folders_that_were_copied_or_are_of_another_cluster_are_refused_before_a
 def test_a_lost_tree_is_said_before_any_broker_starts() -> None:
     folders = [(number, CLUSTER_ID) for number in range(3)]
     lost = with_folders(*folders, tree=False)
-    with pytest.raises(Failure, match=r"--set coordination\.path=/d/coordination\.sqlite --adopt"):
+    with pytest.raises(Failure, match=r"--set node\.id=N --set coordination\.path=/d/coordination\.sqlite\. Each says"):
         planned(env=lost)
     assert planned(env=lost, by_user={"coordination.path": "/tree"})
     assert planned(env=lost, by_user={"zookeeper.connect": "h:2181"})
     assert planned(env=with_folders(*folders, tree=False, log=False)), "nothing would be forgotten"
+
+
+@pytest.mark.parametrize(
+    ("said", "tree"),
+    [({}, "coordination.path=/d/coordination.sqlite"), ({"zookeeper.connect": "h:1/k"}, "zookeeper.connect=h:1/k")],
+)
+def test_brokers_do_not_adopt_at_the_same_time(said: dict[str, str], tree: str) -> None:
+    """Who comes first would have the topics."""
+    values = {"listeners": "PLAINTEXT://127.0.0.1:9092", **said}
+    with pytest.raises(Failure, match=re.escape(f"--data /d/N --set node.id=N --set {tree}. Each says")):
+        plan(sim_env(), 3, ("/d",), ["--adopt"], values, said.keys(), (), adopts=True)
+    assert plan(sim_env(), 1, ("/d",), ["--adopt"], values, said.keys(), (), adopts=True)
 
 
 def test_a_number_of_brokers_that_was_made_smaller_is_refused() -> None:

@@ -1,13 +1,15 @@
 """What a start does with logs that the tree does not know: a pure decision."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from barnabas.broker.adoption import Plan, TreeView, check_place_of_tree, decide, look_at_tree, tree_outside
+from barnabas.broker.adoption import Plan, TreeView, adopt, check_place_of_tree, decide, look_at_tree, tree_outside
 from barnabas.cluster.registration import BrokerIdInUseError, make_persistent_paths
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.coordination.paths import broker
+from barnabas.coordination.paths import broker, partitions
 from barnabas.coordination.payloads import TopicAssignment
 from barnabas.coordination.tree_file import TreeFile
 from barnabas.sim.env import sim_env
@@ -214,3 +216,29 @@ def test_a_broker_that_registers_while_the_tree_is_read_is_of_barnabas(reads_bef
         return await look_at_tree(tree, [directory()], 1)
 
     assert env.run(looked()).others == ""
+
+
+def test_a_topic_that_another_broker_adopts_meanwhile_is_not_adopted_twice() -> None:
+    """It was in no tree when both looked, and would get partitions that its assignment does not have."""
+    env = sim_env()
+    log = SimpleNamespace(
+        topic="t", partition=1, topic_id=id_of("t"), directory="/d/t-1", log_start_offset=0, log_end_offset=5,
+        leader_epochs=SimpleNamespace(latest=0), producers=SimpleNamespace(has_open_transactions=False),
+    )  # fmt: skip
+    logs: Any = SimpleNamespace(all=lambda: [log], failed_directories=[])
+    config = BrokerConfig({})
+
+    async def both() -> None:
+        tree = EmbeddedCoordination(env, ":memory:")
+        await tree.start()
+        for node_id in (1, 2):
+            await make_persistent_paths(tree, node_id)
+        await adopt(env, config, tree, logs, 1, ["t"])
+        await adopt(env, config, tree, logs, 1, ["t"])  # one that was interrupted goes on
+        before = await tree.children(partitions("t"))
+        log.partition = 2
+        with pytest.raises(DataDirectoryError, match="Another broker has adopted topic t"):
+            await adopt(env, config, tree, logs, 2, ["t"])
+        assert await tree.children(partitions("t")) == before
+
+    env.run(both())

@@ -347,7 +347,7 @@ def _ends(found: Sequence[DirectoryContents], topics: Collection[str], end_of: E
     """Where the logs of these topics end. Those of users come first."""
     rows = [(key, contents.path, folder) for contents in found for key, folder in contents.folders.items()]
     rows = sorted((row for row in rows if row[0][0] in topics), key=lambda row: (row[0][0] in INTERNAL_TOPICS, row[0]))
-    ends = []
+    ends: list[str] = []
     for (topic, partition), path, folder in rows:
         if len(ends) > NAMES_IN_A_LINE_MAX:
             break  # more are not said

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from barnabas.broker.cli import cluster_directory
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, say
@@ -346,16 +346,31 @@ class Supervisor:
         """Start all at the same time. False: told to stop meanwhile. Failure: one does not start."""
         starts = {asyncio.ensure_future(broker.start()) for broker in self._brokers}
         waiting: set[asyncio.Task[Any]] = {*starts, told}
+        failed: Failure | None = None
         try:
             while starts & waiting and not told.done():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for start in done - {told}:
                     start.result()
+        except Failure as failure:
+            failed = failure
         finally:
             for start in starts:
                 start.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
+        if failed is not None:
+            await self._fail(failed)
         return not told.done()
+
+    async def _fail(self, failure: Failure) -> NoReturn:
+        """Say why a broker does not start: now, and behind the lines of the others, which stop, with their reasons."""
+        say(f"barnabas: {failure.message}")
+        await self._stop()
+        for broker in self._brokers:
+            if broker.pid:
+                await broker.ended()
+        reasons = [f"broker {broker.number}: {broker.failure}" for broker in self._brokers if broker.failure]
+        raise Failure("\n".join(reasons) or failure.message, failure.code)
 
     async def _watch(self, told: "asyncio.Task[Any]") -> int:
         """Say when a broker dies, and start it again if that was asked for; until told to stop, or all are dead."""

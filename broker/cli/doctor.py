@@ -6,6 +6,7 @@ What does not answer is a finding, or a check that was not made: it is said, and
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -38,11 +39,16 @@ from barnabas.broker.doctor.facts import (
 )
 from barnabas.broker.doctor.findings import Finding, Outcome, Severity
 from barnabas.broker.doctor.groups import CONFIRMED_MAX, to_confirm
+from barnabas.broker.doctor.starting import directories_of, directory_of
 from barnabas.broker.doctor.transactions import DECIDED_LONG_MS
 from barnabas.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
+from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.ports import Disk
+from barnabas.storage.checkpoints import CheckpointError
+from barnabas.storage.directory_contents import read_meta
 from barnabas.storage.disk_space import ENOUGH_MS
 
 app = new_app()
@@ -123,7 +129,7 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
     silent = [broker.node_id for broker in brokers if broker.is_registered and not broker.answers]
     transactions, hanging, not_known = _transactions(client, described, stalled_ms, silent)
     controller = cluster["controller_id"]
-    return Facts(
+    facts = Facts(
         RealClock().now_ms(),
         brokers,
         controller if controller >= 0 else None,
@@ -136,6 +142,22 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
         hanging,
         not_known,
     )
+    return replace(facts, missing_directories=missing_directories(RealDisk(), facts))
+
+
+def missing_directories(disk: Disk, facts: Facts) -> frozenset[str]:
+    """The directories of brokers that are away, if those of the others are here, and these are not.
+
+    A disk that is only not mounted leaves its mount point.
+    """
+    for broker, settings in facts.settings:
+        try:
+            if read_meta(disk, directories_of(settings)).node_id != broker.node_id:
+                return frozenset()
+        except (OSError, CheckpointError):
+            return frozenset()
+    places = {directory_of(facts, broker) for broker in facts.brokers if not broker.is_registered}
+    return frozenset(place for place in places if place is not None and not disk.exists(place))
 
 
 def _transactions(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from barnabas.broker.cli.words import duration, size
 from barnabas.broker.doctor.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition, Row
 from barnabas.broker.doctor.findings import Finding, Needs, Severity, check, command_of, listed, places
-from barnabas.broker.doctor.starting import start_again
+from barnabas.broker.doctor.starting import directory_of, start_again
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.runtime.counted import counted
 
@@ -22,11 +22,18 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
         where = f"broker {broker.node_id}"
         if not broker.is_registered:
             replicas = [each.name for _, each in facts.partitions() if broker.node_id in each.replicas]
+            why = "The others serve, but one more that goes may stop acks=all, commits, or partitions."
+            directory = directory_of(facts, broker)
+            if directory in facts.missing_directories:
+                why += (
+                    f" Its data directory {directory} is gone. Put it back; or, if it is lost for good, the command "
+                    "starts it with an empty one, and it copies what the others have."
+                )
             yield Finding(
                 Severity.ERROR,
                 where,
                 f"is not there: {counted(len(replicas), 'replica')} ({listed(replicas)}) are missing",
-                "The others serve, but one more that goes may stop acks=all, commits, or partitions.",
+                why,
                 start_again(facts, broker),
                 _behind_since(facts, (broker.node_id,)),
             )

@@ -1,6 +1,6 @@
 """What the doctor knows: values that the command has asked for (`broker/cli/doctor.py`), and checks look at."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -160,6 +160,7 @@ class Facts:
 
     `lags`: of groups that seemed to have a problem, what their coordinator and the leaders said when they were asked.
     `not_confirmed`: groups that seemed to have one, and could not be asked. `transactions_not_known`: why they are not.
+    `missing_directories`: of brokers that are away, those that are certainly gone from this machine.
     """
 
     now_ms: int
@@ -173,6 +174,7 @@ class Facts:
     transactions: Sequence[OpenTransaction] = ()
     hanging: Sequence[HangingTransaction] = ()
     transactions_not_known: str | None = None
+    missing_directories: Collection[str] = ()
 
     @property
     def living(self) -> list[Broker]:

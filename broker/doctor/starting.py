@@ -24,13 +24,12 @@ def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CH
     """
     if broker.settings is not None:
         static = {name: value for name, value in broker.settings.static.items() if name not in {*OWN, *changes}}
-        return _command(facts, broker.node_id, _directories(broker.settings), broker.port, static, changes)
+        return _command(facts, broker.node_id, directories_of(broker.settings), broker.port, static, changes)
     others = facts.settings
-    folders = {_parent(_directories(settings), each.node_id) for each, settings in others}
-    folder = next(iter(folders)) if len(folders) == 1 else None
+    directory = directory_of(facts, broker)
     bases = {each.port - each.node_id for each, _ in others if each.port}
     are_free = all((settings.text("listeners") or "").endswith(":0") for _, settings in others)
-    if folder is None or not (len(bases) == 1 or are_free):
+    if directory is None or not (len(bases) == 1 or are_free):
         return ("cluster",)
     number = broker.node_id
     port = bases.pop() + number if len(bases) == 1 else 0
@@ -40,10 +39,19 @@ def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CH
         for name, value in first.items()
         if name not in {*OWN, *changes} and all(each.get(name) == value for each in rest)
     }
-    return _command(facts, number, f"{folder}/{number}", port, common, changes)
+    command = _command(facts, number, directory, port, common, changes)
+    return (*command, "--give-up", directory) if directory in facts.missing_directories else command
 
 
-def _directories(settings: Settings) -> str:
+def directory_of(facts: Facts, broker: Broker) -> str | None:
+    """Where a broker that does not answer has its data, if its neighbours have directories named by their numbers."""
+    folders = {_parent(directories_of(settings), each.node_id) for each, settings in facts.settings}
+    folder = next(iter(folders)) if len(folders) == 1 else None
+    return None if folder is None else f"{folder}/{broker.node_id}"
+
+
+def directories_of(settings: Settings) -> str:
+    """As log.dirs says."""
     return settings.text("log.dirs") or settings.text("log.dir") or ""
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,8 +47,9 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         process.wait(20)
 
 
+@pytest.mark.parametrize("left", ["its directory", "nothing"])
 def test_a_broker_that_died_is_started_again_by_the_command(
-    start: Start, started: list[subprocess.Popen[str]], tmp_path: Path
+    start: Start, started: list[subprocess.Popen[str]], tmp_path: Path, left: str
 ) -> None:
     cluster = start("--brokers", "3", "--port", "0", "--profile", "ci")
     ready = cluster.ready()
@@ -57,6 +59,9 @@ def test_a_broker_that_died_is_started_again_by_the_command(
 
     os.kill(ready["pids"][2], signal.SIGKILL)
     assert cluster.event()["event"] == "died"
+    directory = tmp_path / "d" / "2"
+    if left == "nothing":
+        shutil.rmtree(directory)
     others = ",".join(bootstrap.split(",")[:2])
     until(lambda: {"brokers", "replicas"} <= alarms(others))
     rows = findings(others)
@@ -71,6 +76,7 @@ def test_a_broker_that_died_is_started_again_by_the_command(
 
     words = shlex.split(away["command"])
     assert words[:2] == ["barnabas", "start"]
+    assert (words[-2:] == ["--give-up", str(directory)]) == (left == "nothing") == ("is gone" in away["why"])
     command = [sys.executable, "-m", "barnabas", *words[1:], "--json"]
     with (tmp_path / "again.log").open("w") as log:
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))

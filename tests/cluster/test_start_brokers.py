@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,6 +197,27 @@ def test_a_start_that_fails_for_one_broker_stops_the_others(start: Start) -> Non
     error = json.loads(cluster.log.read_text().splitlines()[-1])
     assert error["error"].startswith("broker 1: ")
     assert f"{port} is in use" in error["error"]
+
+
+def test_those_that_do_not_start_say_why_behind_the_lines_of_the_others(start: Start, tmp_path: Path) -> None:
+    cluster = start("--brokers", "3", "--port", "0")
+    bootstrap = cluster.ready()["bootstrap"]
+    until(lambda: metadata(bootstrap.partition(",")[0], "t").topics[0].partitions)
+    assert cluster.end() == 0
+    for number in (0, 2):
+        shutil.rmtree(tmp_path / "d" / str(number))
+    again = start("--port", "0")
+    assert again.event() == {}
+    assert again.process.wait(WITHIN_S) == 1
+    *_, last = again.log.read_text().splitlines()
+    reasons = json.loads(last)["error"].splitlines()
+    why = {f"broker {number}: The tree says that node {number} has 1 partition" for number in (0, 2)}
+    assert {reason.partition(",")[0] for reason in reasons} <= why, "one may be told to stop before it refuses"
+    assert reasons
+    with_both = [word for number in (0, 2) for word in ("--give-up", str(tmp_path / "d" / str(number)))]
+    given_up = start("--port", "0", *with_both)
+    given_up.ready()
+    assert given_up.end() == 0
 
 
 def test_a_second_start_in_the_same_directory_is_refused(start: Start) -> None:

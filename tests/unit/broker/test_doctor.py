@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer.main
 from barnabas.broker.cli.commands import app
-from barnabas.broker.cli.doctor import as_document, not_known_yet
+from barnabas.broker.cli.doctor import as_document, missing_directories, not_known_yet
 from barnabas.broker.cli.exits import ExitCode
 from barnabas.broker.cli.start import _parser
 from barnabas.broker.doctor import findings
@@ -27,6 +27,7 @@ from barnabas.broker.doctor.findings import Finding, Needs, Severity
 from barnabas.broker.doctor.groups import to_confirm
 from barnabas.broker.doctor.starting import start_again
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
+from barnabas.sim.env import sim_env
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
@@ -651,6 +652,27 @@ def test_how_a_broker_is_started_again() -> None:
     assert start_again(single(), single().brokers[0], {"min.insync.replicas": "2"}) == (
         *("start", "--data", "/data/0", "--port", "9092", "--set", "min.insync.replicas=2"),
     )
+
+
+def test_a_directory_counts_as_gone_only_if_those_of_the_others_are_here() -> None:
+    """An empty one may be the mount point of a disk that is not mounted, and other machines have directories, too."""
+    disk = sim_env().disk
+    facts = cluster(away=[2])
+
+    def made(number: int) -> None:
+        disk.make_directory(f"/data/{number}")
+        file = disk.open(f"/data/{number}/meta.properties", create=True)
+        file.write(0, f"version=1\nnode.id={number}\n".encode())
+        file.close()
+
+    made(0)
+    assert missing_directories(disk, facts) == frozenset()
+    made(1)
+    lost = missing_directories(disk, facts)
+    assert lost == {"/data/2"}
+    assert start_again(replace(facts, missing_directories=lost), facts.brokers[2])[-2:] == ("--give-up", "/data/2")
+    disk.make_directory("/data/2")
+    assert missing_directories(disk, facts) == frozenset()
 
 
 def test_what_could_not_be_asked_is_said() -> None:

@@ -235,6 +235,7 @@ def _with_size(out: bytearray, parts: list[Any]) -> list[Any]:
     return parts
 
 
+VERSION_MAX = 2**15 - 1
 _FLEXIBLE_SINCE: dict[int, int] = {}
 
 
@@ -242,6 +243,8 @@ def _flexible_since(api_key: int) -> int:
     try:
         since = request_class(api_key).SCHEMA.flexible_since
     except KeyError:
-        raise ProtocolError(f"no API has the key {api_key}") from None
+        if api_key not in ApiKey._value2member_map_:
+            raise ProtocolError(f"no API has the key {api_key}") from None
+        since = VERSION_MAX + 1  # what is behind the client id is not read, because the request is refused
     _FLEXIBLE_SINCE[api_key] = since
     return since

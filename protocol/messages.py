@@ -11,11 +11,12 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Message, make_class
 
 
-def _base_name(key: int) -> str:
+def api_name(key: int) -> str:
+    """Kafka's name of an API, as in `FetchRequest`."""
     return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
 
 
-_FILES = {_base_name(key): key.name.lower() for key in ApiKey}
+_FILES = {api_name(key): key.name.lower() for key in ApiKey}
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
 
 def request_class(key: int) -> type[Message]:
-    """The request of an API. KeyError when there is no such API."""
+    """The request of an API. KeyError when the API has no schema here."""
     cls = _REQUESTS.get(key)
     if cls is None:
         cls = _REQUESTS[key] = _class(key, "Request")
@@ -37,7 +38,7 @@ def request_class(key: int) -> type[Message]:
 
 
 def response_class(key: int) -> type[Message]:
-    """The response of an API. KeyError when there is no such API."""
+    """The response of an API. KeyError when the API has no schema here."""
     cls = _RESPONSES.get(key)
     if cls is None:
         cls = _RESPONSES[key] = _class(key, "Response")
@@ -58,8 +59,11 @@ def flexible(key: int, version: int) -> bool:
 def _class(key: int, suffix: str) -> type[Message]:
     if key not in ApiKey._value2member_map_:
         raise KeyError(key)
-    name = _base_name(key) + suffix
-    cls: type[Message] = globals().get(name) or __getattr__(name)
+    name = api_name(key) + suffix
+    try:
+        cls: type[Message] = globals().get(name) or __getattr__(name)
+    except FileNotFoundError:
+        raise KeyError(key) from None
     return cls
 
 

@@ -179,8 +179,7 @@ def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_api_that_is_not_offered(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
-    heartbeat = messages.ShareGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=0)
-    frame = bytes(frames.encode_request(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, "test", heartbeat))[4:]
+    frame = struct.pack(">hhih4sB", ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 4, b"test", 0) + b"\5body"
     old_fetch = struct.pack(">hhih4s", ApiKey.FETCH, 0, 1, 4, b"test")
     for request in (frame, frame, old_fetch):
         assert own_world.exchange(request) == [None]

@@ -76,7 +76,9 @@ def _value(message: Any, field: Field, version: int, flexible: bool, rng: random
     return rng.choice((0, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))))
 
 
-RECORD_FILES = sorted((Path(messages.__file__).parent / "schemas" / "records").glob("*.txt"))
+SCHEMAS = Path(messages.__file__).parent / "schemas"
+RECORD_FILES = sorted((SCHEMAS / "records").glob("*.txt"))
+KEYS = [key for key in ApiKey if (SCHEMAS / f"{key.name.lower()}.txt").exists()]
 
 
 def record_classes() -> list[type[Message]]:
@@ -85,7 +87,7 @@ def record_classes() -> list[type[Message]]:
 
 
 def all_classes() -> list[type[Message]]:
-    apis = [cls(key) for key in ApiKey for cls in (messages.request_class, messages.response_class)]
+    apis = [cls(key) for key in KEYS for cls in (messages.request_class, messages.response_class)]
     return [*apis, *record_classes()]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from barnabas.protocol import frames, messages, record_batch, records
+from barnabas.protocol import messages, record_batch, records
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record

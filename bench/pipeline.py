@@ -342,6 +342,8 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench pipeline", description=__doc__, formatter_class=about)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--full", action="store_true", help="the sizes of the aims")
+    parser.add_argument("--commits", type=int, help="so many, whatever the other sizes are")
+    parser.add_argument("--record-bytes", type=int, help="so many, whatever the other sizes are")
     parser.add_argument("--data", type=Path, help="a folder for the data directories; kept, and used again")
     parser.add_argument("--memory", default="2g", help="of Spark")
     parser.add_argument("--rate", type=int, default=20_000, help="of the row `stream`: commits a second")
@@ -352,7 +354,8 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"no such row: {', '.join(unknown)}")
     work = Path(tempfile.mkdtemp(prefix="barnabas-bench-"))
     sizes = FULL if said.full else SMALL
-    sizes = replace(sizes, stream_s=said.seconds or sizes.stream_s)
+    given = {"commits": said.commits, "record_bytes": said.record_bytes, "stream_s": said.seconds}
+    sizes = replace(sizes, **{name: value for name, value in given.items() if value})
     bench = Bench(sizes, said.data or work / "data", work, said.memory, said.rate)
     try:
         for name in said.rows or [name for name in ROWS if name not in ("stream", "replay", "small")]:

@@ -3,6 +3,7 @@
     TABLE/outcome=good/day=2026-11-22/part-….parquet     the rows; no file is empty, or half written
     TABLE/_written/17                                    the newest micro-batch that is there whole
     CHECKPOINT/making/18/                                a micro-batch that is being written
+    CHECKPOINT/making/files/                             where the tasks of a source write its files, if they do that
 
 Spark's own file sink keeps a list of the files that count, with absolute paths, and leaves others beside them when it
 is killed: only Spark can read that, and only where it was written. Here a micro-batch is written beside the table.
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.files import Files
+from barnabas.pipeline.parquet_files import FILES
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "orc", "json", "csv", "text")
 WRITTEN = "_written"  # no engine reads what begins with `_`
+STAGED = "making/files"
 _SUCCESS = "_SUCCESS"
 
 
@@ -38,7 +41,7 @@ class FileSink:
     added: int = field(default=0)  # rows, by this object
 
     def add(self, rows: "DataFrame", number: int) -> None:
-        """Add the rows of a micro-batch, unless they are there."""
+        """Add the rows of a micro-batch, unless they are there. They may be files that tasks write (`FILES`)."""
         files = Files(rows.sparkSession, self.path)
         making = f"{self.checkpoint}/making"
         staged = f"{making}/{number}"
@@ -62,6 +65,8 @@ class FileSink:
         files.remove(making)
 
     def _write(self, rows: "DataFrame", staged: str) -> int:
+        if rows.columns == FILES.names:
+            return self._take_files(rows, staged)
         if self.by_file:
             rows = rows.repartition(*self.by_file)
         counted = Observation()
@@ -69,6 +74,18 @@ class FileSink:
         writer = rows.write.mode("overwrite").format(self.format).partitionBy(*self.partitioned_by)
         writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").save(staged)
         return int(counted.get["rows"])
+
+    def _take_files(self, files: "DataFrame", staged: str) -> int:
+        """Have the tasks write their files, and give these to the micro-batch."""
+        system = Files(files.sparkSession, self.path)
+        written = f"{self.checkpoint}/{STAGED}"
+        system.remove(written)
+        system.remove(staged)
+        rows = files.collect()
+        for row in rows:
+            system.move(f"{written}/{row.file}", f"{staged}/{row.file}")
+        system.write(f"{staged}/{_SUCCESS}", "")
+        return sum(row.row_count for row in rows)
 
 
 def data_files(files: Files, folder: str) -> list[str]:

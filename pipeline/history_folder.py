@@ -3,6 +3,7 @@
     day=2026-11-21/log_partition=7/part-….parquet     the commits, each once
     _complete/NUMBER.json                             what is here of each log, and what is missing (`history_state.py`)
     _complete/writing                                 a run is adding, or was killed while it added
+    _complete/files/                                  where its tasks write files, which come to the history
     _source.json                                      which cluster they are of
     _compacted/, _replaced/                           a compaction that is under way
 
@@ -28,10 +29,10 @@ from barnabas.pipeline.files import Files
 from barnabas.pipeline.history_state import OPEN, HistoryState, Hole, LogEnds, LogHistory, Plan, read_state
 from barnabas.pipeline.jobs import offsets
 from barnabas.pipeline.local_files import OutError
+from barnabas.pipeline.parquet_files import FILES
 from barnabas.pipeline.ranges import Ranges
-from barnabas.pipeline.schemas import COMMITS
+from barnabas.pipeline.schemas import COMMITS, UNREADABLE
 from barnabas.pipeline.source import Identity
-from barnabas.pipeline.table_reading import UNREADABLE
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructField, StructType
@@ -68,6 +69,7 @@ class HistoryFolder:
         self._be_of(identity or Identity())
         self.state, self._number = self._load()
         self._writing = f"{self._path}/_complete/writing"
+        self.staged = f"{self._path}/_complete/files"
 
     def _be_of(self, identity: Identity) -> None:
         """Log offsets say what is here already, so they must be those of one log."""
@@ -120,6 +122,7 @@ class HistoryFolder:
         """What is to be added."""
         self._finish_compaction()
         names = self._files.names(f"{self._path}/_complete")
+        self._files.remove(self.staged)
         was_killed = "writing" in names or (not self._number and bool(self._days()))
         return self.state.plan(ends, now_ms, was_killed=was_killed, **settings)
 
@@ -132,9 +135,35 @@ class HistoryFolder:
         in_logs: "DataFrame | None" = None,
     ) -> Added:
         """Add what was planned. `commits`: the rows of its ranges, with those of transactions that have not ended, and
-        those that say what could not be read. `in_logs`: all commits that there are now in the logs that are `late`.
+        those that say what could not be read; or the files that tasks write into the folder `staged`. `in_logs`: all
+        commits that there are now in the logs that are `late`.
         """
         self._files.write(self._writing, "")
+        count, found = self._take_files(commits) if commits.columns == FILES.names else self._add(commits, plan)
+        state = self.state.after(plan, found, ends, now_ms)
+        whole = [one for one in plan.late if all(hole.is_open for hole in state.logs[one].holes)]
+        gone = 0
+        if whole and in_logs is not None:
+            last = {one: ends[one].end_offset - 1 for one in whole}
+            gone = self._add_tombstones(in_logs.where(F.col("log_partition").isin(whole)), last, now_ms)
+        count += gone
+        before = self.state.count
+        if plan.again or before is None:
+            before = self.read().count() - count
+        self.save(replace(state, count=before + count, said=None if count else self.state.said))
+        return Added(count, gone)
+
+    def _take_files(self, files: "DataFrame") -> tuple[int, list[Hole]]:
+        """Move the files that tasks have written to the history; how many rows they have, and the holes."""
+        rows = files.collect()
+        for row in rows:
+            if row.file is not None:
+                self._files.move(f"{self.staged}/{row.file}", f"{self._path}/{row.file}")
+        self._files.write(f"{self._path}/_SUCCESS", "")  # as Spark does
+        return sum(row.row_count or 0 for row in rows), [Hole(*row.hole) for row in rows if row.hole is not None]
+
+    def _add(self, commits: "DataFrame", plan: Plan) -> tuple[int, list[Hole]]:
+        """Write these commits; how many there are, and the holes."""
         holes, rows = Observation(), Observation()
         is_hole = F.col("transaction").isin("open", UNREADABLE)
         reason = F.when(F.col("transaction") == UNREADABLE, F.col("metadata")).otherwise(
@@ -147,19 +176,7 @@ class HistoryFolder:
         if plan.again:
             new = new.join(self.read().where(_in_ranges(plan.again)), [*_ONE_COMMIT], "left_anti")
         self._write(new.observe(rows, F.count("*").alias("count")))
-        found = [Hole(*one) for one in holes.get["holes"]]
-        state = self.state.after(plan, found, ends, now_ms)
-        whole = [one for one in plan.late if all(hole.is_open for hole in state.logs[one].holes)]
-        gone = 0
-        if whole and in_logs is not None:
-            last = {one: ends[one].end_offset - 1 for one in whole}
-            gone = self._add_tombstones(in_logs.where(F.col("log_partition").isin(whole)), last, now_ms)
-        count = rows.get["count"] + gone
-        before = self.state.count
-        if plan.again or before is None:
-            before = self.read().count() - count
-        self.save(replace(state, count=before + count, said=None if count else self.state.said))
-        return Added(count, gone)
+        return int(rows.get["count"]), [Hole(*one) for one in holes.get["holes"]]
 
     def _write(self, rows: "DataFrame") -> None:
         rows.select(SCHEMA.names).write.partitionBy(*PLACE).mode("append").parquet(self._path, compression=CODEC)

@@ -18,6 +18,8 @@ up to there; what has been written since needs another `load()`, or a stream. On
 | `aside` | | folder for corrupt batches: for each its bytes (`….batch`) and its place and reason (`….json`). Without it a corrupt batch fails the query, and the message names its place |
 | `replicas` | `one` | directories only. `one`: of a partition in several directories the replica that reaches furthest is read; `all`: each |
 | `until` | `high-watermark` | directories only. `log-end`: also what was never committed, e.g. to compare replicas |
+| `files` | | folder on the disk of all workers: in place of rows the tasks write Parquet files there, and give out which (`parquet_files.py` says how; `barnabas.commits` with all columns, `barnabas.records` with those of the job `export`) |
+| `codec` | `zstd:1` | of these files: `none`, `snappy`, `gzip` or `zstd`, perhaps with a level |
 | `splitBytes` | 64 MiB | directories only: how much of a segment one task reads |
 | `splitOffsets` | 1 000 000 | wire only: how many offsets of a partition one task reads |
 | `startingOffsets` | `earliest` | streaming only: `earliest` or `latest`, for a query without a checkpoint |
@@ -60,6 +62,8 @@ class ReadOptions:
     isolation: str = READ_UNCOMMITTED
     holes: bool = False
     aside: str | None = None
+    files: str | None = None
+    codec: str = "zstd:1"
     replicas: str = "one"
     until: str = "high-watermark"
     split_bytes: int = 64 << 20
@@ -97,6 +101,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         holes=_flag("holes", given.pop("holes", "false")),
         isolation=_one_of("isolation", given.pop("isolation", READ_UNCOMMITTED), READ_UNCOMMITTED, READ_COMMITTED),
         aside=given.pop("aside", None),
+        files=given.pop("files", None),
+        codec=given.pop("codec", "zstd:1"),
         replicas=_one_of("replicas", given.pop("replicas", "one"), "one", "all"),
         until=_one_of("until", given.pop("until", "high-watermark"), "high-watermark", "log-end"),
         split_bytes=_number("splitBytes", given.pop("splitbytes", None)) or 64 << 20,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.pipeline import log_files, losses
 from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.day_table import DAY, DayTable, Made, Merge
-from barnabas.pipeline.history_folder import Added, HistoryFolder
+from barnabas.pipeline.history_folder import CODEC, Added, HistoryFolder
 from barnabas.pipeline.history_state import Plan, held_back, sentences
 from barnabas.pipeline.jobs import audit, capacity, changes, export, health, kept, lag, leaders, offsets, verify
 from barnabas.pipeline.jobs.health_stream import health_stream
@@ -22,6 +22,8 @@ from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.local_files import folder_bytes, local_path
 from barnabas.pipeline.once import GROUP_PREFIX
 from barnabas.pipeline.options import ranges_text
+from barnabas.pipeline.parquet_files import CODECS
+from barnabas.pipeline.schemas import RECORDS
 from barnabas.pipeline.session import SMALL_BYTES
 from barnabas.pipeline.source import OFFSETS_TOPIC, Source
 from barnabas.pipeline.streamed import STARTS_MAX, TRIGGER_S, LiveTable, ToTopic
@@ -30,6 +32,7 @@ from barnabas.runtime.counted import counted
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -110,6 +113,14 @@ class Run:
     def table(self, name: str, **options: str) -> "DataFrame":
         """A table of the source."""
         return self.source.table(self.spark, name, self.small_tables, **self._aside, **options)
+
+    def files(self, folder: str, codec: str) -> dict[str, str] | None:
+        """The options of a source whose tasks are to write files into this folder; None: Spark has to write them."""
+        local, spark = local_path(folder), self.spark.sparkContext
+        if local is None or not spark.master.startswith("local") or codec not in CODECS:
+            return None
+        level = spark.getConf().get("spark.hadoop.parquet.compression.codec.zstd.level", "3")
+        return {"files": str(local.absolute()), "codec": f"{codec}:{level}"}
 
     def commits(self) -> "DataFrame":
         """What the jobs need of the commits."""
@@ -268,7 +279,9 @@ def run_offsets(run: Run) -> Summary:
     plan = folder.plan(ends, now_ms, delete_retention_ms=retention_ms)
     added, compacted = Added(0, 0), 0
     if plan.ranges:
-        commits = run.table("commits", ranges=ranges_text(plan.ranges), holes="true")
+        # What may be here already is compared with what is here, so Spark must see the rows.
+        files = None if plan.again else run.files(folder.staged, CODEC)
+        commits = run.table("commits", ranges=ranges_text(plan.ranges), holes="true", **(files or {}))
         added = folder.append(commits, plan, ends, now_ms, _in_logs(run, plan))
         compacted = folder.compact() if added.count else 0
     else:
@@ -328,7 +341,7 @@ def _committed(history: "DataFrame", at: datetime | None) -> tuple[tuple[Any, ..
         offsets.newest(history, at)
         .where(~F.col("is_tombstone"))
         .groupBy("group_id", "topic")
-        .agg(F.count("*").alias("partitions"), F.sum("offset").alias("offsets"), text(F.max("log_timestamp")))
+        .agg(F.count("*").alias("partitions"), F.try_sum("offset").alias("offsets"), text(F.max("log_timestamp")))
         .orderBy("group_id", "topic")
     )
     return tuple(tuple(row) for row in rows.take(ROWS_MAX))
@@ -507,10 +520,18 @@ def run_export(run: Run) -> Summary:
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     json_schema, skip_bytes = run.settings.get("json_schema"), run.settings.get("avro_skip_bytes", 0)
-    records = run.stream("records", topics=topic, isolation=COMMITTED, columns=",".join(export.COLUMNS))
-    rows = export.export(records, json_schema, avro_schema, skip_bytes)
     table = run.live(f"export/{topic}", export.PARTITIONED_BY, ())
-    added = table.add(rows, **run.following)
+    is_raw = json_schema is None and avro_schema is None and table.has_parquet_files
+    codec = run.spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
+    as_files = run.files(table.staged, codec.lower()) if is_raw else None
+    options = {"topics": topic, "isolation": COMMITTED, "columns": ",".join(export.COLUMNS)}
+    if as_files is None:
+        files, records = None, run.stream("records", **options)
+    else:  # the rows are not changed, so tasks write them
+        files = run.stream("records", **options, **as_files)
+        records = run.spark.createDataFrame([], StructType([RECORDS.spark[name] for name in export.COLUMNS]))
+    rows = export.export(records, json_schema, avro_schema, skip_bytes)
+    added = table.add(rows, files=files, **run.following)
     there = table.read(rows)
     found = (
         there.groupBy("topic", "outcome", "reason")

@@ -269,4 +269,7 @@ BATCHES = Table(
     ),
 )
 
+UNREADABLE = "unreadable"
+"""What `transaction` is in a row of `barnabas.commits` that says which offsets cannot be read."""
+
 TABLES = {table.name: table for table in (COMMITS, GROUPS, JOURNAL, RECORDS, BATCHES)}

@@ -16,6 +16,7 @@ from barnabas.pipeline.directory_origin import DirectoryOrigin
 from barnabas.pipeline.filters import Conditions, accept
 from barnabas.pipeline.options import ReadOptions, read_options, write_options
 from barnabas.pipeline.origin import Origin, Wanted
+from barnabas.pipeline.parquet_files import FILES, FileWriting
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS, Table, arrow_schema
 from barnabas.pipeline.sink import RecordStreamWriter, RecordWriter, sink_of
 from barnabas.pipeline.streaming import LogStreamReader
@@ -58,7 +59,10 @@ class LogSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the query asks for."""
-        columns = read_options(self.options).columns
+        options = read_options(self.options)
+        return FILES if options.files else self._columns(options.columns)
+
+    def _columns(self, columns: Sequence[str]) -> StructType:
         known = {field.name: field for field in self.table.spark.fields}
         unknown = [name for name in columns if name not in known]
         if unknown:
@@ -68,6 +72,7 @@ class LogSource(DataSource):
     def reader(self, schema: StructType) -> "LogReader":
         """The reader of a batch query."""
         options = read_options(self.options)
+        schema = self._columns(options.columns) if options.files else schema
         return (FilteringLogReader if options.push_filters else LogReader)(self.table, schema, options)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
@@ -75,6 +80,7 @@ class LogSource(DataSource):
         options = read_options(self.options)
         if options.brokers and options.max_files_per_trigger is not None:
             raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
+        schema = self._columns(options.columns) if options.files else schema
         reading = reading_of(self.table, schema, options, read_conditions(options.where, self.table.arrow))
         return LogStreamReader(origin_of(self.table, options), reading, options)
 
@@ -140,7 +146,10 @@ def reading_of(table: Table, schema: StructType, options: ReadOptions, condition
         index = table.arrow.get_field_index(field.name)
         if index < 0 or table.arrow.field(index).type != field.type:
             raise ValueError(f"{table.name} has no column {field.name} of the type {field.type}")
-    return TableReading(table.name, arrow, conditions, Aside(options.aside), options.is_read_committed, options.holes)
+    files = None if options.files is None else FileWriting(table.name, options.files, options.codec)
+    return TableReading(
+        table.name, arrow, conditions, Aside(options.aside), options.is_read_committed, options.holes, files
+    )
 
 
 class LogReader(DataSourceReader):
@@ -178,8 +187,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        for one in self.origin.read(partition):
-            yield from self.reading.rows(*one)
+        return self.reading.of_task(self.origin.read(partition))
 
 
 class FilteringLogReader(LogReader):

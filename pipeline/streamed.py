@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline.errors import LostRecordsError
-from barnabas.pipeline.file_sink import FORMATS, WRITTEN, FileSink, newest
+from barnabas.pipeline.file_sink import FORMATS, STAGED, WRITTEN, FileSink, newest
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.wire import Cluster
@@ -64,6 +64,16 @@ class LiveTable:
             return self.spark.createDataFrame([], rows.schema)
         reader = self.spark.read.format(self.format)
         return (reader.schema(rows.schema) if self.format == "parquet" else reader).load(self.path)
+
+    @property
+    def has_parquet_files(self) -> bool:
+        """Whether it is a folder of Parquet files."""
+        return self._has_files and self.format == "parquet"
+
+    @property
+    def staged(self) -> str:
+        """The folder for files that the tasks of a source write."""
+        return f"{self.checkpoint}/{STAGED}"
 
     @property
     def _files(self) -> Files:
@@ -126,9 +136,11 @@ class LiveTable:
         trigger_s: int = TRIGGER_S,
         to_topic: "ToTopic | None" = None,
         starts_max: int = 1,
+        files: "DataFrame | None" = None,
     ) -> int:
         """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came.
 
+        `files`: the same rows as files that the tasks of a source write into the folder `staged`.
         `starts_max`: so often it is started if records are gone that it was to read: then it is planned again.
         """
         self.check(rows)
@@ -136,7 +148,7 @@ class LiveTable:
         added_before = self._sink.added
         for starts in range(1, starts_max + 1):
             try:
-                self._run(rows, follow, trigger_s, to_topic)
+                self._run(rows if files is None else files, follow, trigger_s, to_topic)
                 break
             except StreamingQueryException as error:
                 if LostRecordsError.__name__ not in str(error) or starts == starts_max:

@@ -154,8 +154,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        for one in self.origin.read(partition):
-            yield from self.reading.rows(*one)
+        return self.reading.of_task(self.origin.read(partition))
 
 
 def _stream_offset(

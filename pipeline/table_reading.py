@@ -1,6 +1,6 @@
 """From batches of a log to rows of a table: what every task does, whichever way the batches came."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +13,11 @@ from barnabas.pipeline.commit_rows import commit_rows
 from barnabas.pipeline.filters import Conditions
 from barnabas.pipeline.group_rows import group_rows
 from barnabas.pipeline.journal_rows import journal_rows
-from barnabas.pipeline.place import Place
+from barnabas.pipeline.parquet_files import FileWriting
+from barnabas.pipeline.place import Place, Read
 from barnabas.pipeline.record_rows import record_rows
 from barnabas.pipeline.records import Records, take_apart
-from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS, TABLES
+from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS, TABLES, UNREADABLE
 from barnabas.protocol.batch_layout import TRANSACTIONAL
 
 ROWS_BYTES_MAX = 128 << 20
@@ -25,7 +26,6 @@ ROWS_BYTES_MAX = 128 << 20
 OF_COORDINATORS = (COMMITS.name, GROUPS.name, JOURNAL.name)
 """Tables of what a coordinator knows: what follows an open transaction counts there, too."""
 
-UNREADABLE = "unreadable"
 _NOTHING = {pa.string(): "", pa.int32(): -1, pa.int64(): -1, pa.bool_(): False}
 
 _ROWS: dict[str, Callable[[Records, Place], Rows]] = {
@@ -46,6 +46,12 @@ class TableReading:
     aside: Aside
     is_read_committed: bool
     with_holes: bool = False
+    files: FileWriting | None = None  # to which the rows go, in place of Spark
+
+    def of_task(self, reads: Iterable[Read]) -> Iterator[pa.RecordBatch]:
+        """What a task that reads this hands to Spark."""
+        rows = (some for one in reads for some in self.rows(*one))
+        return rows if self.files is None else self.files.written(rows)
 
     def rows(
         self, place: Place, batches: Batches, low: int, high: int, only: bool | None = None

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -184,13 +185,19 @@ def test_the_brokers_end_with_the_supervisor(start: Start) -> None:
     until(lambda: not any(map(is_there, ready["pids"])))
 
 
-def test_a_start_that_fails_for_one_broker_stops_the_others(start: Start) -> None:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def free_below_taken() -> tuple[socket.socket, int]:
+    """A port that is taken, and the one below it is free."""
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
         port = taken.getsockname()[1]
+        with suppress(OSError), socket.create_server(("127.0.0.1", port - 1)):
+            return taken, port
+        taken.close()
+
+
+def test_a_start_that_fails_for_one_broker_stops_the_others(start: Start) -> None:
+    taken, port = free_below_taken()
+    with taken:
         cluster = start("--brokers", "2", "--port", str(port - 1))
         assert cluster.event() == {}
         assert cluster.process.wait(WITHIN_S) == 1

@@ -42,7 +42,7 @@ from barnabas.broker.connection_states import REQUESTS_MOVES, SOCKET_MOVES, Requ
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.read_buffers import IncompleteFrame
-from barnabas.broker.refusals import not_built
+from barnabas.broker.refusals import no_descriptor, not_built
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
@@ -389,6 +389,11 @@ class Connection(asyncio.BufferedProtocol):
     def _give_up_decoding(self, error: Exception) -> None:
         if isinstance(error, ProtocolError):
             self._refuse("unreadable", f"a request that cannot be read: {error}")
+            return
+        why = no_descriptor(error)
+        if why is not None:
+            self._server.tell_now_and_then(f"a request of {self.client_host}, whose connection is closed", why)
+            self.close()
             return
         # It is a bug of the broker, not of the client.
         logger.error("a request of %s cannot be decoded; closing its connection", self.client_host, exc_info=error)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from barnabas.broker.context import RequestContext
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.ports import Clock
+from barnabas.runtime.ports import TOO_MANY_OPEN, Clock
 
 logger = logging.getLogger("barnabas.broker.refusals")
 
@@ -111,3 +111,10 @@ def api_name(api_key: int) -> str:
         return ApiKey(api_key).name
     except ValueError:
         return f"API key {api_key}"
+
+
+def no_descriptor(error: BaseException | None) -> str | None:
+    """What to say if a request met the limit of open files; None: it did not."""
+    if not isinstance(error, OSError) or error.errno not in TOO_MANY_OPEN:
+        return None
+    return f"no file descriptor is free ({error}): raise the limit (ulimit -n), or see what has them open"

@@ -1,6 +1,7 @@
 """The listeners of a broker, and the connections that they accepted."""
 
 import logging
+import sys
 from asyncio import Future
 from collections.abc import Coroutine, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.crowds import Crowds
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.read_buffers import ReadBuffer
-from barnabas.broker.refusals import OnceAMinute, Refusals
+from barnabas.broker.refusals import OnceAMinute, Refusals, no_descriptor
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
-TREE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree cannot be read or written
+TROUBLE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree, or a file, cannot be read or written
 REFUSALS_TOLD_EVERY_MS = 1_000
 API_KEYS_MAX = 128
 SWEEP_INTERVAL_MAX_MS = 60_000.0
@@ -74,7 +75,7 @@ class Server:
         self.connections_elsewhere = 0  # of the HTTP API; they take descriptors, too
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
-        self._next_tree_told_ms = 0.0
+        self._next_trouble_told_ms = 0.0
 
     @property
     def requests(self) -> int:
@@ -293,20 +294,27 @@ class Server:
         answer.complete(reply)
         return answer
 
+    def tell_now_and_then(self, what: str, why: str) -> bool:
+        """Log that the system refuses something; False: not again now. Clients that try again must not fill the log."""
+        now_ms = self.env.clock.monotonic_ms()
+        if now_ms < self._next_trouble_told_ms:
+            return False
+        self._next_trouble_told_ms = now_ms + TROUBLE_TOLD_EVERY_MS
+        logger.warning("%s: %s", what, why)
+        return True
+
     def answer_failure(
         self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None
     ) -> Any:
         """Log and count that a handler raised, and return what the client gets instead of an answer.
 
-        It is a bug, unless the tree cannot be read or written (a full disk, a lost session).
+        It is a bug, unless the tree cannot be read or written (a full disk, a lost session), or no descriptor is free.
         """
-        if isinstance(error, CoordinationError):
-            now_ms = self.env.clock.monotonic_ms()
-            if now_ms >= self._next_tree_told_ms:  # a client that tries again ten times a second must not fill the log
-                self._next_tree_told_ms = now_ms + TREE_TOLD_EVERY_MS
-                logger.warning("%s of client %r: %s", api.key.name, context.client_id, error)
-            else:
-                self.refusals.note(context, ErrorCode.KAFKA_STORAGE_ERROR, "%s", str(error))
+        error = error or sys.exception()
+        why = no_descriptor(error) or (str(error) if isinstance(error, CoordinationError) else None)
+        if why is not None:
+            if not self.tell_now_and_then(f"{api.key.name} of client {context.client_id!r}", why):
+                self.refusals.note(context, ErrorCode.KAFKA_STORAGE_ERROR, "%s", why)
             response = api.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
             return CLOSE if response is None else response
         self.handler_failures += 1
@@ -319,7 +327,7 @@ class Server:
                 context.api_version,
                 context.client_id,
                 counted(failures, "time"),
-                exc_info=error or True,
+                exc_info=error,
             )
         try:
             response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)

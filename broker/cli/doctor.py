@@ -54,6 +54,7 @@ from barnabas.storage.disk_space import ENOUGH_MS
 app = new_app()
 
 TOPIC_RESOURCE = 2
+BROKEN = (-1, 56)  # UNKNOWN_SERVER_ERROR, KAFKA_STORAGE_ERROR
 TOPICS_AT_ONCE = 200
 TRANSACTIONS_MAX = 10_000  # open ones that are looked at
 MARKERS_WITHIN_MS = 2_000
@@ -247,6 +248,8 @@ def _settings(client: Any, kind: int, names: Sequence[str], node_id: int | None)
         answer = send(client, request, node_id, SETTINGS_WITHIN_MS)
     except KafkaError as error:
         raise Failure(str(getattr(error, "message", "") or error), ExitCode.FAILED) from None
+    if kind == BROKER_RESOURCE and any(result.error_code in BROKEN for result in answer.results):
+        raise Failure("it answers with an error, and its log says why", ExitCode.FAILED)
     return {
         result.resource_name: Settings({each.name: Setting(each.value, each.config_source) for each in result.configs})
         for result in answer.results

@@ -69,7 +69,7 @@ class Target:
         if found.outcome is Outcome.NOTHING_LISTENS:
             self.nobody_answers()
         self.renew()
-        self.say_when_late(str)
+        self.say_when_late(self._closes if found.outcome is Outcome.CLOSED else str)
         host, port = found.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -101,6 +101,12 @@ class Target:
         return (
             f"no answer in {self.timeout_s:g} s from {self.bootstrap}. A broker that stands still takes connections "
             "and answers nothing; so does one that wants TLS, which these commands do not speak."
+        )
+
+    def _closes(self) -> str:
+        return (
+            f"{self.bootstrap} takes connections and closes them, for {self.timeout_s:g} s. A broker does so that has "
+            "no file descriptor or no place for another one (ulimit -n, max.connections): its log says which."
         )
 
     def _end(self, _number: int, _frame: Any, reason: Callable[[], str] = str) -> None:

@@ -42,7 +42,8 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
                 Severity.ERROR,
                 where,
                 f"is registered at {broker.host}:{broker.port} and does not answer: {broker.why_not}",
-                "It stands still (a stopped process, a busy machine), or the network is cut. What it leads waits.",
+                "It stands still (a stopped process, a busy machine), it has no file descriptor or no place for "
+                "another connection (its log says so), or the network is cut. What it leads waits.",
                 ("status", "--wait", "10", "--bootstrap", f"{broker.host}:{broker.port}"),
             )
     for broker, health in facts.healths:

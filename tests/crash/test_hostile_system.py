@@ -5,6 +5,8 @@ import contextlib
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +136,19 @@ def test_more_connections_than_descriptors_are_refused_and_no_log_suffers(start:
     assert "offline" not in text
     assert "raise the limit (ulimit -n)" in text
     assert text.count("refused a connection") < 10
+
+
+def test_commands_say_that_connections_are_closed_and_why_that_may_be(start: Callable[..., Process]) -> None:
+    process = start(open_files=96)
+    others = [socket.create_connection(("127.0.0.1", process.port), 20) for _ in range(150)]
+    command = [sys.executable, "-m", "barnabas", "status", "--bootstrap", f"127.0.0.1:{process.port}", "--timeout", "1"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    for other in others:
+        other.close()
+    assert said.returncode == 1
+    assert "takes connections and closes them" in said.stderr
+    assert "ulimit -n" in said.stderr
+    assert "its log says which" in said.stderr
 
 
 def test_who_connects_before_the_broker_serves_is_answered_when_it_does(start: Callable[..., Process]) -> None:

@@ -1,5 +1,6 @@
 """One connection: frames that arrive in any pieces, the order of answers, limits, and bytes that are no request."""
 
+import errno
 import logging
 import struct
 from collections.abc import Callable
@@ -486,6 +487,32 @@ def test_a_handler_that_raises_costs_its_client_an_error(
     assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert harness.server.handler_failures == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["handling", "decoding"])
+def test_without_a_free_descriptor_no_bug_is_told(
+    harness: Harness, handle: Handle, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Modules and schemas are read when they are needed first."""
+
+    def refused(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files", "schemas/heartbeat.txt")
+
+    handle(ApiKey.HEARTBEAT, refused)
+    if where == "decoding":
+        monkeypatch.setattr(frames, "decode_request_header", refused)
+    wire = harness.connect()
+    wire.feed(heartbeat(1) * 3)
+    harness.run()
+    if where == "handling":
+        _, response = frames.decode_response(ApiKey.HEARTBEAT, 4, memoryview(wire.answers()[0]))
+        assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "clients try again"
+    assert wire.closed == (where == "decoding")
+    assert harness.server.handler_failures == 0
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "no file descriptor is free" in line.getMessage()
+    assert "ulimit -n" in line.getMessage()
+    assert line.exc_info is None
 
 
 @pytest.mark.parametrize(("requests", "tracebacks"), [(9, 9), (10, 10), (11, 10), (1000, 11)])

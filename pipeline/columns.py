@@ -100,17 +100,8 @@ def texts(data: Array, at: Array, size: Array) -> pa.Array:
         return pa.array(list(decoded), pa.string())
 
 
-def are_texts(data: Array, at: Array, size: Array) -> Array:
-    """Whether the bytes of each row are UTF-8."""
-    found = binaries(data, at, size)
-    try:
-        found.cast(pa.string())
-    except pa.ArrowInvalid:
-        return np.array([_is_text(one) for one in found.to_pylist()], bool)
-    return np.ones(len(at), bool)
-
-
-def _is_text(content: bytes | None) -> bool:
+def is_text(content: bytes | None) -> bool:
+    """Whether these bytes are UTF-8."""
     try:
         (content or b"").decode()
     except UnicodeDecodeError:
@@ -125,4 +116,6 @@ def same(text: str | None, count: int) -> pa.Array:
 
 def one_of(codes: Array, names: Sequence[str]) -> pa.Array:
     """A column of texts, from an index into `names` for each row; −1 is null."""
+    if len(codes) and codes.max() < 0:
+        return pa.nulls(len(codes), pa.string())
     return pa.array(list(names), pa.string()).take(pa.array(codes, pa.int32(), mask=codes < 0))

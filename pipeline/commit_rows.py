@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from barnabas.offsets.records import decode_value
 from barnabas.pipeline.batches import PADDING_BYTES, Array, Corrupt
-from barnabas.pipeline.columns import Columns, Rows, are_texts, nulls_where, number_at, numbers, texts, times
+from barnabas.pipeline.columns import Columns, Rows, binaries, is_text, nulls_where, number_at, numbers, texts, times
 from barnabas.pipeline.place import Place
 from barnabas.pipeline.records import Records
 from barnabas.pipeline.shared_columns import log_position_columns, producer_columns
@@ -64,43 +64,51 @@ class _Commits:
         self.is_tombstone = records.value_bytes < 0
         self._read_values(records)
         if not self.bad.any():
-            for position, size in ((self.group_at, self.group_bytes), (self.topic_at, self.topic_bytes)):
-                self.bad |= ~are_texts(data, position, size)
+            self.group_id = self._text(self.group_at, self.group_bytes)
+            self.topic = self._text(self.topic_at, self.topic_bytes)
+
+    def _text(self, at: Array, size: Array) -> pa.Array:
+        """The texts there; the records for which they are not UTF-8 are bad."""
+        found = binaries(self.data, at, size)
+        try:
+            return found.cast(pa.string())
+        except pa.ArrowInvalid:
+            self.bad |= ~np.array([is_text(one) for one in found.to_pylist()], bool)
+            return found
 
     def _inside(self, at: Array, size: int, end: Array, unless: Array | None = None) -> Array:
         """The positions, if `size` bytes are there before `end`; the records for which they are not are bad."""
         beyond = at + size > end
-        if unless is not None:
-            beyond &= ~unless
-        if beyond.any():
-            self.bad |= beyond
+        if not beyond.any():
+            return at
+        self.bad |= beyond if unless is None else beyond & ~unless
         return np.minimum(at, self._last)
 
     def _read_values(self, records: Records) -> None:
         data, gone = self.data, self.is_tombstone
-        at, end = np.where(gone, 0, records.value_at), records.value_at + np.maximum(records.value_bytes, 0)
-        self.version = np.where(gone, -1, number_at(data, self._inside(at, 10, end, gone), ">i2"))
+        at, end = _where(gone, 0, records.value_at), records.value_at + np.maximum(records.value_bytes, 0)
+        self.version = _where(gone, -1, number_at(data, self._inside(at, 10, end, gone), ">i2"))
         self.bad |= ~gone & ((self.version < 0) | (self.version > 4))
         self.offset = number_at(data, np.minimum(at + 2, self._last), ">i8")
         has_epoch, is_flexible = self.version >= 3, self.version == 4
         epoch_at = self._inside(at + 10, 4, end, ~has_epoch)
-        self.leader_epoch = np.where(has_epoch, number_at(data, epoch_at, ">i4"), -1)
-        length_at = np.where(has_epoch, at + 14, at + 10)
+        self.leader_epoch = _where(has_epoch, number_at(data, epoch_at, ">i4"), -1)
+        length_at = _where(has_epoch, at + 14, at + 10)
         length_at = self._inside(length_at, 1, end, gone)
         length = number_at(data, length_at, ">i2").astype(np.int64)
         metadata_at = length_at + 2
         if is_flexible.any():
             first = data[length_at].astype(np.int64)
             short = is_flexible & (first < 128)
-            length = np.where(short, first - 1, length)
-            metadata_at = np.where(short, length_at + 1, metadata_at)
+            length = _where(short, first - 1, length)
+            metadata_at = _where(short, length_at + 1, metadata_at)
             for index in np.flatnonzero(is_flexible & ~short).tolist():  # metadata of more than 126 bytes
                 length[index], metadata_at[index] = _long_length(data, int(length_at[index]), int(end[index]))
         self.bad |= ~gone & (length < 0)
         self.metadata_at = self._inside(metadata_at, 0, end, gone)
-        self.metadata_bytes = np.where(gone, -1, np.maximum(length, 0))
+        self.metadata_bytes = _where(gone, -1, np.maximum(length, 0))
         time_at = self._inside(self.metadata_at + np.maximum(length, 0), 8, end, gone)
-        self.commit_timestamp = np.where(gone, -1, number_at(data, time_at, ">i8"))
+        self.commit_timestamp = _where(gone, -1, number_at(data, time_at, ">i8"))
         expires = self.version == 1
         self.expire_timestamp = np.full(len(gone), -1, np.int64)
         if expires.any():
@@ -130,8 +138,8 @@ class _Commits:
     def columns(self) -> Columns:
         data, gone = self.data, self.is_tombstone
         return {
-            "group_id": lambda: texts(data, self.group_at, self.group_bytes),
-            "topic": lambda: texts(data, self.topic_at, self.topic_bytes),
+            "group_id": lambda: self.group_id,
+            "topic": lambda: self.topic,
             "topic_id": self._topic_ids,
             "partition": lambda: numbers(self.partition, pa.int32()),
             "offset": lambda: nulls_where(numbers(self.offset, pa.int64()), gone),
@@ -144,6 +152,15 @@ class _Commits:
 
     def _topic_ids(self) -> pa.Array:
         return topic_ids(self.data, self.id_at)
+
+
+def _where(chosen: Array, one: Array | int, other: Array | int) -> Array:
+    """As `np.where`. Nearly always all records are alike."""
+    if isinstance(one, np.ndarray) and chosen.all():
+        return one
+    if isinstance(other, np.ndarray) and not chosen.any():
+        return other
+    return np.where(chosen, one, other)
 
 
 def topic_ids(data: Array, at: Array) -> pa.Array:

@@ -151,7 +151,9 @@ def high_watermark_candidate(
 ) -> int:
     """The lowest log end of the replicas in the ISR and of those about to enter it: caught up, alive, not refused.
 
-    Without the last, one that can write no more would hold all producers up for replica.lag.time.max.ms.
+    Kafka leaves out those that it knows to be fenced or shutting down, and no others (KAFKA-15021). A replica that the
+    controller refuses for another reason, because its disk is full, is only here, and is left out for the same reason:
+    it would hold all producers up for replica.lag.time.max.ms.
     """
     candidate = leader_end_offset
     for replica in remote:

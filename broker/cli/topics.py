@@ -28,8 +28,27 @@ from barnabas.broker.cli.terminal import (
     print_outcomes,
     print_table,
 )
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.protocol.uuids import to_text
 from barnabas.runtime.counted import counted
+
+# What is lost with a topic of the broker's own. Kafka's tools delete these, too, and do not say it.
+GOES_WITH = {
+    OFFSETS_TOPIC: (
+        "all groups lose all committed offsets: they begin again at the end or the begin of their topics, as their "
+        "auto.offset.reset says. `barnabas offsets export` keeps them."
+    ),
+    TRANSACTIONS_TOPIC: (
+        "all open transactions are forgotten: nobody ends them, so readers of committed records stop at them until "
+        "`barnabas transactions find-hanging` and `abort`, and producers are no longer fenced."
+    ),
+    JOURNAL_TOPIC: "the history of committed offsets is lost (`barnabas offsets log`).",
+}
+GONE_WITH = {
+    OFFSETS_TOPIC: "no group has a committed offset any more. It is made again, empty, for the next group.",
+    TRANSACTIONS_TOPIC: "no transaction is known any more. It is made again, empty, for the next producer.",
+    JOURNAL_TOPIC: "the history of committed offsets begins anew.",
+}
 
 app = new_app("""Topics: list, describe, create, add partitions, delete. (Settings: barnabas configs)
 
@@ -233,6 +252,9 @@ def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = Fa
     barnabas topics delete orders
     barnabas topics delete orders payments --yes
     """
+    for topic in topics:
+        if topic in GOES_WITH:
+            say(f"barnabas: with {topic} {GOES_WITH[topic]}")
     confirm(f"Delete {', '.join(topics)} and all records?", yes)
     with admin(target) as client:
         await_controller(client)
@@ -242,6 +264,8 @@ def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = Fa
         row = {"topic": result["name"], "result": "deleted"}
         if result["error_code"]:
             row |= {"result": "not deleted", "error": reason(result["error_code"], result.get("error_message"))}
+        elif result["name"] in GONE_WITH:
+            say(f"barnabas: {result['name']} was deleted: {GONE_WITH[result['name']]}")
         rows.append(row)
     missing = all(result["error_code"] in (0, UNKNOWN_TOPIC_OR_PARTITION) for result in results)
     print_outcomes("topic", rows, as_json, nothing_there=missing)

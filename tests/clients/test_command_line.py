@@ -63,6 +63,9 @@ def test_the_life_of_a_topic(run: Run, name: str) -> None:
     assert described["configs"] == {"retention.ms": "1234567"}
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
     assert name in run("topics", "describe", name).stdout
+    refused = run("topics", "delete", "__transaction_state", code=2).stderr
+    assert "all open transactions are forgotten" in refused
+    assert "nothing was changed" in refused
     refused = run("topics", "delete", name, code=2).stderr
     assert refused.startswith("barnabas: nothing was changed")
     assert "--yes" in refused

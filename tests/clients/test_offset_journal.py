@@ -290,7 +290,9 @@ def test_a_journal_of_another_offsets_topic_says_so(journal_broker: Any, run: Ru
     """Who deletes __consumer_offsets and starts with more partitions has a journal with too few."""
     commit(journal_broker.bootstrap, "g", {0: 10})
     run("offsets", "log", "g")
-    run("topics", "delete", "__consumer_offsets", "--yes")
+    said = run("topics", "delete", "__consumer_offsets", "--yes").stderr
+    assert "all groups lose all committed offsets" in said
+    assert "no group has a committed offset any more" in said
     journal_broker.stop()
     journal_broker.settings = [*journal_broker.settings, "offsets.topic.num.partitions=9"]
     journal_broker.start()
@@ -303,7 +305,9 @@ def test_a_journal_of_another_offsets_topic_says_so(journal_broker: Any, run: Ru
 
 def test_a_journal_with_too_few_partitions_is_told_in_the_log(journal_broker: Any, run: Run, orders: str) -> None:
     commit(journal_broker.bootstrap, "g", {0: 10})
-    run("topics", "delete", "__consumer_offsets", "--yes")
+    said = run("topics", "delete", "__consumer_offsets", "--yes").stderr
+    assert "all groups lose all committed offsets" in said
+    assert "no group has a committed offset any more" in said
     journal_broker.stop()
     journal_broker.settings = [*journal_broker.settings, "offsets.topic.num.partitions=99"]
     journal_broker.start()

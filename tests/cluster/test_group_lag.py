@@ -154,8 +154,15 @@ def test_after_an_unclean_election_the_group_is_where_the_log_was_cut(make_clust
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
 
     def lag(group: str) -> Any:
-        (row,) = json.loads(run(bootstrap, "groups", "lag", group, "--json"))["partitions"]
-        return row
+        """Once the leader of the partition has been asked."""
+
+        def ask() -> Any:
+            (row,) = json.loads(run(bootstrap, "groups", "lag", group, "--json"))["partitions"]
+            if row["status"] in ("no_leader", "other_leader") or row["error"] == "REQUEST_TIMED_OUT":
+                raise NotYetError(str(row))
+            return row
+
+        return cluster.until(ask)
 
     assert cluster.committed("knows", "t", 0) == 20
     cut = lag("knows")

@@ -4,7 +4,7 @@ import pytest
 from barnabas.sim import cluster_world, world
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", (1, 3, 5))
 def test_the_journal_of_a_broker(seed: int) -> None:
     verdict = world.run(seed, minutes=0.5, with_journal=True)
     assert verdict.violation is None, str(verdict)
@@ -12,7 +12,7 @@ def test_the_journal_of_a_broker(seed: int) -> None:
     assert verdict.journal_comparisons > 20
 
 
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", [1])
 def test_the_journal_of_a_cluster(seed: int) -> None:
     verdict = cluster_world.run(seed, minutes=0.3, with_journal=True)
     assert verdict.violation is None, str(verdict)

@@ -3,15 +3,15 @@
 from functools import cache
 
 import pytest
-from barnabas.sim import cluster_world, world
+from barnabas.sim import world
 from barnabas.sim.clients.transactional import STEPS
 from barnabas.sim.cluster_world import ClusterWorld
 from barnabas.sim.simulation import Simulation
 from barnabas.sim.transaction_book import Fate
 from barnabas.sim.world import World
 
-SEEDS = range(1, 5)
-CLUSTER_SEEDS = range(1, 5)
+SEEDS = range(1, 4)
+CLUSTER_SEEDS = range(1, 4)
 
 
 @cache
@@ -68,5 +68,3 @@ def test_a_coordinator_of_three_brokers_dies_between_every_two_steps(seed: int) 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert world.run(2, 0.1, with_transactions=True).digest == world.run(2, 0.1, with_transactions=True).digest
-    first = cluster_world.run(2, 0.05, with_transactions=True)
-    assert first.digest == cluster_world.run(2, 0.05, with_transactions=True).digest

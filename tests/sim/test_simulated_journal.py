@@ -4,7 +4,7 @@ import pytest
 from barnabas.sim import cluster_world, world
 
 
-@pytest.mark.parametrize("seed", (1, 3, 5))
+@pytest.mark.parametrize("seed", [1, 3, 5])
 def test_the_journal_of_a_broker(seed: int) -> None:
     verdict = world.run(seed, minutes=0.5, with_journal=True)
     assert verdict.violation is None, str(verdict)

@@ -22,7 +22,7 @@ World = Any  # of conftest.py
 IN_2001_MS = 1_000_000_000_000
 EARLIEST, LATEST = -2, -1
 READ_COMMITTED = 1
-SECOND_MS, DAY_MS = 1_000, 86_400_000
+SECOND_MS = 1_000
 
 # Nobody waits for these: checkpoints and syncs are for what comes after a crash, and the longest pause of a stop that
 # could not hand over ends as soon as it can.

@@ -1,6 +1,7 @@
 """Data directories for the benches of the pipeline: commits of many groups, and records of a topic."""
 
 import random
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from barnabas.pipeline.sources import OFFSETS_TOPIC
 from barnabas.protocol import record_batch, uuids
 from barnabas.protocol.batch_layout import INT64
 from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record
 
@@ -22,6 +24,8 @@ RECORDS_TOPIC = "events"
 RECORD_BYTES = 1000
 RECORDS_PER_BATCH = 100
 RECORD_TEMPLATES = 500
+# A broker writes one when it begins a segment; without them a reader looks for open transactions in the whole log.
+NO_PRODUCERS = struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
 
 
 def write_commits(folder: Path, count: int, per_batch: int) -> None:
@@ -120,4 +124,6 @@ def _write_segment(
             position += len(batch)
             offset += per_batch
     (log / f"{base:020d}.index").write_bytes(entries)
+    if base:
+        (log / f"{base:020d}.snapshot").write_bytes(NO_PRODUCERS)
     return offset

@@ -5,6 +5,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -82,7 +83,7 @@ class LogSource(DataSource):
             raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
         schema = self._columns(options.columns) if options.files else schema
         reading = reading_of(self.table, schema, options, read_conditions(options.where, self.table.arrow))
-        return LogStreamReader(origin_of(self.table, options), reading, options)
+        return LogStreamReader(origin_of(self.table, options), replace(reading, is_stable=True), options)
 
 
 class CommitSource(LogSource):

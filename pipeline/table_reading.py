@@ -47,6 +47,7 @@ class TableReading:
     is_read_committed: bool
     with_holes: bool = False
     files: FileWriting | None = None  # to which the rows go, in place of Spark
+    is_stable: bool = False  # whether all that is asked for lies below what is undecided, as a stream's ranges do
 
     def of_task(self, reads: Iterable[Read]) -> Iterator[pa.RecordBatch]:
         """What a task that reads this hands to Spark."""
@@ -73,9 +74,8 @@ class TableReading:
             batches = batches.only(((batches.of("attributes") & TRANSACTIONAL) != 0) == only)
         if self.is_read_committed and len(batches):
             readable = place.transactions.readable(batches)
-            batches = batches.only(
-                readable if self.table in OF_COORDINATORS else readable & place.transactions.stable(batches)
-            )
+            is_all = self.is_stable or self.table in OF_COORDINATORS
+            batches = batches.only(readable if is_all else readable & place.transactions.stable(batches))
         parts, broken = take_apart(batches)
         self.aside.put(place, batches.data, [*corrupt, *broken])
         make = _ROWS[self.table]

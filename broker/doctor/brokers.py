@@ -12,6 +12,7 @@ from barnabas.runtime.counted import counted
 NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
 FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS
 FREE_PART_LOW, FREE_PART_VERY_LOW = 0.05, 0.01
+FREE_BYTES_FOR_A_WRITE = 16 << 20
 FREE_BYTES_ENOUGH = 50 << 30  # five per cent of a large disk is not little
 
 
@@ -233,6 +234,7 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
                 where,
                 f"{logs} cannot be written ({health['hindered'][0]['why']}): {names}",
                 "Writes to them are refused, and nothing is lost. They go on by themselves when there is room. "
+                + _no_inodes(health)
                 + _largest(broker),
                 _room(broker),
             )
@@ -291,6 +293,14 @@ def _largest(broker: Broker) -> str:
         f"Make room, add a disk to log.dirs, or let what is largest ({listing}) keep less: then its oldest records go. "
         "The command shows how much the largest topic keeps now."
     )
+
+
+def _no_inodes(health: Row) -> str:
+    """What else it may be if a disk without room has room."""
+    free = [row["free_bytes"] for row in health["directories"] if row["free_bytes"] is not None]
+    if not free or min(free) < FREE_BYTES_FOR_A_WRITE or "No space left" not in health["hindered"][0]["why"]:
+        return ""
+    return f"{size(min(free))} are free: perhaps it has no inodes left, because there are too many files (`df -i`). "
 
 
 def _room(broker: Broker) -> tuple[str, ...]:

@@ -619,6 +619,13 @@ def test_who_waits_for_log_ends_says_for_whom_and_how_to_go_on() -> None:
     assert "unclean.leader.election.enable" in finding.why
 
 
+@pytest.mark.parametrize(("free_bytes", "is_said"), [(80 * GIB, True), (0, False)])
+def test_a_disk_that_has_room_and_no_inodes(free_bytes: int, is_said: bool) -> None:
+    facts = with_health(single(), hindered_logs=1, hindered=LOG, directories=[directory(free_bytes=free_bytes)])
+    (finding,) = found_by("logs", facts)
+    assert ("df -i" in finding.why) == is_said
+
+
 def test_a_broker_of_an_earlier_release_says_less() -> None:
     known = {name: value for name, value in health(0).items() if name not in LATER_FIELDS}
     facts = changed(single(), health=known)

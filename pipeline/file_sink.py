@@ -11,11 +11,12 @@ When it is whole (`_SUCCESS`), its files come to the table by renames. A run tha
 moves what is left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.pipeline.files import Files
+from barnabas.pipeline.files import AnyFiles, Files
 from barnabas.pipeline.parquet_files import FILES
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "orc", "json", "csv", "text")
 WRITTEN = "_written"  # no engine reads what begins with `_`
 STAGED = "making/files"
-_SUCCESS = "_SUCCESS"
+SUCCESS = "_SUCCESS"
 
 
 @dataclass
@@ -43,26 +44,13 @@ class FileSink:
     def add(self, rows: "DataFrame", number: int) -> None:
         """Add the rows of a micro-batch, unless they are there. They may be files that tasks write (`FILES`)."""
         files = Files(rows.sparkSession, self.path)
-        making = f"{self.checkpoint}/making"
-        staged = f"{making}/{number}"
-        if newest(files.names(f"{self.path}/{WRITTEN}")) < number:
-            if files.exists(f"{staged}/{_SUCCESS}"):  # a run was killed while it moved them
-                left = [f"{staged}/{name}" for name in data_files(files, staged)]
-                reader = rows.sparkSession.read.format(self.format).schema(rows.schema).option("basePath", staged)
-                count = reader.load(left).count() if left else 0
-            else:
-                count = self._write(rows, staged)
-            self.added += count
-            for name in data_files(files, staged) if count else ():  # without rows Spark may write an empty file
-                if files.exists(f"{self.path}/{name}"):  # not every system can rename: a killed run has copied it
-                    files.remove(f"{staged}/{name}")
-                else:
-                    files.move(f"{staged}/{name}", f"{self.path}/{name}")
-            files.write(f"{self.path}/{WRITTEN}/{number}", "")
-        for name in files.names(f"{self.path}/{WRITTEN}"):
-            if newest([name]) < number:
-                files.remove(f"{self.path}/{WRITTEN}/{name}")
-        files.remove(making)
+        self.added += bring(
+            files, self.path, self.checkpoint, number, partial(self._write, rows), partial(self._count, rows)
+        )
+
+    def _count(self, rows: "DataFrame", staged: str, names: "Sequence[str]") -> int:
+        reader = rows.sparkSession.read.format(self.format).schema(rows.schema).option("basePath", staged)
+        return reader.load([f"{staged}/{name}" for name in names]).count()
 
     def _write(self, rows: "DataFrame", staged: str) -> int:
         if rows.columns == FILES.names:
@@ -84,13 +72,48 @@ class FileSink:
         rows = files.collect()
         for row in rows:
             system.move(f"{written}/{row.file}", f"{staged}/{row.file}")
-        system.write(f"{staged}/{_SUCCESS}", "")
+        system.write(f"{staged}/{SUCCESS}", "")
         return sum(row.row_count for row in rows)
 
 
-def data_files(files: Files, folder: str) -> list[str]:
+def bring(
+    files: AnyFiles,
+    path: str,
+    checkpoint: str,
+    number: int,
+    write: Callable[[str], int],
+    count: Callable[[str, Sequence[str]], int],
+) -> int:
+    """Bring a micro-batch to a table, unless it is there; how many rows came.
+
+    `write` writes it whole to a folder, and then `_SUCCESS`; `count` counts the rows of files in that folder.
+    """
+    making, added = f"{checkpoint}/making", 0
+    staged = f"{making}/{number}"
+    if newest(files.names(f"{path}/{WRITTEN}")) < number:
+        if files.exists(f"{staged}/{SUCCESS}"):  # a run was killed while it moved them
+            left = data_files(files, staged)
+            added = count(staged, left) if left else 0
+        else:
+            files.remove(staged)
+            added = write(staged)
+        for name in data_files(files, staged) if added else ():  # without rows Spark may write an empty file
+            if files.exists(f"{path}/{name}"):  # not every system can rename: a killed run has copied it
+                files.remove(f"{staged}/{name}")
+            else:
+                files.move(f"{staged}/{name}", f"{path}/{name}")
+        files.write(f"{path}/{WRITTEN}/{number}", "")
+    for name in files.names(f"{path}/{WRITTEN}"):
+        if newest([name]) < number:
+            files.remove(f"{path}/{WRITTEN}/{name}")
+    files.remove(making)
+    return added
+
+
+def data_files(files: AnyFiles, folder: str) -> list[str]:
     """The files below a folder that hold rows, in the order of their names."""
-    return [name for name in files.names_below(folder) if not name.rpartition("/")[2].startswith(("_", "."))]
+    names = files.names_below(folder)
+    return [name for name in names if not any(part.startswith(("_", ".")) for part in name.split("/"))]
 
 
 def newest(names: "Iterable[str]") -> int:

@@ -1,6 +1,10 @@
-"""Files and folders wherever Spark can write: a few words of Hadoop's file system."""
+"""Files and folders wherever Spark can write: a few words of Hadoop's file system; and those of this machine alone."""
 
-from typing import TYPE_CHECKING, Any
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.pipeline.local_files import OutError
 
@@ -8,7 +12,46 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Files:
+class AnyFiles(Protocol):
+    """What `Files` and `LocalFiles` both can."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        raise NotImplementedError
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, sorted; nothing if there is no such folder."""
+        raise NotImplementedError
+
+    def names_below(self, folder: str) -> list[str]:
+        """The files in a folder and in those below it: their paths from it, sorted."""
+        raise NotImplementedError
+
+    def move(self, old: str, new: str) -> None:
+        """Give a file or folder another name, in one step. The folders above the new name are made."""
+        raise NotImplementedError
+
+    def read(self, path: str) -> str | None:
+        """The text of a small file; None if there is no such file."""
+        raise NotImplementedError
+
+    def write(self, path: str, text: str) -> None:
+        """Write a small file, in place of the one that is there. The folders above it are made."""
+        raise NotImplementedError
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with everything in it, if it is there."""
+        raise NotImplementedError
+
+    def check_ours(self, folder: str, what: str, *marks: str) -> None:
+        """OutError if the folder has files but none of these, by which one knows `what` a run has written."""
+        names = self.names(folder)
+        if names and not set(marks) & set(names):
+            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            raise OutError(f"{folder} is {what}, but no run has written what is in it ({some}): name another --out")
+
+
+class Files(AnyFiles):
     """The file system that a path is on. A path is local unless it names another scheme, as in Spark."""
 
     def __init__(self, spark: "SparkSession", path: str) -> None:
@@ -40,13 +83,6 @@ class Files:
         while left.hasNext():
             found.append(str(root.relativize(left.next().getPath().toUri()).getPath()))
         return sorted(found)
-
-    def check_ours(self, folder: str, what: str, *marks: str) -> None:
-        """OutError if the folder has files but none of these, by which one knows `what` a run has written."""
-        names = self.names(folder)
-        if names and not set(marks) & set(names):
-            some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-            raise OutError(f"{folder} is {what}, but no run has written what is in it ({some}): name another --out")
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, where they are missing."""
@@ -83,3 +119,63 @@ class Files:
     def remove(self, path: str) -> None:
         """Remove a folder with everything in it, if it is there."""
         self._system.delete(self._path(path), True)
+
+
+class LocalFiles(AnyFiles):
+    """The same without Spark, for paths of this machine. Beside `NAME` Hadoop keeps its checksums, as `.NAME.crc`."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return os.path.exists(path)
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, sorted; nothing if there is no such folder."""
+        with suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(folder) if not _is_checksums(name))
+        return []
+
+    def names_below(self, folder: str) -> list[str]:
+        """The files in a folder and in those below it: their paths from it, sorted."""
+        found = (os.path.relpath(f"{place}/{name}", folder) for place, _, names in os.walk(folder) for name in names)
+        return sorted(name for name in found if not _is_checksums(os.path.basename(name)))
+
+    def move(self, old: str, new: str) -> None:
+        """Give a file or folder another name, in one step. The folders above the new name are made."""
+        os.makedirs(os.path.dirname(new), exist_ok=True)
+        with suppress(FileNotFoundError):
+            os.replace(_checksums(old), _checksums(new))
+        os.replace(old, new)
+
+    def read(self, path: str) -> str | None:
+        """The text of a small file; None if there is no such file."""
+        with suppress(FileNotFoundError):
+            return Path(path).read_text()
+        return None
+
+    def write(self, path: str, text: str) -> None:
+        """Write a small file, in place of the one that is there; whoever reads it meanwhile finds one of the two."""
+        folder, name = os.path.split(path)
+        os.makedirs(folder, exist_ok=True)
+        beside = f"{folder}/.{name}.new"
+        Path(beside).write_text(text)
+        with suppress(FileNotFoundError):
+            os.remove(_checksums(path))  # they are not those of this text
+        os.replace(beside, path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with everything in it, if it is there."""
+        for one in (path, _checksums(path)):
+            if os.path.isdir(one) and not os.path.islink(one):
+                shutil.rmtree(one)
+            else:
+                with suppress(FileNotFoundError):
+                    os.remove(one)
+
+
+def _checksums(path: str) -> str:
+    folder, name = os.path.split(path)
+    return f"{folder}/.{name}.crc"
+
+
+def _is_checksums(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".crc")

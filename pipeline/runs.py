@@ -1,8 +1,8 @@
 """What `barnabas pipeline NAME` runs: reads the tables that a job needs, writes what it says, and sums it up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
@@ -19,6 +19,7 @@ from barnabas.pipeline.history_state import Plan, held_back, sentences
 from barnabas.pipeline.jobs import audit, capacity, changes, export, health, kept, lag, leaders, offsets, verify
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
+from barnabas.pipeline.last_run import last_run
 from barnabas.pipeline.local_files import folder_bytes, local_path
 from barnabas.pipeline.once import GROUP_PREFIX
 from barnabas.pipeline.options import ranges_text
@@ -86,6 +87,7 @@ class Run:
     kept: dict[tuple[Any, ...], "DataFrame"] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)  # of what is kept: jobs of a report run side by side
     small_tables: Path | None = None  # where tables of a small source are kept while it runs
+    is_plain: bool = False  # Spark is as the command starts it: the next run may say again what this one has said
 
     @property
     def aside(self) -> str | None:
@@ -101,9 +103,7 @@ class Run:
     @property
     def lost(self) -> str:
         """Where streams note what was gone before they read it: on this machine, also if the tables are elsewhere."""
-        local = local_path(self.out)
-        folder = Path(gettempdir(), "barnabas-" + blake2b(self.out.encode(), digest_size=8).hexdigest())
-        return f"{folder if local is None else local}/lost/{self.job}"
+        return lost_in(self.out, self.job)
 
     @property
     def goes_on(self) -> bool:
@@ -215,6 +215,13 @@ class Run:
         return added, table.read(rows).drop(DAY), table.where
 
 
+def lost_in(out: str, job: str) -> str:
+    """The same for this place and job."""
+    local = local_path(out)
+    folder = Path(gettempdir(), "barnabas-" + blake2b(out.encode(), digest_size=8).hexdigest())
+    return f"{folder if local is None else local}/lost/{job}"
+
+
 def computed_once(rows: "DataFrame") -> "DataFrame":
     """Rows that are computed once, and then kept on the disks of Spark until the run ends."""
     return rows.persist(StorageLevel.DISK_ONLY)
@@ -232,13 +239,30 @@ def run_job(name: str, run: Run) -> Summary:
         run = replace(run, job=name, small_tables=None if folder is None else Path(folder))
         if is_small and not run.spark.sparkContext.getConf().contains(PARTITIONS):
             run.spark.conf.set(PARTITIONS, str(run.spark.sparkContext.defaultParallelism))
+        last = last_run(name, run.source, run.out, run.settings) if is_small and run.is_plain else None
         summary = RUNS[name](run)
         held = "" if run.is_silent else run.held()
-    lost = losses.tell(run.lost)
+        if last is not None and run.small_tables is not None:
+            last.keep({"summary": asdict(summary), "held": held}, run.small_tables)
+    return with_losses(summary, run.lost, run.aside, held)
+
+
+def said_again(name: str, source: Source, out: str, settings: Mapping[str, Any]) -> Summary | None:
+    """What the last run of a job has said, if one now would say the same; None: it has to run."""
+    last = last_run(name, source, out, settings)
+    said = None if last is None else last.said()
+    if last is None or said is None:
+        return None
+    return with_losses(Summary(**said["summary"]), lost_in(out, name), f"{last.out}/aside", said["held"])
+
+
+def with_losses(summary: Summary, lost_folder: str, aside: str | None, held: str = "") -> Summary:
+    """The same, and what was lost, put aside, or held back."""
+    lost = losses.tell(lost_folder)
     more = losses.sentences(lost)
-    put_aside = 0 if run.aside is None else len(list(Path(run.aside).glob("[!.]*.json")))
+    put_aside = 0 if aside is None else len(list(Path(aside).glob("[!.]*.json")))
     if put_aside:
-        more.insert(0, f"{counted(put_aside, 'corrupt batch is', 'corrupt batches are')} in {run.aside}.")
+        more.insert(0, f"{counted(put_aside, 'corrupt batch is', 'corrupt batches are')} in {aside}.")
     if held:
         more.append(f"{held}.")
     has_lost = any(not one.is_news for one in lost)
@@ -254,11 +278,16 @@ def is_small_run(name: str, run: Run) -> bool:
     """
     if run.is_streaming or name == "export" or not run.spark.sparkContext.master.startswith("local"):
         return False
-    size = size_of(name, run.source, run.out, run.settings)
+    return is_small(name, run.source, run.out, run.settings)
+
+
+def is_small(name: str, source: Source, out: str, settings: Mapping[str, Any]) -> bool:
+    """The same of a run without Spark."""
+    size = size_of(name, source, out, settings)
     return size is not None and size < SMALL_BYTES
 
 
-def size_of(name: str, source: Source, out: str, settings: dict[str, Any]) -> int | None:
+def size_of(name: str, source: Source, out: str, settings: Mapping[str, Any]) -> int | None:
     """About how many bytes a job will read; None: this is not known."""
     topics = {"offsets": (OFFSETS_TOPIC,), "export": (settings.get("topic", ""),)}.get(name, ())
     there = source.size_bytes(topics)
@@ -538,10 +567,15 @@ def run_export(run: Run) -> Summary:
         .agg(F.count("*").alias("records"), text(F.min("timestamp")), text(F.max("timestamp")))
         .orderBy("topic", F.col("outcome").desc(), "reason")
     ).take(ROWS_MAX)
+    return export_summary(added, table.where, [tuple(row) for row in found])
+
+
+def export_summary(added: int, place: str, found: Sequence[tuple[Any, ...]]) -> Summary:
+    """What an export has added, and what is there."""
     return Summary(
-        f"{counted(added, 'record')} added to {table.where}.",
+        f"{counted(added, 'record')} added to {place}.",
         ("topic", "outcome", "reason", "#records", "first", "last"),
-        [tuple(row) for row in found],
+        found[:ROWS_MAX],
         is_empty=not found,
         added=added,
     )

@@ -109,7 +109,7 @@ class Source:
         from barnabas.pipeline.small_tables import read_small
         from barnabas.pipeline.sources import register
 
-        options = self._where() | options
+        options = self.where() | options
         if small_tables is not None:
             return read_small(spark, small_tables, f"barnabas.{name}", options)
         register(spark)
@@ -122,7 +122,7 @@ class Source:
         from barnabas.pipeline.sources import origin_of
 
         counts: dict[str, int] = {}
-        for key in origin_of(BATCHES, read_options(self._where())).states():
+        for key in origin_of(BATCHES, read_options(self.where())).states():
             counts[key.topic] = max(key.partition + 1, counts.get(key.topic, 0))
         return counts
 
@@ -133,7 +133,7 @@ class Source:
         from barnabas.pipeline.schemas import COMMITS
         from barnabas.pipeline.sources import origin_of
 
-        origin = origin_of(COMMITS, read_options(self._where()))
+        origin = origin_of(COMMITS, read_options(self.where()))
         early = origin.ends_early()
         return {
             key.partition: LogEnds(one.first_offset, one.end_offset, early.get(key, one.end_offset))
@@ -156,9 +156,10 @@ class Source:
         from barnabas.pipeline.sources import register
 
         register(spark)
-        return spark.readStream.format(f"barnabas.{name}").options(**self._where(), **options).load()
+        return spark.readStream.format(f"barnabas.{name}").options(**self.where(), **options).load()
 
-    def _where(self) -> dict[str, str]:
+    def where(self) -> dict[str, str]:
+        """The options that say it to a table."""
         if self.brokers:
             return {"brokers": ",".join(self.brokers)}
         return {"directories": ",".join(self.directories)}

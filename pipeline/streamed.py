@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.file_sink import FORMATS, STAGED, WRITTEN, FileSink, newest
-from barnabas.pipeline.files import Files
+from barnabas.pipeline.files import AnyFiles, Files
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.wire import Cluster
 from pyspark.errors import StreamingQueryException
@@ -91,29 +91,8 @@ class LiveTable:
         """OutError if the table and the checkpoint cannot be those of earlier runs of the same query."""
         if not self._has_files:
             return
-        files, checkpoint = self._files, self.checkpoint
-        if files.exists(f"{self.path}/{OLD_SINK_LOG}"):
-            raise OutError(f"{self.path} is of an earlier version, and only Spark can read it: name another --out")
-        written = newest(files.names(f"{self.path}/{WRITTEN}"))
-        planned, done = newest(files.names(f"{checkpoint}/offsets")), newest(files.names(f"{checkpoint}/commits"))
-        if written < 0 and planned < 0:
-            files.check_ours(self.path, "the place of a table")
-        elif planned < 0:
-            raise OutError(
-                f"{self.path} has rows, and {checkpoint}, which says what was read, is gone. Put it back; or remove "
-                f"{self.path}, too, so that a run reads everything again"
-            )
-        elif written < 0 <= done:
-            raise OutError(
-                f"{self.path} was deleted, and {checkpoint} says that its rows were written. Put it back; or remove "
-                f"{checkpoint}, too, so that a run reads everything again"
-            )
-        elif not done <= written <= planned:
-            raise OutError(
-                f"{self.path} ends with micro-batch {written}, and its checkpoint {checkpoint} with {done}: they are "
-                "not of the same runs. Put the right ones back; or remove both, so that a run reads everything again"
-            )
-        elif self.format == "parquet":
+        check_place(self._files, self.path, self.checkpoint)
+        if self.format == "parquet":
             self._check_columns(rows)
 
     def _check_columns(self, rows: "DataFrame") -> None:
@@ -182,6 +161,31 @@ class LiveTable:
         writer = writer.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
         writer = writer.option("fanout-enabled", "true")  # of Iceberg
         return writer.start(self.path) if self.name is None else writer.toTable(self.name)
+
+
+def check_place(files: AnyFiles, path: str, checkpoint: str) -> None:
+    """OutError if a table and its checkpoint cannot be those of earlier runs of the same query."""
+    if files.exists(f"{path}/{OLD_SINK_LOG}"):
+        raise OutError(f"{path} is of an earlier version, and only Spark can read it: name another --out")
+    written = newest(files.names(f"{path}/{WRITTEN}"))
+    planned, done = newest(files.names(f"{checkpoint}/offsets")), newest(files.names(f"{checkpoint}/commits"))
+    if written < 0 and planned < 0:
+        files.check_ours(path, "the place of a table")
+    elif planned < 0:
+        raise OutError(
+            f"{path} has rows, and {checkpoint}, which says what was read, is gone. Put it back; or remove "
+            f"{path}, too, so that a run reads everything again"
+        )
+    elif written < 0 <= done:
+        raise OutError(
+            f"{path} was deleted, and {checkpoint} says that its rows were written. Put it back; or remove "
+            f"{checkpoint}, too, so that a run reads everything again"
+        )
+    elif not done <= written <= planned:
+        raise OutError(
+            f"{path} ends with micro-batch {written}, and its checkpoint {checkpoint} with {done}: they are "
+            "not of the same runs. Put the right ones back; or remove both, so that a run reads everything again"
+        )
 
 
 def trigger(*, follow: bool, every_s: int) -> dict[str, Any]:

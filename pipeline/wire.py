@@ -75,6 +75,7 @@ class Partition(NamedTuple):
 
     leader_id: int
     topic_id: str | None
+    leader_epoch: int = -1
 
 
 class Cluster:
@@ -121,7 +122,7 @@ class Cluster:
         for topic in answer.topics:
             topic_id = uuids.to_text(topic.topic_id) if any(topic.topic_id) else None
             for one in topic.partitions:
-                self.partitions[topic.name, one.partition_index] = Partition(one.leader_id, topic_id)
+                self.partitions[topic.name, one.partition_index] = Partition(one.leader_id, topic_id, one.leader_epoch)
 
     def offsets(
         self,

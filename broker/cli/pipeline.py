@@ -407,7 +407,7 @@ def _run(
         if job == "report":
             check_file(words["page"])
         with only_run_in(out):
-            summary = _summary(job, where, out.rstrip("/") or "/", spark_settings, words)
+            summary = _summary(job, where, out.rstrip("/") or "/", spark_settings, words, is_plain=not setting)
     except BusyError as error:
         fail(f"{error}.", ExitCode.TRY_AGAIN)
     except OutError as error:
@@ -451,8 +451,10 @@ def _tell_what_is_there(brokers: Sequence[str]) -> None:
         fail(f"--source: {found.words}.", ExitCode.NOT_VALID)
 
 
-def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], words: dict[str, Any]) -> Any:
-    """What a job says in the end."""
+def _summary(
+    job: str, source: Any, out: str, spark_settings: dict[str, str], words: dict[str, Any], *, is_plain: bool
+) -> Any:
+    """What a job says in the end. `is_plain`: nobody has said how Spark is to be."""
     import logging
 
     from barnabas.pipeline.errors import LostRecordsError
@@ -464,14 +466,18 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
     from pyspark.errors import PySparkException
 
     logging.getLogger().addHandler(logging.NullHandler())  # py4j logs what it also raises, such as Ctrl-C
+    spark = None
     try:
-        spark = start_session(f"barnabas {job}", spark_settings, size_of(job, source, out, words))
-    except (PySparkException, Py4JError) as error:
-        what = _sentence(str(error))
-        fail(f"Spark does not start: {what} What Java says is above. Look at --spark and --memory.")
-    try:
+        summary = _without_spark(job, source, out, words) if is_plain else None
+        if summary is not None:
+            return summary
+        try:
+            spark = start_session(f"barnabas {job}", spark_settings, size_of(job, source, out, words))
+        except (PySparkException, Py4JError) as error:
+            what = _sentence(str(error))
+            fail(f"Spark does not start: {what} What Java says is above. Look at --spark and --memory.")
         with shown(spark, job):
-            return run_job(job, Run(spark, source, out, words))
+            return run_job(job, Run(spark, source, out, words, is_plain=is_plain))
     except ValueError as error:
         fail(f"{error}.", ExitCode.NOT_VALID)
     except UnreachableError as error:
@@ -483,7 +489,16 @@ def _summary(job: str, source: Any, out: str, spark_settings: dict[str, str], wo
     except (PySparkException, Py4JError) as error:
         fail(_sentence(str(error)), _code(str(error)))
     finally:
-        spark.stop()
+        if spark is not None:
+            spark.stop()
+
+
+def _without_spark(job: str, source: Any, out: str, words: dict[str, Any]) -> Any:
+    """What a job says that needs no Spark; None: it does."""
+    from barnabas.pipeline.runs import said_again
+    from barnabas.pipeline.small_export import small_export
+
+    return small_export(source, out, words) if job == "export" else said_again(job, source, out, words)
 
 
 def _cell(value: Any) -> Any:

@@ -1,0 +1,208 @@
+"""`export` of a small source without Spark, whose start is most of what a small run costs.
+
+This process does the same steps as the streaming query of `streamed.py`, in the same checkpoint. It writes down which
+offsets a micro-batch takes (`offsets/7`), brings its rows to the table (`file_sink.py`), and writes down that they are
+there (`commits/7`). So runs with Spark and without it follow one another in any order, and what a killed run has begun
+the next one ends, whichever of the two it is.
+
+Values that are read with a schema need Spark, and so do tables of a catalog, other formats, and runs that follow.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.file_sink import SUCCESS, bring, data_files, newest
+from barnabas.pipeline.files import LocalFiles
+from barnabas.pipeline.jobs.export import COLUMNS, PARTITIONED_BY
+from barnabas.pipeline.local_files import local_path
+from barnabas.pipeline.runs import Summary, export_summary, is_small, lost_in, with_losses
+from barnabas.pipeline.schemas import RECORDS
+from barnabas.pipeline.small_tables import ROW_GROUP_BYTES
+from barnabas.pipeline.source import Source
+from barnabas.pipeline.sources import RecordSource
+from barnabas.pipeline.streamed import STARTS_MAX, check_place
+from barnabas.pipeline.streaming import LogStreamReader, StreamOffset
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+VERSION = "v1"  # of Spark's files in a checkpoint
+KEPT = 100  # micro-batches of which a checkpoint tells, as in Spark
+NEEDS_SPARK = ("follow", "table", "json_schema", "avro_schema_file")
+_DAY_US = 86_400_000_000
+_NO_TIME = -(2**63)
+_OF_BAD = ("reason", "raw")
+SCHEMA = pa.schema([*map(RECORDS.arrow.field, COLUMNS), ("reason", pa.string()), ("raw", pa.binary())])
+PLACES = ds.partitioning(pa.schema([(name, pa.string()) for name in PARTITIONED_BY]), flavor="hive")
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # of records without a time, in Spark
+
+
+def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summary | None:
+    """Add the records of a topic that are not there yet; None: it needs Spark. LostRecordsError, OutError."""
+    folder, topic = local_path(out), settings["topic"]
+    if folder is None or "*" in topic or any(settings.get(name) for name in NEEDS_SPARK):
+        return None
+    if settings.get("format", "parquet") != "parquet" or not is_small("export", source, out, settings):
+        return None
+    goes_on = settings.get("on_loss") == "continue"
+    options = source.where() | {"topics": topic, "isolation": "read_committed", "columns": ",".join(COLUMNS)}
+    options |= {"failOnDataLoss": str(not goes_on).lower(), "lost": lost_in(out, "export"), "aside": f"{folder}/aside"}
+    records = RecordSource(options)
+    try:
+        export = SmallExport(f"{folder}/export/{topic}", f"{folder}/export/_checkpoints/{topic}")
+        for starts_left in reversed(range(STARTS_MAX if goes_on else 1)):
+            try:
+                export.add(records.streamReader(records.schema()))
+                break
+            except LostRecordsError:  # while they were read
+                if not starts_left:
+                    raise
+        found = export.said()
+    except NeedsSparkError:
+        return None
+    summary = export_summary(export.added, f"{out}/export/{topic}", found)
+    return with_losses(summary, lost_in(out, "export"), f"{folder}/aside")
+
+
+class NeedsSparkError(Exception):
+    """Only Spark can go on there."""
+
+
+class SmallExport:
+    """The table of a topic, and the checkpoint that a streaming query has there. NeedsSparkError; OutError."""
+
+    def __init__(self, path: str, checkpoint: str) -> None:
+        self.files = LocalFiles()
+        self.path, self.checkpoint = path, checkpoint
+        self.added = 0  # rows
+        check_place(self.files, self.path, self.checkpoint)
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        for name in data_files(self.files, self.path)[:1]:
+            there = pq.read_schema(f"{self.path}/{name}")
+            if any(there.field(one.name).type != one.type for one in SCHEMA if one.name in there.names):
+                raise NeedsSparkError(name)
+
+    def add(self, reader: LogStreamReader) -> None:
+        """Add what a run has begun and not ended, and then what is new. LostRecordsError."""
+        files = self.files
+        reader.prepareForTriggerAvailableNow()
+        done, planned = (newest(files.names(f"{self.checkpoint}/{name}")) for name in ("commits", "offsets"))
+        start = self._offset(done) if done >= 0 else reader.initialOffset()
+        for number in range(done + 1, planned + 1):
+            end = self._offset(number)
+            self._bring(reader, number, start, end)
+            start = end
+        end = reader.latestOffset(start, ReadAllAvailable())
+        if planned < 0 or end != start:
+            self._plan(planned + 1, end)
+            self._bring(reader, planned + 1, start, end)
+
+    def _offset(self, number: int) -> StreamOffset:
+        """Where a micro-batch ends."""
+        lines = (self.files.read(f"{self.checkpoint}/offsets/{number}") or "").split("\n")
+        if lines[0] != VERSION or len(lines) != 3:
+            raise NeedsSparkError(f"{self.checkpoint}/offsets/{number}")
+        found: StreamOffset = json.loads(lines[2])
+        return found
+
+    def _plan(self, number: int, end: StreamOffset) -> None:
+        lines = (self.files.read(f"{self.checkpoint}/offsets/{number - 1}") or "").split("\n")
+        about = json.loads(lines[1]) if len(lines) == 3 else {"batchWatermarkMs": 0, "conf": {}}
+        about["batchTimestampMs"] = int(time.time() * 1000)
+        if not self.files.exists(f"{self.checkpoint}/metadata"):
+            self.files.write(f"{self.checkpoint}/metadata", json.dumps({"id": str(uuid4())}))
+        self.files.write(
+            f"{self.checkpoint}/offsets/{number}", "\n".join((VERSION, json.dumps(about), json.dumps(end)))
+        )
+
+    def _bring(self, reader: LogStreamReader, number: int, start: StreamOffset, end: StreamOffset) -> None:
+        """The rows between two offsets."""
+
+        def write(staged: str) -> int:
+            return write_rows((rows for task in reader.partitions(start, end) for rows in reader.read(task)), staged)
+
+        self.added += bring(self.files, self.path, self.checkpoint, number, write, _count)
+        self.files.write(f"{self.checkpoint}/commits/{number}", f'{VERSION}\n{{"nextBatchWatermarkMs":0}}')
+        for folder in (f"{self.checkpoint}/offsets", f"{self.checkpoint}/commits"):
+            for name in self.files.names(folder):
+                if 0 <= newest([name]) <= number - KEPT:
+                    self.files.remove(f"{folder}/{name}")
+
+    def said(self) -> list[tuple[Any, ...]]:
+        """How many records of which outcome are there, and of which time."""
+        if not data_files(self.files, self.path):
+            return []
+        by = ("topic", "outcome", "reason")
+        schema = pa.schema([(name, pa.string()) for name in by] + [SCHEMA.field("timestamp")])
+        rows = ds.dataset(self.path, schema, format="parquet", partitioning=PLACES).to_table([*by, "timestamp"])
+        at = pc.cast(rows["timestamp"], pa.int64())
+        found = rows.set_column(rows.schema.get_field_index("timestamp"), "at", at).group_by(by)
+        counts = found.aggregate([([], "count_all"), ("at", "min"), ("at", "max")]).to_pylist()
+        counts.sort(key=lambda row: (row["topic"], row["outcome"] != "good", row["reason"] or ""))
+        return [
+            (*(row[name] for name in by), row["count_all"], _time(row["at_min"]), _time(row["at_max"]))
+            for row in counts
+        ]
+
+
+def _count(staged: str, names: Sequence[str]) -> int:
+    return sum(pq.read_metadata(f"{staged}/{name}").num_rows for name in names)
+
+
+def write_rows(records: Iterable[pa.RecordBatch], staged: str) -> int:
+    """Write records as `export` without a schema makes rows of them, in folders as Spark names them; their number."""
+    count = held_bytes = 0
+    held: list[pa.RecordBatch] = []
+    for some in records:
+        count += len(some)
+        held.append(some)
+        held_bytes += some.nbytes
+        if held_bytes > ROW_GROUP_BYTES:
+            _write(pa.Table.from_batches(held), staged)
+            held, held_bytes = [], 0
+    if held:
+        _write(pa.Table.from_batches(held), staged)
+    LocalFiles().write(f"{staged}/{SUCCESS}", "")
+    return count
+
+
+def _write(records: pa.Table, staged: str) -> None:
+    """A file for each day. All records are good if nobody says what their values should be."""
+    rows = pa.Table.from_arrays(
+        [*(records[name] for name in COLUMNS), *(pa.nulls(len(records), SCHEMA.field(name).type) for name in _OF_BAD)],
+        schema=SCHEMA,
+    )
+    at = records["timestamp"]
+    days = np.asarray(pc.fill_null(pc.cast(at, pa.int64()), _NO_TIME)) // _DAY_US
+    for day in np.unique(days).tolist():
+        name = NO_DAY if day == _NO_TIME // _DAY_US else _day(day)
+        folder = f"{staged}/outcome=good/day={name}"
+        os.makedirs(folder, exist_ok=True)
+        pq.write_table(rows.filter(pa.array(days == day)), f"{folder}/part-{uuid4()}.parquet")
+
+
+def _day(day: int) -> str:
+    """As Spark writes it: a year of fewer than four digits has zeros, one of more a sign."""
+    text = str(np.datetime64(day, "D"))
+    year, of_year = int(text[:-6]), text[-6:]
+    if year > 9999:
+        return f"+{year}{of_year}"
+    return f"{year:0{5 if year < 0 else 4}}{of_year}"
+
+
+def _time(microseconds: int | None) -> str | None:
+    """As people write it."""
+    if microseconds is None:
+        return None
+    day, of_day = divmod(microseconds // 1_000_000, 86_400)
+    return f"{_day(day)} {of_day // 3600:02}:{of_day // 60 % 60:02}:{of_day % 60:02}"

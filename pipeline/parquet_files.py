@@ -126,7 +126,7 @@ def _history(rows: pa.RecordBatch) -> Places:
         rows = rows.filter(pc.fill_null(pc.equal(state, "committed"), True))
     for partition, some in _by(rows, rows["log_partition"].to_numpy()):
         for day, of_day in _by(some, _days(some["log_timestamp"])):
-            yield f"day={_day_text(day)}/log_partition={partition}", of_day.drop_columns(["log_partition"])
+            yield f"day={day_text(day)}/log_partition={partition}", of_day.drop_columns(["log_partition"])
 
 
 def _holes(rows: pa.RecordBatch) -> list[Hole]:
@@ -149,7 +149,7 @@ def _export(rows: pa.RecordBatch) -> Places:
     for name, kind in (("reason", pa.string()), ("raw", pa.binary())):
         rows = rows.append_column(pa.field(name, kind), pa.nulls(len(rows), kind))
     for day, of_day in _by(rows, _days(rows["timestamp"])):
-        yield f"outcome=good/day={_day_text(day)}", of_day
+        yield f"outcome=good/day={day_text(day)}", of_day
 
 
 def _no_holes(_rows: pa.RecordBatch) -> list[Hole]:
@@ -183,7 +183,7 @@ def _days(times: pa.Array) -> np.ndarray:
     return np.where(microseconds.is_null().to_numpy(zero_copy_only=False), _NONE, days) if times.null_count else days
 
 
-def _day_text(day: int) -> str:
+def day_text(day: int) -> str:
     """The day as Spark names its folder."""
     if day == _NONE:
         return _NO_DAY

@@ -9,13 +9,11 @@ Values that are read with a schema need Spark, and so do tables of a catalog, ot
 """
 
 import json
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -25,9 +23,9 @@ from barnabas.pipeline.file_sink import SUCCESS, bring, data_files, newest
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.jobs.export import COLUMNS, PARTITIONED_BY
 from barnabas.pipeline.local_files import local_path
+from barnabas.pipeline.parquet_files import FileWriting, day_text
 from barnabas.pipeline.runs import Summary, export_summary, is_small, lost_in, with_losses
 from barnabas.pipeline.schemas import RECORDS
-from barnabas.pipeline.small_tables import ROW_GROUP_BYTES
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import RecordSource
 from barnabas.pipeline.streamed import STARTS_MAX, check_place
@@ -35,14 +33,11 @@ from barnabas.pipeline.streaming import LogStreamReader, StreamOffset
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 VERSION = "v1"  # of Spark's files in a checkpoint
+CODEC = "snappy"  # Spark's default
 KEPT = 100  # micro-batches of which a checkpoint tells, as in Spark
 NEEDS_SPARK = ("follow", "table", "json_schema", "avro_schema_file")
-_DAY_US = 86_400_000_000
-_NO_TIME = -(2**63)
-_OF_BAD = ("reason", "raw")
 SCHEMA = pa.schema([*map(RECORDS.arrow.field, COLUMNS), ("reason", pa.string()), ("raw", pa.binary())])
 PLACES = ds.partitioning(pa.schema([(name, pa.string()) for name in PARTITIONED_BY]), flavor="hive")
-NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # of records without a time, in Spark
 
 
 def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summary | None:
@@ -129,7 +124,11 @@ class SmallExport:
         """The rows between two offsets."""
 
         def write(staged: str) -> int:
-            return write_rows((rows for task in reader.partitions(start, end) for rows in reader.read(task)), staged)
+            rows = (batch for task in reader.partitions(start, end) for batch in reader.read(task))
+            written = FileWriting(RECORDS.name, staged, CODEC).written(rows)
+            count = sum(sum(files["row_count"].to_pylist()) for files in written)
+            self.files.write(f"{staged}/{SUCCESS}", "")
+            return count
 
         self.added += bring(self.files, self.path, self.checkpoint, number, write, _count)
         self.files.write(f"{self.checkpoint}/commits/{number}", f'{VERSION}\n{{"nextBatchWatermarkMs":0}}')
@@ -159,50 +158,9 @@ def _count(staged: str, names: Sequence[str]) -> int:
     return sum(pq.read_metadata(f"{staged}/{name}").num_rows for name in names)
 
 
-def write_rows(records: Iterable[pa.RecordBatch], staged: str) -> int:
-    """Write records as `export` without a schema makes rows of them, in folders as Spark names them; their number."""
-    count = held_bytes = 0
-    held: list[pa.RecordBatch] = []
-    for some in records:
-        count += len(some)
-        held.append(some)
-        held_bytes += some.nbytes
-        if held_bytes > ROW_GROUP_BYTES:
-            _write(pa.Table.from_batches(held), staged)
-            held, held_bytes = [], 0
-    if held:
-        _write(pa.Table.from_batches(held), staged)
-    LocalFiles().write(f"{staged}/{SUCCESS}", "")
-    return count
-
-
-def _write(records: pa.Table, staged: str) -> None:
-    """A file for each day. All records are good if nobody says what their values should be."""
-    rows = pa.Table.from_arrays(
-        [*(records[name] for name in COLUMNS), *(pa.nulls(len(records), SCHEMA.field(name).type) for name in _OF_BAD)],
-        schema=SCHEMA,
-    )
-    at = records["timestamp"]
-    days = np.asarray(pc.fill_null(pc.cast(at, pa.int64()), _NO_TIME)) // _DAY_US
-    for day in np.unique(days).tolist():
-        name = NO_DAY if day == _NO_TIME // _DAY_US else _day(day)
-        folder = f"{staged}/outcome=good/day={name}"
-        os.makedirs(folder, exist_ok=True)
-        pq.write_table(rows.filter(pa.array(days == day)), f"{folder}/part-{uuid4()}.parquet")
-
-
-def _day(day: int) -> str:
-    """As Spark writes it: a year of fewer than four digits has zeros, one of more a sign."""
-    text = str(np.datetime64(day, "D"))
-    year, of_year = int(text[:-6]), text[-6:]
-    if year > 9999:
-        return f"+{year}{of_year}"
-    return f"{year:0{5 if year < 0 else 4}}{of_year}"
-
-
 def _time(microseconds: int | None) -> str | None:
     """As people write it."""
     if microseconds is None:
         return None
     day, of_day = divmod(microseconds // 1_000_000, 86_400)
-    return f"{_day(day)} {of_day // 3600:02}:{of_day // 60 % 60:02}:{of_day % 60:02}"
+    return f"{day_text(day)} {of_day // 3600:02}:{of_day // 60 % 60:02}:{of_day % 60:02}"

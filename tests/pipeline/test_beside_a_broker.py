@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from barnabas.pipeline.last_run import last_run
 from barnabas.pipeline.runs import Run, run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
@@ -116,6 +117,23 @@ def until(what: str, done: Any) -> None:
     while not done():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
+
+
+def test_lag_is_said_again_while_brokers_have_nothing_new(live: Live, tmp_path: Path) -> None:
+    def seen() -> str:
+        found = last_run("lag", source_of(live.bootstrap), str(tmp_path), {"every_s": 60})
+        assert found is not None
+        return found.depends_on
+
+    until("nothing happens any more", lambda: seen() == seen())
+    for change in (
+        lambda: live.produce("quiet", int(time.time() * 1000)),
+        lambda: live.commit("another", "quiet", 1),
+        lambda: live.client.create_topic("without-records", 1),
+    ):
+        before = seen()
+        change()
+        assert seen() != before
 
 
 def test_the_lag_is_the_broker_s(spark: SparkSession, live: Live, tmp_path: Path) -> None:

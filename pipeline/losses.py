@@ -12,9 +12,12 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import gettempdir
 
 from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.local_files import local_path
 from barnabas.runtime.counted import counted
 
 logger = logging.getLogger("barnabas.pipeline")
@@ -68,6 +71,13 @@ class Losses:
         beside = folder / f".{name}.{os.getpid()}"
         beside.write_text(json.dumps(asdict(loss)))
         beside.replace(folder / name)
+
+
+def lost_in(out: str, job: str) -> str:
+    """The folder of a job's notes: on this machine, also if its tables are elsewhere."""
+    local = local_path(out)
+    folder = Path(gettempdir(), "barnabas-" + blake2b(out.encode(), digest_size=8).hexdigest())
+    return f"{folder if local is None else local}/lost/{job}"
 
 
 def untold(folder: str) -> list[Loss]:

@@ -5,9 +5,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +102,7 @@ class Run:
     @property
     def lost(self) -> str:
         """Where streams note what was gone before they read it: on this machine, also if the tables are elsewhere."""
-        return lost_in(self.out, self.job)
+        return losses.lost_in(self.out, self.job)
 
     @property
     def goes_on(self) -> bool:
@@ -215,13 +214,6 @@ class Run:
         return added, table.read(rows).drop(DAY), table.where
 
 
-def lost_in(out: str, job: str) -> str:
-    """The same for this place and job."""
-    local = local_path(out)
-    folder = Path(gettempdir(), "barnabas-" + blake2b(out.encode(), digest_size=8).hexdigest())
-    return f"{folder if local is None else local}/lost/{job}"
-
-
 def computed_once(rows: "DataFrame") -> "DataFrame":
     """Rows that are computed once, and then kept on the disks of Spark until the run ends."""
     return rows.persist(StorageLevel.DISK_ONLY)
@@ -253,7 +245,7 @@ def said_again(name: str, source: Source, out: str, settings: Mapping[str, Any])
     said = None if last is None else last.said()
     if last is None or said is None:
         return None
-    return with_losses(Summary(**said["summary"]), lost_in(out, name), f"{last.out}/aside", said["held"])
+    return with_losses(Summary(**said["summary"]), losses.lost_in(out, name), f"{last.out}/aside", said["held"])
 
 
 def with_losses(summary: Summary, lost_folder: str, aside: str | None, held: str = "") -> Summary:

@@ -23,8 +23,9 @@ from barnabas.pipeline.file_sink import SUCCESS, bring, data_files, newest
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.jobs.export import COLUMNS, PARTITIONED_BY
 from barnabas.pipeline.local_files import local_path
+from barnabas.pipeline.losses import lost_in
 from barnabas.pipeline.parquet_files import FileWriting, day_text
-from barnabas.pipeline.runs import Summary, export_summary, is_small, lost_in, with_losses
+from barnabas.pipeline.runs import Summary, export_summary, is_small, with_losses
 from barnabas.pipeline.schemas import RECORDS
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import RecordSource

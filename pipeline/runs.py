@@ -87,6 +87,7 @@ class Run:
     lock: Lock = field(default_factory=Lock)  # of what is kept: jobs of a report run side by side
     small_tables: Path | None = None  # where tables of a small source are kept while it runs
     is_plain: bool = False  # Spark is as the command starts it: the next run may say again what this one has said
+    streams_commits: bool = False
 
     @property
     def aside(self) -> str | None:
@@ -129,11 +130,18 @@ class Run:
     def held(self) -> str:
         """What open transactions hold back of the commits that the job has read; empty: nothing, or it has read none.
 
-        Streams do not say it: each of their runs reads what is new, and what is open is read again.
+        A stream has not read them: what may be in open transactions is read for this. Who follows is not told.
         """
-        if all(name != "commits" for name, *_ in self.kept):
+        if self.streams_commits and not self.settings.get("follow"):
+            ranges = self.source.undecided()
+            if not ranges:
+                return ""
+            commits = self.table("commits", ranges=ranges_text(ranges), columns="group_id,transaction")
+        elif any(name == "commits" for name, *_ in self.kept):
+            commits = self._all_commits()
+        else:
             return ""
-        open_ones = of_readers(self._all_commits()).where("transaction = 'open'").groupBy("group_id").count().collect()
+        open_ones = of_readers(commits).where("transaction = 'open'").groupBy("group_id").count().collect()
         return held_back(sum(row["count"] for row in open_ones), [row.group_id for row in open_ones])
 
     def _all_commits(self) -> "DataFrame":
@@ -176,6 +184,7 @@ class Run:
 
     def stream(self, name: str, **options: str) -> "DataFrame":
         """A table of the source as it grows."""
+        self.streams_commits |= name == "commits"
         on_loss = {"failOnDataLoss": str(not self.goes_on).lower(), "lost": self.lost}
         return self.source.stream(self.spark, name, **self._aside, **on_loss, **options)
 

@@ -140,6 +140,19 @@ class Source:
             for key, one in origin.states().items()
         }
 
+    def undecided(self) -> dict[int, tuple[tuple[int, int]]]:
+        """From where to where `__consumer_offsets` may have commits in open transactions, by partition."""
+        from barnabas.pipeline.options import read_options
+        from barnabas.pipeline.schemas import COMMITS
+        from barnabas.pipeline.sources import origin_of
+
+        states = origin_of(COMMITS, read_options(self._where() | {"isolation": "read_committed"})).states()
+        return {
+            key.partition: ((one.stable_offset, one.end_offset),)
+            for key, one in states.items()
+            if one.stable_offset is not None and one.stable_offset < one.end_offset
+        }
+
     def delete_retention_ms(self) -> int:
         """How long the brokers keep tombstones of `__consumer_offsets`; Kafka's default where this is not known."""
         from barnabas.pipeline.history_state import DELETE_RETENTION_MS

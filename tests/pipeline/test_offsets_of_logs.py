@@ -141,6 +141,7 @@ def test_a_day_that_was_removed_by_hand_does_not_count(spark: SparkSession, tmp_
     assert empty.sentence.startswith("0 commits added, 0 in")
 
 
+@pytest.mark.timeout(900)  # twelve runs
 def test_each_job_says_what_open_transactions_hold_back(spark: SparkSession, tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "data")
     log = directory.log(OFFSETS)
@@ -148,17 +149,23 @@ def test_each_job_says_what_open_transactions_hold_back(spark: SparkSession, tmp
     commit(directory, log, "copier", 7, **in_transaction(1))
     source = closed(directory)
     register(spark)
-    for job in ("lag", "audit", "health"):
-        settings = {"every_s": 60, "clocks_differ_s": 60}
-        summary = run_job(job, Run(spark, source_of(str(source)), str(tmp_path / job), settings))
-        said = "1 commit is in an open transaction (of group copier) and does not count yet."
-        assert said in summary.sentence, (job, summary.sentence)
+    said = "1 commit is in an open transaction (of group copier) and does not count yet."
+    streaming = {"stream": True, "delay_s": 0}
+    jobs: list[tuple[str, dict[str, Any]]] = [
+        *(("lag", {}), ("audit", {}), ("health", {}), ("lag", streaming), ("health", streaming)),
+        ("offsets", {"table": "held_offsets"}),
+    ]
+
+    def summary_of(number: int) -> str:
+        job, more = jobs[number]
+        settings = {"every_s": 60, "clocks_differ_s": 60, **more}
+        return run_job(job, Run(spark, source_of(str(source)), str(tmp_path / str(number)), settings)).sentence
+
+    for number, job in enumerate(jobs):
+        assert said in summary_of(number), job
     directory = opened(source)
     directory.end_transaction(directory.log(OFFSETS), 1, commit=True)
     closed(directory)
-    for job in ("lag", "audit", "health"):
-        settings = {"every_s": 60, "clocks_differ_s": 60}
-        assert (
-            "open transaction"
-            not in run_job(job, Run(spark, source_of(str(source)), str(tmp_path / job), settings)).sentence
-        )
+    for number, job in enumerate(jobs):
+        assert "open transaction" not in summary_of(number), job
+    spark.sql("DROP TABLE IF EXISTS held_offsets")

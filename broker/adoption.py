@@ -326,9 +326,11 @@ def _ask(
     if choice.adopt or choice.set_aside or (are_few and unknown.isdisjoint(INTERNAL_TOPICS)):
         return
     places = ", ".join(contents.path for contents in found if contents.folders)
+    others = sorted(topic for topic in unknown if view.assignments[topic] is not None)
+    elsewhere = f" ({names_in_a_line(others)}: not as they are here, or on other brokers)" if others else ""
     raise DataDirectoryError(
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
-        f"{names_in_a_line(sorted(unknown))}. It may be an older copy, or another tree: look for the right "
+        f"{names_in_a_line(sorted(unknown))}{elsewhere}. It may be an older copy, or another tree: look for the right "
         f"{TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
         f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
     )

@@ -242,3 +242,12 @@ def test_a_topic_that_another_broker_adopts_meanwhile_is_not_adopted_twice() -> 
         assert await tree.children(partitions("t")) == before
 
     env.run(both())
+
+
+def test_topics_that_another_broker_has_adopted_are_named() -> None:
+    found = directory("a", "b", "c")
+    view = tree("a", "b", of=found, node_id=2)
+    with pytest.raises(
+        DataDirectoryError, match=r"and not a, b, c \(a, b: not as they are here, or on other brokers\)"
+    ):
+        decide(view, [found], {}, ASK, 1)

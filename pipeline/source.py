@@ -146,7 +146,7 @@ class Source:
         from barnabas.pipeline.schemas import COMMITS
         from barnabas.pipeline.sources import origin_of
 
-        states = origin_of(COMMITS, read_options(self._where() | {"isolation": "read_committed"})).states()
+        states = origin_of(COMMITS, read_options(self.where() | {"isolation": "read_committed"})).states()
         return {
             key.partition: ((one.stable_offset, one.end_offset),)
             for key, one in states.items()

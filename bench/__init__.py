@@ -2,3 +2,8 @@
 
 This folder is not part of the package, and not installed.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # for the simulator

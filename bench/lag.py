@@ -18,7 +18,7 @@ from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 from bench.loads import batch, commit_frame, find_coordinator
 from bench.targets import Barnabas

@@ -1,7 +1,7 @@
 """The ports: all that a broker uses outside its own memory.
 
-`runtime/` implements them with the operating system, `sim/` with a seeded simulation. No other package calls
-`time`, `random`, `open` or `asyncio.sleep` (tests/test_layers.py), so a broker runs the same in both.
+`runtime/` implements them with the operating system, `tests/simulator/` with a seeded simulation. No other package
+calls `time`, `random`, `open` or `asyncio.sleep` (tests/test_layers.py), so a broker runs the same in both.
 """
 
 import asyncio

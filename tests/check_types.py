@@ -1,4 +1,4 @@
-"""`python tests/check_types.py [mypy options]`: mypy --strict over the import package `barnabas`.
+"""`python tests/check_types.py [mypy options]`: mypy --strict over the import package `barnabas` and the simulator.
 
 The repository's top-level folders are sub-packages of `barnabas`, which mypy cannot know by itself: it gets
 a folder of links that has the shape of the installed package.
@@ -25,8 +25,20 @@ def main() -> int:
     main_module = package / "__main__.py"
     if not main_module.is_symlink():
         main_module.symlink_to(ROOT / "__main__.py")
-    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "barnabas"]
-    return subprocess.call([*command, *sys.argv[1:]], env={**os.environ, "MYPYPATH": str(package.parent)}, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "-p",
+        "barnabas",
+        "-p",
+        "simulator",
+    ]
+    return subprocess.call(
+        [*command, *sys.argv[1:]], env={**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}"}, cwd=ROOT
+    )
 
 
 if __name__ == "__main__":

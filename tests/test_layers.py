@@ -30,7 +30,6 @@ LAYERS = [
 # Packages left of it that a package does not import all the same, and why.
 APART = {("controller", "replication"): "the controller reaches replicas by messages only, its own broker's too"}
 NO_BROKER = "pipeline"  # runs in Spark's processes, which have threads and files of their own: no loop and no Env
-TWIN = "sim"  # of runtime: imports anything, is imported by tests only
 
 # What to use instead. A name that ends with a dot stands for everything below it.
 BANNED = {
@@ -174,15 +173,15 @@ def violations(path: str, text: str) -> list[str]:
     found = []
     for line, name in imports(tree):
         top, _, rest = name.partition(".")
+        if top == "simulator":
+            found.append(f"{path}:{line}: it is for tests only")
         if top != "barnabas":
             continue
         target = rest.split(".")[0]
-        if package == TWIN:
-            continue
         is_below = target in LAYERS and LAYERS.index(target) <= LAYERS.index(package)
         if not is_below or (package, target) in APART:
             found.append(f"{path}:{line}: {package} may not import {name}")
-    if package in ("runtime", NO_BROKER, TWIN):
+    if package in ("runtime", NO_BROKER):
         return found
     never_run = guarded_for_types(tree)
     for line, name in names_used(tree):
@@ -200,7 +199,7 @@ def test_a_module_keeps_to_its_layer(path: str) -> None:
 
 
 def test_every_package_has_its_layer() -> None:
-    assert sorted(packages()) == sorted([*LAYERS, TWIN])
+    assert sorted(packages()) == sorted(LAYERS)
 
 
 def test_the_map_is_true() -> None:
@@ -226,7 +225,7 @@ def test_every_exception_is_still_needed() -> None:
         ("storage/log.py", "import barnabas.coordination.port"),
         ("controller/controller.py", "from barnabas.replication.partition import Partition"),
         ("storage/log.py", "def late():\n    from barnabas.broker.broker import Broker"),
-        ("groups/classic.py", "from barnabas.sim.env import sim_env"),
+        ("groups/classic.py", "from simulator.env import sim_env"),
         ("pipeline/schemas.py", "from barnabas.broker.broker import Broker"),
         ("groups/classic.py", "import time\nnow = time.time()"),
         ("groups/classic.py", "from time import monotonic as m\nm()"),
@@ -252,7 +251,6 @@ def test_a_planted_violation_is_found(path: str, text: str) -> None:
     [
         ("storage/log.py", "from barnabas.protocol.record_batch import read_header"),
         ("broker/broker.py", "from barnabas.runtime.env import real"),
-        ("sim/env.py", "from barnabas.broker.broker import Broker\nimport random\nrandom.random()"),
         ("runtime/clock.py", "import time\ntime.time()"),
         ("storage/log.py", "import random\ndef f(rng: random.Random) -> None: ..."),
         ("storage/log.py", "def f(disk):\n    return disk.open('x')"),
@@ -305,5 +303,5 @@ ONCE = {
 def test_loops_are_in_the_table_of_the_upkeep() -> None:
     asks = re.compile(r"\.(call_later|call_at|create_task|ensure_future)\(")
     found = {path for path in sources() if asks.search((ROOT / path).read_text())}
-    layered = {path for path in found if path.split("/")[0] not in ("runtime", TWIN) and "/cli/" not in path}
+    layered = {path for path in found if path.split("/")[0] != "runtime" and "/cli/" not in path}
     assert sorted(layered - ONCE.keys()) == [], "see runtime/upkeep.py; or say here why it is no loop"

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from barnabas.sim import storage
-from barnabas.sim.disk import PowerLoss
-from barnabas.sim.env import sim_env
 from barnabas.storage.log_manager import LogManager
+from simulator import storage
+from simulator.disk import PowerLoss
+from simulator.env import sim_env
 
 
 @pytest.fixture(autouse=True)

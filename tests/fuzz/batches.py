@@ -15,12 +15,12 @@ from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
-from barnabas.sim.env import sim_env
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
 from kafka.record.default_records import DefaultRecordBatch
 from mutations import INTEGERS, LONG_VARINTS, case, smallest, spoil
+from simulator.env import sim_env
 
 NOW_MS = 1_700_000_000_000
 CODECS = tuple(range(5))

@@ -1,6 +1,6 @@
 """A data directory with damaged files, opened by the storage layer on a simulated disk.
 
-Each case takes the directory of a workload (see barnabas.sim.storage), stopped cleanly or not, damages one or two files
+Each case takes the directory of a workload (see simulator.storage), stopped cleanly or not, damages one or two files
 and starts. Either the start is refused with a sentence that names the file. Or the logs open: then they hold only
 records that were written; indexes and producers agree with a full read; and look-ups, compaction, appends, a stop and
 another start raise no unexpected exception. If synced records are missing, the log must have said so.
@@ -17,15 +17,15 @@ from typing import NamedTuple
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.sim.disk import SimDisk
-from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.ledger import Violation
-from barnabas.sim.storage import DIRECTORY, TOPICS, Book, Workload, append_one, check_log
 from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from mutations import case, spoil
+from simulator.disk import SimDisk
+from simulator.env import SimEnv, sim_env
+from simulator.ledger import Violation
+from simulator.storage import DIRECTORY, TOPICS, Book, Workload, append_one, check_log
 
 CASES_PER_DIRECTORY = 200
 STEPS = 60

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "crash"))
+sys.path += [str(Path(__file__).parents[1] / "crash"), str(Path(__file__).parents[1])]
 
 import batches
 import closing

@@ -14,8 +14,8 @@ import h11
 from barnabas.broker.broker import Broker
 from barnabas.broker.http import routes
 from barnabas.config.broker import BrokerConfig
-from barnabas.sim.env import SimEnv, sim_env
 from mutations import case, smallest, spoil
+from simulator.env import SimEnv, sim_env
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
 from http_client import HttpClient, connect, request

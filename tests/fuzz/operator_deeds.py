@@ -1,6 +1,6 @@
 """The operator of a machine with real disks: what is done to data directories and settings between two lives.
 
-The twin of `barnabas.sim.operator`, with the tree in SQLite. Each case takes the directories that a broker left behind,
+The twin of `simulator.operator`, with the tree in SQLite. Each case takes the directories that a broker left behind,
 stopped or killed, does one to three deeds of a table, and starts a broker after each. What it then holds:
 
 - a start that is refused has changed no byte, no name and no time, and says what to do;
@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.sim.operator import BROKER_SETTINGS, FOREIGN, TOPIC_SETTINGS
 from barnabas.storage.checkpoints import META_PROPERTIES
 from barnabas.storage.directory_contents import TREE_FILE
 from broker_process import Client
 from bugs import heard
 from machine import LATE_TOPIC, TOPICS, Machine, Partition, Trouble, WrongError, expect
 from mutations import case, spoil
+from simulator.operator import BROKER_SETTINGS, FOREIGN, TOPIC_SETTINGS
 
 CASES_PER_IMAGE = 10
 

@@ -13,9 +13,9 @@ from barnabas.broker.cli.exits import Failure
 from barnabas.broker.cli.start import _configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.profiles import NO_PROFILE
-from barnabas.sim.env import sim_env
 from barnabas.storage.directory_contents import DataDirectoryError
 from mutations import INTEGERS, case, smallest, spoil
+from simulator.env import sim_env
 
 PATH = "/etc/server.properties"
 SENTENCE = re.compile(rf"barnabas: {PATH}(:\d+: .*|: line \d+: .*|: .*[a-z]\.[a-z.]+.*)")

@@ -12,11 +12,11 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env, File
-from barnabas.sim.env import sim_env
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
+from simulator.env import sim_env
+from simulator.storage_transactions import take_part
 
 OFFSETS = "__consumer_offsets"
 NOW_MS = 1_700_000_000_000

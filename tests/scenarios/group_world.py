@@ -11,10 +11,10 @@ from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from barnabas.sim.coordination import SimCoordination, SimTree
-from barnabas.sim.env import sim_env
 from barnabas.storage.validation import AppendOrigin, AppendResult
 from memory_journal import MemoryJournal
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import sim_env
 
 DEFAULTS = {
     "group_initial_rebalance_delay_ms": 3000,

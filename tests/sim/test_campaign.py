@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.sim import campaign
-from barnabas.sim.__main__ import main
+from simulator import campaign
+from simulator.__main__ import main
 
 PLAN = campaign.Plan(0.1, 3, (), False, 0.0)
 HELD = campaign.Result(1, "seed 1: holds", None, 2.0, 0.5, 1.0, 3, 1_000, 0.01)

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from barnabas.sim import last_look
-from barnabas.sim.clients.member import Member
-from barnabas.sim.env import sim_env
-from barnabas.sim.ledger import TopicPartition
-from barnabas.sim.violation import Violation
+from simulator import last_look
+from simulator.clients.member import Member
+from simulator.env import sim_env
+from simulator.ledger import TopicPartition
+from simulator.violation import Violation
 
 KEYS: list[TopicPartition] = [("t", 0), ("t", 1)]
 

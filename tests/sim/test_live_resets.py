@@ -1,7 +1,7 @@
 """Live resets of a group whose members commit late, keep what they have, and whose coordinator dies meanwhile."""
 
 import pytest
-from barnabas.sim import live_resets
+from simulator import live_resets
 
 SEEDS = range(1, 26)
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -9,11 +9,11 @@ fails and says how to find another seed.
 import pytest
 from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
-from barnabas.sim import planting
-from barnabas.sim.cluster_faults import CLUSTER_FAULTS
-from barnabas.sim.faults import FAULTS, Change, Fault
-from barnabas.sim.transaction_faults import TRANSACTION_FAULTS
-from barnabas.sim.violation import Violation
+from simulator import planting
+from simulator.cluster_faults import CLUSTER_FAULTS
+from simulator.faults import FAULTS, Change, Fault
+from simulator.transaction_faults import TRANSACTION_FAULTS
+from simulator.violation import Violation
 
 ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)
 SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
@@ -35,7 +35,7 @@ def test_the_fault_is_caught_by_the_checker_that_is_meant(fault: Fault) -> None:
     seed, others = planting.find_seed(fault, range(fault.seed, fault.seed + SEEDS_NEXT))
     assert seed is not None, (
         f"seeds from {fault.seed} on come to {others}, expected was {fault.invariant!r}: "
-        f'python -m barnabas.sim --find "{fault.name}" looks for a seed that says so'
+        f'python -m simulator --find "{fault.name}" looks for a seed that says so'
     )
 
 

@@ -1,7 +1,7 @@
 """Retention that waits for groups, while they fall behind, are set back, and their broker dies."""
 
 import pytest
-from barnabas.sim import retention_holds
+from simulator import retention_holds
 
 SEEDS = range(1, 26)
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -4,7 +4,7 @@ import shlex
 from datetime import UTC, datetime
 
 import pytest
-from barnabas.sim.__main__ import main
+from simulator.__main__ import main
 
 WORLDS = {
     "": 3,
@@ -22,7 +22,7 @@ TODAY = int(f"{datetime.now(UTC):%Y%m%d}")
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     """Run the simulation with these words; returns the line that repeats it, or nothing if it holds."""
     monkeypatch.setattr("sys.argv", ["sim", *words])
-    return f"again: python -m barnabas.sim {shlex.join(words)}" if main() else ""
+    return f"again: python -m simulator {shlex.join(words)}" if main() else ""
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -35,4 +35,4 @@ def test_fresh_seeds_hold(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_fails_gives_the_line_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = "everybody gets the leader's assignment"
     repeat = run(monkeypatch, "--seed", "1", "--minutes", "0.5", "--fault", fault)
-    assert repeat == f"again: python -m barnabas.sim --seed 1 --minutes 0.5 --fault {shlex.quote(fault)}"
+    assert repeat == f"again: python -m simulator --seed 1 --minutes 0.5 --fault {shlex.quote(fault)}"

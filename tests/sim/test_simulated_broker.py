@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from barnabas.broker import crowds
-from barnabas.sim import last_look, world
-from barnabas.sim.violation import Violation
+from simulator import last_look, world
+from simulator.violation import Violation
 
+TESTS = Path(__file__).parents[1]
 SEEDS = (1, 2, 3, 4, 8, 10, 13, 22)  # in these the operator does everything
 
 
@@ -48,8 +49,9 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte(seed: int, tmp_path: P
     traces = []
     for hash_seed in ("1", "77"):
         path = tmp_path / hash_seed
-        command = [sys.executable, "-m", "barnabas.sim", "--seed", str(seed), "--minutes", "1", "--trace", str(path)]
-        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True)
+        command = [sys.executable, "-m", "simulator", "--seed", str(seed), "--minutes", "1", "--trace", str(path)]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        subprocess.run(command, check=True, env=environment, capture_output=True, cwd=TESTS)
         traces.append(path.read_bytes())
     assert len(traces[0]) > 10_000
     assert traces[0] == traces[1]

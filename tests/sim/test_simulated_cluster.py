@@ -7,13 +7,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from barnabas.sim import cluster_world
-from barnabas.sim.clients.cluster_producer import ClusterProducer
-from barnabas.sim.cluster_weather import ClusterWeather
-from barnabas.sim.cluster_world import ClusterWorld
-from barnabas.sim.ledger import TopicPartition
+from simulator import cluster_world
+from simulator.clients.cluster_producer import ClusterProducer
+from simulator.cluster_weather import ClusterWeather
+from simulator.cluster_world import ClusterWorld
+from simulator.ledger import TopicPartition
 
 SEEDS = range(1, 5)
+TESTS = Path(__file__).parents[1]
 QUIET_SEED = 4
 
 
@@ -56,9 +57,9 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> Non
     traces = []
     for hash_seed in ("1", "77"):
         path = tmp_path / hash_seed
-        command = [sys.executable, "-m", "barnabas.sim", *words, "--trace", str(path)]
+        command = [sys.executable, "-m", "simulator", *words, "--trace", str(path)]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(command, check=True, env=environment, capture_output=True)
+        done = subprocess.run(command, check=True, env=environment, capture_output=True, cwd=TESTS)
         assert b"cluster-hours per processor-hour" in done.stdout
         traces.append(path.read_bytes())
     assert len(traces[0]) > 10_000

@@ -1,7 +1,7 @@
 """The offset journal in bad weather: folded, it is the table of offsets, and each of its records says why."""
 
 import pytest
-from barnabas.sim import cluster_world, world
+from simulator import cluster_world, world
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5])

@@ -3,12 +3,12 @@
 from functools import cache
 
 import pytest
-from barnabas.sim import world
-from barnabas.sim.clients.transactional import STEPS
-from barnabas.sim.cluster_world import ClusterWorld
-from barnabas.sim.simulation import Simulation
-from barnabas.sim.transaction_book import Fate
-from barnabas.sim.world import World
+from simulator import world
+from simulator.clients.transactional import STEPS
+from simulator.cluster_world import ClusterWorld
+from simulator.simulation import Simulation
+from simulator.transaction_book import Fate
+from simulator.world import World
 
 SEEDS = range(1, 4)
 CLUSTER_SEEDS = range(1, 4)

@@ -19,7 +19,7 @@ from barnabas.coordination.port import Coordination
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import CreateTopicsRequest, FindCoordinatorRequest
-from barnabas.sim.env import SimEnv, sim_env
+from simulator.env import SimEnv, sim_env
 
 Handler = Callable[[Any, Any, RequestContext], Any]
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from barnabas.broker.broker import Broker
-from barnabas.sim.env import SimEnv
+from simulator.env import SimEnv
 
 
 class HttpAnswer:

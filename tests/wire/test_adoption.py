@@ -19,14 +19,14 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
-from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
 from barnabas.transactions.metadata import Transaction
 from barnabas.transactions.records import encode_key, encode_value
 from barnabas.transactions.states import COMPLETE_COMMIT, ONGOING, PREPARE_COMMIT, TransactionState
+from simulator.env import SimEnv, sim_env
+from simulator.storage_transactions import take_part
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transaction_requests import describe, end

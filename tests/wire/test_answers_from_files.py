@@ -10,8 +10,8 @@ from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from barnabas.protocol.record_batch import Record
-from barnabas.sim.network import SimTransport
 from barnabas.storage import truncation
+from simulator.network import SimTransport
 
 World = Any  # of conftest.py
 MakeWorld = Any

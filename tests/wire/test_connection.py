@@ -26,7 +26,7 @@ from barnabas.protocol.messages import (
     SyncGroupResponse,
 )
 from barnabas.runtime.pending import CarriedOut, Pending
-from barnabas.sim.clock import PIECES_PER_PASS
+from simulator.clock import PIECES_PER_PASS
 
 Handle = Callable[..., None]
 Harness = Any  # of conftest.py

@@ -19,7 +19,7 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
-from barnabas.sim import clock
+from simulator import clock
 
 World = Any  # of conftest.py
 LATER_CONTROLLER_EPOCH = 1000

@@ -9,7 +9,7 @@ from barnabas.broker import crowds, dispatch
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import BUDGET_MS
-from barnabas.sim import clock
+from simulator import clock
 
 Harness = Any  # of conftest.py
 AT_ONCE = 3

@@ -17,7 +17,7 @@ from barnabas.protocol.messages import (
 )
 from barnabas.protocol.record_batch import Record
 from barnabas.replication.fetching import Fetching
-from barnabas.sim.disk import SimFile
+from simulator.disk import SimFile
 
 World = Any  # of conftest.py
 

@@ -10,8 +10,8 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build, records
-from barnabas.sim import clock
-from barnabas.sim.clock import PIECES_PER_PASS
+from simulator import clock
+from simulator.clock import PIECES_PER_PASS
 
 World = Any  # of conftest.py
 COUNT = 6 * PIECES_PER_PASS

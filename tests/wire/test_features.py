@@ -17,8 +17,8 @@ from barnabas.protocol.messages import (
     ApiVersionsRequest,
     UpdateFeaturesRequest,
 )
-from barnabas.sim.coordination import SimCoordination, SimTree
-from barnabas.sim.env import sim_env
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import sim_env
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transaction_requests import Lasting, add, describe, end, init, sleep

@@ -20,7 +20,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ApiVersionsRequest, DescribeConfigsRequest, DescribeConfigsResponse
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import HttpClient, ask, connect, port_of, request

@@ -11,7 +11,7 @@ from barnabas.broker.http import routes
 from barnabas.broker.http.routes import TABLE, HttpAnswer
 from barnabas.broker.http.schemas import text
 from barnabas.runtime.turns import BUDGET_MS
-from barnabas.sim.clock import WORK_STEP_MS
+from simulator.clock import WORK_STEP_MS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import ask, connect, request

@@ -16,9 +16,9 @@ from barnabas.protocol.messages import (
     StopReplicaRequest,
 )
 from barnabas.protocol.record_batch import Record
-from barnabas.sim.coordination import SimCoordination, SimTree
-from barnabas.sim.env import SimEnv, sim_env
 from barnabas.storage.directory_contents import DataDirectoryError
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
 
 DIRECTORIES = ("/a", "/b")
 

@@ -17,9 +17,9 @@ from barnabas.protocol.record_batch import Record, build
 from barnabas.replication import fetching
 from barnabas.runtime.pending import CarriedOut
 from barnabas.runtime.turns import BUDGET_MS
-from barnabas.sim import clock
-from barnabas.sim.clock import PIECES_PER_PASS
 from barnabas.storage.validation import AppendOrigin
+from simulator import clock
+from simulator.clock import PIECES_PER_PASS
 
 World = Any  # of conftest.py
 Harness = Any

@@ -12,9 +12,9 @@ from barnabas.broker.http.metric_names import METRICS
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest, HeartbeatRequest
 from barnabas.protocol.record_batch import Record, build
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.validation import AppendOrigin
 from prometheus_client.parser import text_string_to_metric_families
+from simulator.storage_transactions import take_part
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import ask, connect, request

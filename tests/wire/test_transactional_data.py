@@ -11,7 +11,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchRequest, ProduceRequest, WriteTxnMarkersRequest
 from barnabas.protocol.record_batch import Record
-from barnabas.sim import clock
+from simulator import clock
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transaction_requests import add, end, init, sleep

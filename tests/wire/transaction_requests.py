@@ -12,8 +12,8 @@ from barnabas.protocol.messages import (
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
-from barnabas.sim.coordination import SimCoordination, SimTree
-from barnabas.sim.env import sim_env
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import sim_env
 
 World = Any  # of conftest.py
 

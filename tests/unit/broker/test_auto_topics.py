@@ -18,7 +18,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 
 def test_a_lost_connection_is_a_warning_and_the_next_request_tries_again(

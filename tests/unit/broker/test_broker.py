@@ -14,8 +14,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import SimEnv, sim_env
 from barnabas.storage.directory_contents import DataDirectoryError
+from simulator.env import SimEnv, sim_env
 
 
 def config(**settings: str) -> BrokerConfig:

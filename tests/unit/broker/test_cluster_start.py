@@ -8,7 +8,7 @@ import pytest
 from barnabas.broker.cli.cluster_start import CLUSTER_FILE, Plan, plan
 from barnabas.broker.cli.exits import Failure
 from barnabas.runtime.ports import Env
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 
 def planned(

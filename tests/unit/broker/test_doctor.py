@@ -27,7 +27,7 @@ from barnabas.broker.doctor.findings import Finding, Needs, Severity
 from barnabas.broker.doctor.groups import to_confirm
 from barnabas.broker.doctor.starting import start_again
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000

@@ -18,7 +18,7 @@ from barnabas.protocol.messages import ListOffsetsResponse, OffsetCommitRequest
 from barnabas.protocol.record_batch import Record, build
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import at_once
-from barnabas.sim.env import SimEnv, sim_env
+from simulator.env import SimEnv, sim_env
 
 
 class World:

@@ -10,7 +10,7 @@ from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 COUNT = 3
 HERE, THERE, NOBODY = 0, 1, 2  # partition 0 is led here, 1 by broker 1, 2 by nobody who is known

@@ -10,8 +10,8 @@ from barnabas.broker.dispatch import TABLE
 from barnabas.broker.refusals import Refusals
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.sim.clock import SimClock
-from barnabas.sim.env import sim_env
+from simulator.clock import SimClock
+from simulator.env import sim_env
 
 # Kafka 4.1 has all others. These came later.
 NEWER_THAN_4_1 = frozenset({ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, ApiKey.UNREGISTER_CONTROLLER})

@@ -25,11 +25,11 @@ from barnabas.coordination.payloads import TreeMark
 from barnabas.coordination.port import ConnectionLossError, Operation, OperationResult
 from barnabas.protocol import record_batch
 from barnabas.runtime.turns import ended
-from barnabas.sim.coordination import SimCoordination, SimTree
-from barnabas.sim.env import SimEnv, sim_env
 from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, read_tree_knowledge, write_tree_knowledge
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
 
 ID = 1
 KEYS = [("t", 0), ("t", 1), ("t", 2)]

@@ -1,7 +1,7 @@
 """Senders: a connection that has much to send does not keep the others waiting."""
 
 from barnabas.broker.senders import BYTES_PER_TURN, Senders
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 
 class Sender:

@@ -7,10 +7,10 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record
 from barnabas.replication.partition import Partition
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
-from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.host import Host
 from barnabas.storage.directory_contents import DataDirectoryError
+from simulator.coordination import Fate, SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
+from simulator.host import Host
 
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:9092", "offsets.topic.num.partitions": "1"}
 

@@ -12,9 +12,9 @@ from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.paths import broker, partitions
 from barnabas.coordination.payloads import TopicAssignment
 from barnabas.coordination.tree_file import TreeFile
-from barnabas.sim.env import sim_env
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice
+from simulator.env import sim_env
 
 NOTHING_ELSE: set[str] = set()  # of files
 OTHER_ID = bytes(15) + b"\x02"

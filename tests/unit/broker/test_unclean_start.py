@@ -10,9 +10,9 @@ from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.coordination import paths
 from barnabas.coordination.port import Coordination, Operation, OperationResult
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
-from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.host import Host
+from simulator.coordination import Fate, SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
+from simulator.host import Host
 
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:9092", "offsets.topic.num.partitions": "1"}
 

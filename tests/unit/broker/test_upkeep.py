@@ -9,7 +9,7 @@ import pytest
 from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.upkeep import LATE_MS, LOOK_MS, Follower, Task
-from barnabas.sim.env import SimEnv, sim_env
+from simulator.env import SimEnv, sim_env
 
 LOOPS = {
     *("retention", "indexes", "flush", "files", "room", "disk space", "producers", "troubles", "cleaner"),

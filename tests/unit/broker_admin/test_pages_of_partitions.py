@@ -11,7 +11,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest as Request
 from barnabas.protocol.messages import DescribeTopicPartitionsResponse as Response
 from barnabas.runtime.turns import at_once
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 CONTEXT = RequestContext(75, 0, 1, "test")
 

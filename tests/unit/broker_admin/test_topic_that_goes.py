@@ -7,7 +7,7 @@ import pytest
 from barnabas.broker.api import topics
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.coordination import paths
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 TIMEOUT_MS = 10_000
 

@@ -21,8 +21,8 @@ from barnabas.runtime.env import real
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import ended
-from barnabas.sim.env import SimEnv, sim_env
 from other_broker import OtherBroker
+from simulator.env import SimEnv, sim_env
 
 ENDPOINT = Endpoint("PLAINTEXT", "b2", 9092)
 FETCH_VERSION = 12

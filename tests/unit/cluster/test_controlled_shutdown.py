@@ -7,7 +7,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ControlledShutdownResponse, UpdateMetadataRequest
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 LEFT = ControlledShutdownResponse(
     remaining_partitions=[ControlledShutdownResponse.RemainingPartition(topic_name="t", partition_index=0)]

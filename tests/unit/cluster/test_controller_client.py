@@ -12,8 +12,8 @@ from barnabas.protocol.messages import (
     UpdateMetadataRequest,
 )
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import sim_env
 from other_broker import OtherBroker
+from simulator.env import sim_env
 
 
 class World:

@@ -20,8 +20,8 @@ from barnabas.cluster.features import (
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import CoordinationError
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
-from barnabas.sim.env import SimEnv, sim_env
+from simulator.coordination import Fate, SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
 
 TV, GV, MV = features.TRANSACTION_VERSION, features.GROUP_VERSION, features.METADATA_VERSION
 HOLD = {MV: 27, TV: 2}

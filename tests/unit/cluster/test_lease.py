@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from barnabas.cluster.lease import Lease
 from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
-from barnabas.sim.env import SimEnv, sim_env
+from simulator.coordination import Fate, SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
 
 TIMEOUT_MS = 6_000.0
 

@@ -2,7 +2,7 @@
 
 from barnabas.cluster.metadata_cache import FULL, MetadataCache
 from barnabas.protocol.messages import UpdateMetadataRequest
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 ONE, TWO = b"1" * 16, b"2" * 16
 

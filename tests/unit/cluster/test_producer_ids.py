@@ -7,7 +7,7 @@ from barnabas.cluster.producer_ids import ANSWER_WITHIN_MS, REFILL_BELOW, RETRY_
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import SimEnv, sim_env
+from simulator.env import SimEnv, sim_env
 
 
 class World:

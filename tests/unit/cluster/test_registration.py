@@ -6,8 +6,8 @@ import pytest
 from barnabas.cluster.metadata_cache import Endpoint
 from barnabas.cluster.registration import SAID_AGAIN_MS, BrokerIdInUseError, OtherTreeError, Registration
 from barnabas.coordination import paths
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
-from barnabas.sim.env import sim_env
+from simulator.coordination import Fate, SimCoordination, SimTree
+from simulator.env import sim_env
 
 
 class Cluster:

@@ -10,7 +10,7 @@ from barnabas.config.settings import Setting
 from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS
 
 PACKAGE = Path(broker_settings.__file__).parents[1]
-NOT_THE_BROKER = {"config", "sim"}  # the rules between settings are no use of them, and the simulator is no broker
+NOT_THE_BROKER = {"config"}  # the rules between settings are no use of them
 # What is made of these in config/ itself is what the broker goes by.
 READ_IN_CONFIG = {
     "advertised.listeners",

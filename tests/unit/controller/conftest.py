@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 for folder in ("cluster", "replication", "controller"):
     sys.path.insert(0, str(Path(__file__).parent.parent / folder))

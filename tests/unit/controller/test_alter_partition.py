@@ -5,8 +5,8 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.controller.alter_partition import REPEATED, Proposal, judge
 from barnabas.coordination.port import Delete, Set
 from barnabas.protocol.errors import ErrorCode
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from controller_world import Cluster, answers
+from simulator.coordination import Fate, SimCoordination, SimTree
 
 KNOWN = LeaderAndIsr(1, 5, (1, 2), partition_epoch=7, controller_epoch=3)
 RECOVERING = KNOWN._replace(isr=(1,), recovering=True)

@@ -17,8 +17,8 @@ from barnabas.protocol.messages import (
     UpdateMetadataResponse,
 )
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import SimEnv, sim_env
 from other_broker import OtherBroker
+from simulator.env import SimEnv, sim_env
 
 YES = LeaderAndIsrResponse()
 

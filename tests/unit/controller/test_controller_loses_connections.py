@@ -2,8 +2,8 @@
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from replication_world import Host
+from simulator.coordination import Fate, SimCoordination, SimTree
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """delete.topic.enable=false: a wish to delete a topic is forgotten, whenever it is met."""
 
 import pytest
-from barnabas.sim.coordination import SimCoordination, SimTree
 from replication_world import Host
+from simulator.coordination import SimCoordination, SimTree
 
 
 @pytest.mark.parametrize("met", ["while it is controller", "when it takes over"])

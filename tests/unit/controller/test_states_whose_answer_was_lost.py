@@ -5,7 +5,7 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.controller.state import ControllerState
 from barnabas.controller.tree import ControllerTree
 from barnabas.coordination import paths
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
+from simulator.coordination import Fate, SimCoordination, SimTree
 
 PARTITIONS = [("t", 0), ("t", 1)]
 

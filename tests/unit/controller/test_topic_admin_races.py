@@ -4,8 +4,8 @@ import pytest
 from barnabas.coordination.operations import do_all
 from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
 from replication_world import Host
+from simulator.coordination import Fate, SimCoordination, SimTree
 
 SETTINGS = b'{"version":1,"config":{"retention.ms":"1"}}'
 

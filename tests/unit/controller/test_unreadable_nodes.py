@@ -6,8 +6,8 @@ import pytest
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ControlledShutdownRequest, UpdateMetadataRequest
-from barnabas.sim.coordination import SimCoordination, SimTree
 from replication_world import Host
+from simulator.coordination import SimCoordination, SimTree
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"version":3}', b'{"partitions":{"x":[1]}}', b'{"partitions":7}'])

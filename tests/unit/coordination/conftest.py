@@ -13,9 +13,9 @@ from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import Coordination
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env
-from barnabas.sim.clock import SimClock
-from barnabas.sim.coordination import SimCoordination, SimTree
-from barnabas.sim.env import sim_env
+from simulator.clock import SimClock
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import sim_env
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "zookeeper")]
 

@@ -14,7 +14,7 @@ from barnabas.coordination.port import ConnectionLossError, Create
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
 from barnabas.runtime.ports import File
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 # A broker process that registers itself, says what was acknowledged, and waits to be killed.
 REGISTERED = """

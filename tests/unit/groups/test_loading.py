@@ -12,8 +12,8 @@ from barnabas.groups import loading
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.sim.clock import PIECES_PER_PASS
 from group_world import GroupWorld, MemoryLog, answer_of, pending_commit
+from simulator.clock import PIECES_PER_PASS
 
 
 def led(epoch: int, index: int = 0) -> SimpleNamespace:

@@ -30,11 +30,11 @@ from barnabas.protocol.record_batch import (
     build_plain,
     records,
 )
-from barnabas.sim.env import sim_env
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin, AppendResult
 from group_world import GroupWorld
+from simulator.env import sim_env
+from simulator.storage_transactions import take_part
 
 TOPIC_ID = bytes(range(16))
 PRODUCERS = (7, 8)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from barnabas.protocol import codec, messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.sim.clock import PIECES_PER_PASS
 from group_world import GroupWorld, answer_of
+from simulator.clock import PIECES_PER_PASS
 
 Commit = messages.OffsetCommitRequest
 Fetch = messages.OffsetFetchRequest

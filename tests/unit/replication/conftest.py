@@ -8,8 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.sim.env import sim_env
 from replication_world import Host
+from simulator.env import sim_env
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Create, Set
 from barnabas.runtime.ports import Env
-from barnabas.sim.coordination import Fate, SimCoordination, SimTree
+from simulator.coordination import Fate, SimCoordination, SimTree
 
 
 class Followed:

@@ -7,8 +7,8 @@ import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition
 from barnabas.replication.follower_fetches import TELL_WITHIN_MS
-from barnabas.sim.env import sim_env
 from replicas_world import LATENCY_MS, World
+from simulator.env import sim_env
 
 PARTITIONS = 40
 

@@ -8,10 +8,10 @@ from barnabas.protocol.messages import FetchResponse
 from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.replication.follower import Action, Follower, handle_answer
 from barnabas.replication.replica_fetcher import CATCH_UP_BYTES_PER_MS
-from barnabas.sim.env import sim_env
 from barnabas.storage.log import Log
 from replicas_world import LATENCY_MS, World
 from replication_world import TOPIC_ID, Observed, batch
+from simulator.env import sim_env
 
 
 @pytest.fixture

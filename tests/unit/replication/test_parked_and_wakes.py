@@ -3,7 +3,7 @@
 import pytest
 from barnabas.replication.parked import Parked
 from barnabas.replication.wakes import Wakes
-from barnabas.sim.env import sim_env
+from simulator.env import sim_env
 
 
 def release_all(parked, offset):

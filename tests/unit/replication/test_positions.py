@@ -6,10 +6,10 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker
 from barnabas.replication.positions import look_at
 from barnabas.runtime.turns import at_once
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage import truncation
 from barnabas.storage.validation import AppendOrigin
 from replication_world import TOPIC_ID
+from simulator.storage_transactions import take_part
 
 OTHER_ID = bytes(15) + b"\x09"
 

@@ -12,9 +12,9 @@ from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaReques
 from barnabas.replication.fetching import FetchParams, FetchPartition
 from barnabas.replication.isr import PROPOSED_AGAIN_MS
 from barnabas.runtime.pending import Pending
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.validation import AppendOrigin
 from replication_world import TOPIC_ID, Host, Observed, batch, offsets_of
+from simulator.storage_transactions import take_part
 
 
 def partition_of(host):

@@ -10,8 +10,8 @@ from barnabas.replication.truncation import (
     first_truncation,
     truncation_by_epoch,
 )
-from barnabas.sim.env import sim_env
 from barnabas.storage.leader_epochs import LeaderEpochCache
+from simulator.env import sim_env
 
 # own epochs, own log end, own high watermark, the leader's epoch and end -> where to cut, and whether that is the end
 TABLE = {

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import BUDGET_MS, FIRST_MS, ended
-from barnabas.sim.clock import PIECES_PER_PASS, WORK_STEP_MS
-from barnabas.sim.env import sim_env
+from simulator.clock import PIECES_PER_PASS, WORK_STEP_MS
+from simulator.env import sim_env
 
 AT_ONCE = int(FIRST_MS / WORK_STEP_MS)
 

@@ -11,16 +11,16 @@ from barnabas.coordination.port import Create
 from barnabas.protocol import record_batch
 from barnabas.replication.partition import Partition
 from barnabas.replication.wakes import Wakes
-from barnabas.sim.cluster_inspection import ClusterInspector
-from barnabas.sim.coordination import Session, SimTree
-from barnabas.sim.env import sim_env
-from barnabas.sim.observations import History, Moment, Outcome, Produce
-from barnabas.sim.storage_transactions import take_part
-from barnabas.sim.violation import Violation
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.validation import AppendOrigin
+from simulator.cluster_inspection import ClusterInspector
+from simulator.coordination import Session, SimTree
+from simulator.env import sim_env
+from simulator.observations import History, Moment, Outcome, Produce
+from simulator.storage_transactions import take_part
+from simulator.violation import Violation
 
 TOPIC_ID = bytes(range(16))
 TROUBLE, CALM = 0.0, 11_000.0

@@ -1,8 +1,8 @@
 """The book of committed offsets: what may expire, and what is a broken promise."""
 
 import pytest
-from barnabas.sim.commits import Commits
-from barnabas.sim.violation import Violation
+from simulator.commits import Commits
+from simulator.violation import Violation
 
 OWNED = ("g", "t", 0)
 

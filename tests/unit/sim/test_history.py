@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from barnabas.sim.history import check, operations
-from barnabas.sim.observations import (
+from simulator.history import check, operations
+from simulator.observations import (
     EXPIRE_OFFSETS,
     REMOVE_GROUP,
     Administer,

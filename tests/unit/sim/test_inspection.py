@@ -8,12 +8,12 @@ from barnabas.broker.broker import Broker
 from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.classic import State
 from barnabas.offsets.records import CommittedOffset
-from barnabas.sim.commits import Commits
-from barnabas.sim.coordination import SimTree
-from barnabas.sim.env import sim_env
-from barnabas.sim.inspection import OFFSETS_PARTITIONS, Inspector
-from barnabas.sim.ledger import Ledger
-from barnabas.sim.violation import Violation
+from simulator.commits import Commits
+from simulator.coordination import SimTree
+from simulator.env import sim_env
+from simulator.inspection import OFFSETS_PARTITIONS, Inspector
+from simulator.ledger import Ledger
+from simulator.violation import Violation
 
 GROUP = "group1"
 PARTITION = partition_for(GROUP, OFFSETS_PARTITIONS)

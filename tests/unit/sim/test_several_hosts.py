@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from barnabas.coordination.port import ConnectionLossError, NoNodeError, SessionExpiredError, WatchEvent
-from barnabas.sim.coordination import Fate
-from barnabas.sim.disk import SimDisk
-from barnabas.sim.env import SimEnv, sim_env
-from barnabas.sim.host import Host, Life
-from barnabas.sim.tree_service import TREE, TreeService
+from simulator.coordination import Fate
+from simulator.disk import SimDisk
+from simulator.env import SimEnv, sim_env
+from simulator.host import Host, Life
+from simulator.tree_service import TREE, TreeService
 
 TIMEOUT_MS = 3_000.0
 

@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from barnabas.sim.disk import PowerLoss
-from barnabas.sim.env import sim_env
+from simulator.disk import PowerLoss
+from simulator.env import sim_env
 
 
 def test_advance_runs_calls_in_order_of_time_and_then_of_asking():

@@ -5,10 +5,10 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker, records
 from barnabas.protocol.record_batch import batches as split
-from barnabas.sim.env import sim_env
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
+from simulator.env import sim_env
+from simulator.storage_transactions import take_part
 
 
 class World:

@@ -4,7 +4,6 @@ import errno
 from typing import Any
 
 import pytest
-from barnabas.sim.env import sim_env
 from barnabas.storage.directory_contents import (
     DataDirectoryError,
     DirectoryContents,
@@ -14,6 +13,7 @@ from barnabas.storage.directory_contents import (
     read_contents,
 )
 from barnabas.storage.directory_plan import StartChoice, check_formatted, plan_directories
+from simulator.env import sim_env
 
 
 def formatted(path: str, directory_id: str, others: dict[str, str] | None = None, **fields: Any) -> DirectoryContents:

@@ -9,10 +9,10 @@ import pytest
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.record_batch import Compression, records
 from barnabas.runtime.disk import RealDisk
-from barnabas.sim.env import sim_env
 from barnabas.storage.index import TransactionIndex
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import ProducerStateManager, read_snapshot
+from simulator.env import sim_env
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"
 DUMPS = sorted(path.stem for path in (GOLDEN / "dump").iterdir())

@@ -2,9 +2,9 @@ from itertools import pairwise
 
 import pytest
 from barnabas.protocol import uuids
-from barnabas.sim.clock import PIECES_PER_PASS
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
+from simulator.clock import PIECES_PER_PASS
 
 
 def text(world, path):

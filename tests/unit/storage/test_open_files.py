@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from barnabas.runtime.ports import File
-from barnabas.sim.disk import SimDisk
-from barnabas.sim.env import sim_env
 from barnabas.storage.open_files import FileRange, OpenFiles
+from simulator.disk import SimDisk
+from simulator.env import sim_env
 
 
 class World:

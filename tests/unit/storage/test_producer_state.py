@@ -6,8 +6,6 @@ import pytest
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import Record, build
-from barnabas.sim.env import sim_env
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.index import AbortedTransaction, AbortedTransactions
@@ -21,6 +19,8 @@ from barnabas.storage.producer_state import (
     read_snapshot,
 )
 from barnabas.storage.validation import AppendOrigin
+from simulator.env import sim_env
+from simulator.storage_transactions import take_part
 
 P = {"producer_id": 9, "producer_epoch": 1}
 

@@ -4,14 +4,14 @@ import random
 
 import pytest
 from barnabas.protocol.record_batch import Record, batches, build
-from barnabas.sim.disk import PowerLoss
-from barnabas.sim.storage import check_log
-from barnabas.sim.storage_transactions import visible
 from barnabas.storage import producer_state, truncation
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.producer_state import REPLAYED_AFTER_CRASH_BYTES, read_snapshot
+from simulator.disk import PowerLoss
+from simulator.storage import check_log
+from simulator.storage_transactions import visible
 
 
 def damage(world, path, position, data=b"\xee"):

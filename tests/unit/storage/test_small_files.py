@@ -3,13 +3,13 @@ import sys
 import pytest
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.disk import RealDisk
-from barnabas.sim.disk import PowerLoss
-from barnabas.sim.env import sim_env
 from barnabas.storage import checkpoints
 from barnabas.storage.directory_contents import read_contents
 from barnabas.storage.index import AbortedTransaction, AbortedTransactions, OffsetIndex, TimeIndex, TransactionIndex
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.retention import SegmentFacts, expired_segments
+from simulator.disk import PowerLoss
+from simulator.env import sim_env
 
 
 @pytest.fixture

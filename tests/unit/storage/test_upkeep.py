@@ -4,7 +4,7 @@ import errno
 
 import pytest
 from barnabas.runtime.upkeep import LATE_MS, LOOK_MS
-from barnabas.sim.disk import SimFile
+from simulator.disk import SimFile
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 

@@ -7,8 +7,8 @@ from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
-from barnabas.sim.storage_transactions import take_part
 from barnabas.storage.validation import AppendOrigin
+from simulator.storage_transactions import take_part
 
 DAY = 86_400_000
 

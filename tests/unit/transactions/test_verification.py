@@ -12,9 +12,9 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, UpdateMetadataRequest
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
-from barnabas.sim.env import SimEnv, sim_env
 from barnabas.storage.producer_state import ProducerStateManager, Verification
 from barnabas.transactions.verification import TransactionVerification
+from simulator.env import SimEnv, sim_env
 
 PARTITIONS = 4
 NONE = ErrorCode.NONE

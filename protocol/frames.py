@@ -16,7 +16,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.codec import Buffer, Message, decoder, encoder, encoder_in_pieces
 from barnabas.protocol.compile import decode_tags
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.message import Part
 from barnabas.protocol.messages import request_class, response_class
 
@@ -117,7 +117,11 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message]:
     """
     view = frame if type(frame) is memoryview else memoryview(frame)
     header, position = decode_request_header(view)
-    message, _ = decoder(request_class(header.api_key), header.api_version)(view, position)
+    try:
+        cls = request_class(header.api_key)
+    except KeyError:
+        raise UnsupportedVersionError(f"API {header.api_key} is not known here in any version") from None
+    message, _ = decoder(cls, header.api_version)(view, position)
     return header, message
 
 

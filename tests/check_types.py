@@ -25,20 +25,9 @@ def main() -> int:
     main_module = package / "__main__.py"
     if not main_module.is_symlink():
         main_module.symlink_to(ROOT / "__main__.py")
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--config-file",
-        str(ROOT / "pyproject.toml"),
-        "-p",
-        "barnabas",
-        "-p",
-        "simulator",
-    ]
-    return subprocess.call(
-        [*command, *sys.argv[1:]], env={**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}"}, cwd=ROOT
-    )
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
+    environment = {**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}"}
+    return subprocess.call([*command, "-p", "barnabas", "-p", "simulator", *sys.argv[1:]], env=environment, cwd=ROOT)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m simulator --seed N`, in `tests/`: prints a verdict; on failure the seed, the invariant and the last events in order.
+"""In `tests/`, `python -m simulator --seed N` prints a verdict; on failure the seed, the invariant and the last events.
 
 --seeds A-B    many seeds, to the first that fails      --minutes M   of bad weather, in virtual time, without the
                                                         quiet times in between
@@ -10,7 +10,7 @@
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
                hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
---find NAME    a seed that catches a fault, for its row in tests/simulator/faults.py, cluster_faults.py, transaction_faults.py
+--find NAME    a seed that catches a fault, for its row in faults.py, cluster_faults.py or transaction_faults.py
 """
 
 import argparse

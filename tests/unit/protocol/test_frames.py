@@ -1,5 +1,7 @@
 """Sizes, headers of requests and responses, and the exceptions that ApiVersions needs."""
 
+import struct
+
 import pytest
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -121,3 +123,11 @@ def test_the_size_counts_every_part() -> None:
     assert frames.decode_request(data[4:])[1] == request
     assert frames.request_class(18) is ApiVersionsRequest
     assert frames.response_class(18) is ApiVersionsResponse
+
+
+def test_a_request_of_an_api_without_a_schema_is_told_apart_from_one_that_cannot_be_read() -> None:
+    frame = struct.pack(">hhihB", ApiKey.SHARE_FETCH, 1, 7, -1, 0)
+    header, _ = frames.decode_request_header(frame)
+    assert (header.api_key, header.correlation_id, header.client_id) == (ApiKey.SHARE_FETCH, 7, None)
+    with pytest.raises(UnsupportedVersionError, match=f"API {ApiKey.SHARE_FETCH:d} "):
+        frames.decode_request(frame)

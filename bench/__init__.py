@@ -1,6 +1,7 @@
 """Loads against one or two brokers, in turn, with ratios: `python -m bench` in the repository's root.
 
-This folder is not part of the package, and not installed.
+Loads against one broker, or two in turn, with an Apache Kafka beside it; the cost of single requests; its README has
+the table. This folder is not part of the package, and not installed.
 """
 
 import sys

@@ -1,0 +1,86 @@
+"""The process: its wiring, connections, APIs, commands, HTTP API, and the order of its start and stop.
+
+Wiring. `broker.py` makes all parts and says in which order they start and stop. `server.py` (listeners, limits),
+`connection.py` (frames in, answers out in order; `connection_states.py` has its states and moves), `read_buffers.py`,
+`answer_writer.py` and `senders.py` are the bytes; `crowds.py` is where the requests of a large group wait for their
+turn; `dispatch.py` is the table of APIs, `context.py` what a handler gets and may return, `api/` has one module per
+family of handlers. `adoption.py` decides what a start does with log folders that the tree does not know (a data
+directory of Kafka is served at once), `open_transactions.py` aborts open transactions in them that no coordinator
+knows, `transactional_writes.py` says which transactional batches are taken, and with which error others are refused,
+`before_registering.py` is what a start waits for because its disk may lack records, `tree_mark.py` how a broker knows
+an older copy of the tree, and `restored_tree.py` and `later_numbers.py` are what is done then. `addresses.py` says
+under which address a client finds a broker, `auto_topics.py` creates topics on demand, `fetch_sessions.py` is
+incremental fetches, `offset_forwarding.py` asks other coordinators for offsets, `group_lag.py` puts the lag of a
+group together, `waits_for_transactions.py` finds the open transactions that a group waits for, `log_ranges.py` knows
+where the logs end that groups read, `waited_groups.py` for which groups retention waits, `offset_journal.py` knows
+where the journal is and reaches its other leaders, `config_resources.py` and `loggers.py` are what DescribeConfigs
+and AlterConfigs reach, `refusals.py` logs refused requests. `http/` is the HTTP API: `http/server.py` opens the
+listeners and imports the rest when the first connection comes, `http/connection.py` is one connection (who may ask,
+limits, h11), `http/routes.py` the table of routes (`http/schemas.py` says what fields a body has, `http/openapi.py`
+makes the document of it), `http/coordinators.py` redirects to a group's coordinator, and one module per family of
+routes answers (`http/metrics.py` is what Prometheus scrapes, `http/metric_names.py` its table, `http/readiness.py`
+what a load balancer asks); `main.py` and `cli/` are the command line: `cli/start.py` runs a broker,
+`cli/cluster_start.py` several, each in its process (`cli/cluster_directory.py` checks their directory first);
+`cli/commands.py` lists the others (`cli/offset_targets.py` is where `offsets set` moves a group, `cli/live_reset.py`
+does it while members read on, `cli/backup.py` writes and reads backups of offsets, with `cli/backup_file.py` for the
+file and `cli/log_headers.py` for the headers of batches in logs, `cli/json_records.py` is a record as a line of JSON
+(`strict_json.py`: what of JSON is refused, and values as they stand there), `cli/record_printing.py` and
+`cli/record_places.py` are the forms and places of `consume`, `cli/completion.py` is for shells, `cli/cluster.py`
+shows brokers and replicas (`cli/cluster_backup.py` writes a backup of the tree), `cli/doctor.py` asks all brokers
+what is wrong, `cli/transactions.py` and `cli/abort_transaction.py` show and end transactions by what
+`cli/open_transactions.py` asks coordinators and partitions), each an ordinary client on kafka-python
+(`cli/client.py`; `cli/kafka_python.py` is what that does wrong), imported when it runs; `cli/http_client.py` is their
+way to the HTTP API, `cli/target.py` is which broker they ask (`cli/probe.py` finds one that answers) and the time
+limit that ends them; `cli/exits.py` their exit codes, `cli/words.py` how they show times, sizes and names.
+`__main__.py` beside the folders is `python -m barnabas`.
+
+**Start.** `cli/start.py` reads settings and calls `Broker.start` (`broker.py`), which has the order of all steps. It
+**looks** at the directories (`storage/directory_contents.py`) and at the tree (`Coordination.look`, which opens no
+session), **decides** (`storage/directory_plan.py`, `adoption.py`, both pure) and takes the addresses. A start is
+refused up to here, before any byte or name is changed. Then it **acts**: it takes the locks, opens the tree and the
+logs (recovery, in pieces, so a signal can end it; every few seconds a line says how far it is), adopts or sets aside
+folders that the tree does not know, writes the directories' identity and opens the listeners. After an unclean stop
+it waits until the controller has taken it out of the ISRs of what its disk may have lost (`before_registering.py`).
+Then it registers (`cluster/registration.py`), reads connections of brokers, takes part in the election, hears from
+the controller, and serves clients. Every import costs start time, so modules that only some commands need are
+imported inside functions.
+
+**Stop.** `Broker.stop`: works that clients have begun are done, the controller gives the leaderships to other brokers
+(`cluster/controlled_shutdown.py`), and clients find the new leaders meanwhile. If it has handed over groups, it tells
+their members NOT_COORDINATOR for another second. Then the listeners close, waiting requests are answered, logs are
+synced and marked clean, and the session with the tree ends.
+
+**A session is lost.** The broker stood still, or cannot reach the tree. When the lease is over (`cluster/lease.py`),
+it answers nothing as committed. If the session was lost, too, what it leads is suspended (`ReplicaManager.suspend`),
+the controllership ends, and the broker registers with another epoch (not in a tree that is empty or another one:
+`Broker._check_tree`). The same happens if somebody deletes its node (`cluster/registration.py` has a watch on it). It
+leads again when LeaderAndIsr has come to that epoch.
+
+**A disk is lost, or an old copy of it is back.** The marker of a clean stop says in which epoch the broker stopped,
+the tree (`/barnabas/broker_epochs`) in which it registered last; an empty or older disk does not count. If this
+broker was the only one in sync, those that left the ISR last take its place (`LeaderAndIsr.eligible` in
+`cluster/leader_and_isr.py`): nothing was acknowledged without them. The same holds if the machine lost its power,
+which takes what was not synced (`.boot_id` in each directory says so), and one of them registers within a session.
+Who is eligible and has lost records, too, is no longer (`last_known`), so that nobody gives way to it who still has
+more.
+
+**An older copy of the tree is back.** What it says of leaders and ISRs was true once. A broker knows it by its mark,
+a number that it counts up in the tree and on its disks when the controller tells something, and now and then
+(`tree_mark.py`), or by later leader epochs in its logs. Such a tree would give leader epochs and producer ids again
+that clients have seen, also of which no log knows. So a broker keeps beside its mark the last id of the blocks that
+it was given, before it uses them, and the largest leader epoch of which it was told. Before it registers in an older
+tree, all partitions go on in an epoch that is a multiple of 10,000, and ids with a multiple of 10^10, beyond what it
+knows and, with much room, what others were given (`later_numbers.py`). Then it writes into the states of its
+partitions where its logs end (`restored_tree.py`). From then on nobody is in sync there, so nobody leads, until all
+replicas have done so; the others do it when the controller tells them. Those with the most are in sync then
+(`LeaderAndIsr.with_log_end` in `cluster/leader_and_isr.py`). Who led meanwhile without knowing cuts off what it has
+written alone, because its epochs may be those of others. An unclean election does not wait
+(`controller/election.py`).
+
+**A disk is full.** The first log that is refused a write, or a look at the disk, hinders the whole directory
+(`storage/hindrances.py`). The broker has the controller ask, and says `CANNOT_WRITE` for its replicas there
+(`cluster/leader_and_isr.py`). Where another one that is in sync can write, those that cannot do not lead, and leave
+the ISR (`elect_able` in `controller/election.py`), because everybody would wait for them. They follow on, and are not
+taken back before the disk has room. Where nobody can write, the leader stays, and all that have its records are in
+sync.
+"""

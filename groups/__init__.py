@@ -1,0 +1,24 @@
+"""Consumer groups: members, generations, commits.
+
+`coordinator.py` is the gate in front of every group request: is the group's partition led here, and loaded? Behind it
+is one `runtime.py` per offsets partition (a `coordinators/shard.py`). `classic.py` answers members, `rebalance.py`
+takes a group from generation to generation, `member.py` is its book of members, `offset_requests.py` answers commits
+and fetches of offsets, `transactional_commits.py` those in transactions, `live_reset.py` moves a group whose members
+read on, `cleanup.py` removes offsets by hand, `events.py` remembers what has happened to each group lately,
+`explanation.py` makes a story and advice of it (pure), `loading.py` replays what a load reads, `records.py` is the
+format of the group's record, `log_lines.py` how the log names members and assignments. `lag_sampling.py` looks at the
+lag of all groups now and then, and remembers what does not move (`standstill.py`).
+
+**A commit in a transaction.** `broker/api/txn_offset_commit.py` → `transactional_commits.py` has the partition of
+`__consumer_offsets` verified as for a Produce, checks member and generation → the shard appends a batch of the
+producer → when it is committed, the offsets wait in the table by producer. A marker there goes through the shard, too
+(`write_marker`): it is replayed in its place among the commits, and the offsets count, where they are newer, or are
+dropped. The journal notes them then.
+
+**A live reset.** `broker/http/live_reset.py` checks all rows → `live_reset.py` takes the group with `Shard.hold` and
+fences it (`Rebalancing.fence` in `rebalance.py`): no member is left, so none can commit. One batch has the offsets
+and the group without members. Clients are told UNKNOWN_MEMBER_ID, lose their partitions, join again and fetch the new
+offsets. Who was in the middle of a join keeps its partitions when it is told that, so newcomers are stale: they get
+nothing in one generation. The docstring has the states and the reasons; `tests/simulator/live_resets.py` holds it to
+them.
+"""

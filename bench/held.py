@@ -23,7 +23,7 @@ from bench.wire import CLIENT_ID, Connection, closed_loop, connect
 FEW, MANY = 20, 20_000
 ROUNDS, SECONDS = 5, 0.7
 OFFSET_FETCH_VERSION = 7
-Works = dict[str, list[bytes]]
+Tasks = dict[str, list[bytes]]
 
 
 def _fetch_frame(group: str) -> bytes:
@@ -31,7 +31,7 @@ def _fetch_frame(group: str) -> bytes:
     return frames.encode_request(ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, 1, CLIENT_ID, request)
 
 
-def _works(groups: int, heartbeats: list[bytes]) -> Works:
+def _tasks(groups: int, heartbeats: list[bytes]) -> Tasks:
     names = [f"loading-{number}" for number in range(groups)]
     return {
         "commit of 1": [commit_frame(name, TOPIC, [7], 5) for name in names],
@@ -56,7 +56,7 @@ async def _compare(small: Barnabas, large: Barnabas, what: str) -> None:
         for number in range(FEW):
             await members.join(f"{what}-{number}")
         heartbeats.append(members.heartbeats)
-    of_small, of_large, spread = _works(FEW, heartbeats[0]), _works(FEW, heartbeats[1]), _works(MANY, heartbeats[1])
+    of_small, of_large, spread = _tasks(FEW, heartbeats[0]), _tasks(FEW, heartbeats[1]), _tasks(MANY, heartbeats[1])
     cases = [(small, connections[0], of_small), (large, connections[1], of_large), (large, connections[1], spread)]
     for work in of_small:
         for _, connection, works in cases:  # every group once before, because the first commit decodes what was loaded

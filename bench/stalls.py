@@ -111,7 +111,7 @@ class Meter:
 
 
 class Bench:
-    """A broker, and the works that are measured on it."""
+    """A broker, and the tasks that are measured on it."""
 
     def __init__(self, broker: Broker, meter: Meter, said: argparse.Namespace) -> None:
         self.broker = broker

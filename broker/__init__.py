@@ -45,7 +45,7 @@ Then it registers (`cluster/registration.py`), reads connections of brokers, tak
 the controller, and serves clients. Every import costs start time, so modules that only some commands need are
 imported inside functions.
 
-**Stop.** `Broker.stop`: works that clients have begun are done, the controller gives the leaderships to other brokers
+**Stop.** `Broker.stop`: tasks that clients have begun are done, the controller gives the leaderships to other brokers
 (`cluster/controlled_shutdown.py`), and clients find the new leaders meanwhile. If it has handed over groups, it tells
 their members NOT_COORDINATOR for another second. Then the listeners close, waiting requests are answered, logs are
 synced and marked clean, and the session with the tree ends.
@@ -77,8 +77,8 @@ replicas have done so; the others do it when the controller tells them. Those wi
 written alone, because its epochs may be those of others. An unclean election does not wait
 (`controller/election.py`).
 
-**A disk is full.** The first log that is refused a write, or a look at the disk, hinders the whole directory
-(`storage/hindrances.py`). The broker has the controller ask, and says `CANNOT_WRITE` for its replicas there
+**A disk is full.** The first log that is refused a write, or a look at the disk, blocks writes to the whole directory
+(`storage/write_blocks.py`). The broker has the controller ask, and says `CANNOT_WRITE` for its replicas there
 (`cluster/leader_and_isr.py`). Where another one that is in sync can write, those that cannot do not lead, and leave
 the ISR (`elect_able` in `controller/election.py`), because everybody would wait for them. They follow on, and are not
 taken back before the disk has room. Where nobody can write, the leader stays, and all that have its records are in

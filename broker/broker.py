@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 TREE_ANSWERS_WITHIN_MS = 5_000  # a start fails when the tree does not answer for so long
 TREE_RETRY_BACKOFF_MS = 100
-WORKS_END_WITHIN_MS = 1_000  # how long a stop waits for works that clients asked for
+TASKS_END_WITHIN_MS = 1_000  # how long a stop waits for tasks that clients asked for
 MEMBERS_ARE_TOLD_WITHIN_MS = 1_000  # how long it still answers members of groups that it has handed over
 TOLD_WITHIN_MS = 10_000  # how long a start waits until the controller has told this broker of its partitions
 
@@ -413,15 +413,15 @@ class Broker:
         """
         logger.info("broker %d stops", self.node_id)
         await self._end(
-            partial(self.server.works.settle, WORKS_END_WITHIN_MS),
+            partial(self.server.tasks.settle, TASKS_END_WITHIN_MS),
             self.replica_manager.fetchers.begin_shutdown,
             self._hand_over,
             self._count_for_the_last_time,
             self.server.stop_accepting,
             self.http.stop_accepting,
             self.auto_topics.stop,
-            partial(self.server.works.end, WORKS_END_WITHIN_MS),
-            partial(self.http.settle, WORKS_END_WITHIN_MS),
+            partial(self.server.tasks.end, TASKS_END_WITHIN_MS),
+            partial(self.http.settle, TASKS_END_WITHIN_MS),
             self._stop_transactions,
             self.group_coordinator.shutdown,
             partial(self.env.clock.sleep, 0),  # so that the answers given just now are sent

@@ -4,7 +4,7 @@ Reading. All connections of a server read into one shared buffer, because a read
 loop. Frames that are complete in it are handled where they lie, without a copy. An incomplete frame moves to a buffer
 of its own. That buffer grows with the bytes that have really arrived, so a false frame size costs no memory. A handler
 that keeps a `records` field after it has returned must copy it (`RequestContext.kept`), because it is a view of the
-frame; other fields are not. A long frame is decoded in pieces, in turns with other works, because a hundred megabytes
+frame; other fields are not. A long frame is decoded in pieces, in turns with other tasks, because a hundred megabytes
 may hold millions of small rows. Its handler knows that the request is long (`RequestContext.is_long`).
 
 The gate. Brokers talk to each other before this broker serves clients, and beyond max.connections. So a connection

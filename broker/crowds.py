@@ -2,7 +2,7 @@
 
 When a large group rebalances, all its members join within a moment, and then all sync. The last of them decides when
 the others are answered, so no member loses time if other clients come between. The first requests of a pass of the loop
-are handled at once. The others wait here, and are handled in turns with other works, in the order of their arrival.
+are handled at once. The others wait here, and are handled in turns with other tasks, in the order of their arrival.
 """
 
 from collections import deque

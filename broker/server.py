@@ -25,8 +25,8 @@ from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, 
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Listener
+from barnabas.runtime.tasks import Tasks
 from barnabas.runtime.upkeep import Task
-from barnabas.runtime.works import Works
 from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Server:
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
         self.crowds = Crowds(env.clock, env.turns)
-        self.works = Works(env.clock)
+        self.tasks = Tasks(env.clock)
         self._unreadable: OnceAMinute[tuple[str, str]] = OnceAMinute(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
@@ -270,13 +270,13 @@ class Server:
         if 0 <= span_ms <= idle_ms:
             connection.end_idleness()
 
-    # ------------------------------------------------------------------ works and failures
+    # ------------------------------------------------------------------ tasks and failures
 
     def outcome(
         self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | Future[Any]
     ) -> Pending[Any]:
         """The answer to a request whose handler returned a coroutine or a future."""
-        return self.works.outcome(work, lambda error: self.answer_failure(api, context, request, error))
+        return self.tasks.outcome(work, lambda error: self.answer_failure(api, context, request, error))
 
     def ask(self, request: Message, version: int) -> Pending[Any]:
         """The answer to a request that this broker sends to itself, without a connection."""

@@ -245,7 +245,7 @@ class BrokerClient:
         """The answer, or None: the connection was refused or lost, or no answer came in time.
 
         If no answer comes in time, the connection is closed, and all that wait on it get None. Long requests are
-        encoded in turns with other works, so the request must not change until it is answered. Never raises.
+        encoded in turns with other tasks, so the request must not change until it is answered. Never raises.
         """
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % CORRELATION_IDS

@@ -115,6 +115,6 @@ class ProducerIds:
         if asking is not self._asking:
             return
         self._asking, self._spare = None, block
-        logger.info("producer ids %d to %d are ours", block[0], block[1] - 1)
+        logger.info("allocated producer ids %d-%d", block[0], block[1] - 1)
         for pending in list(self._waiting):
             self._end_wait(pending)

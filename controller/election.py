@@ -85,7 +85,7 @@ def without_replicas(state: LeaderAndIsr, gone: Collection[int]) -> LeaderAndIsr
     return state.changed(leader, isr, recovering=state.recovering)
 
 
-def misled(leaders: Sequence[tuple[Partition, int, int | None]], limit: float) -> list[Partition]:
+def imbalanced_partitions(leaders: Sequence[tuple[Partition, int, int | None]], limit: float) -> list[Partition]:
     """Partitions that their preferred replica does not lead, of brokers for which their share is above the limit.
 
     `leaders` is (partition, preferred replica, leader) of each partition; None: it never had a leader.

@@ -113,5 +113,6 @@ class LeaderElections:
             if not state.is_being_deleted(partition[0]) and state.replicas(partition)
         }
         limit = self._config.leader_imbalance_per_broker_percentage / 100
-        misled = election.misled([(p, state.replicas(p)[0], leader) for p, leader in leaders.items()], limit)
-        await self._elect(ElectionType.PREFERRED, misled)
+        preferred = [(p, state.replicas(p)[0], leader) for p, leader in leaders.items()]
+        imbalanced_partitions = election.imbalanced_partitions(preferred, limit)
+        await self._elect(ElectionType.PREFERRED, imbalanced_partitions)

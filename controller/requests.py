@@ -60,7 +60,7 @@ class RequestBatch:
         controller_epoch: int,
         on_log_failures: Callable[[Answered, list[Replica]], None],
         on_logs: Callable[[Answered, list[Replica]], None],
-        on_hindrances: Callable[[Answered, list[Replica], list[Replica]], None],
+        on_write_blocks: Callable[[Answered, list[Replica], list[Replica]], None],
         on_deletions: Callable[[Answered, list[Replica], list[Replica]], None],
     ) -> None:
         self._state = state
@@ -71,7 +71,7 @@ class RequestBatch:
         self._node_id = node_id
         self._on_log_failures = on_log_failures
         self._on_logs = on_logs  # called with the replicas that were offline, and have a log now
-        self._on_hindrances = on_hindrances  # called with the replicas that cannot be written, and those that can
+        self._on_write_blocks = on_write_blocks  # called with the replicas that cannot be written, and those that can
         self._on_deletions = on_deletions  # called with the replicas deleted, and those not deleted
         self._leader_and_isr: dict[int, dict[TopicPartition, bool]] = {}  # broker -> partition -> whether it is new
         self._update_metadata: dict[int, dict[TopicPartition, None]] = {}
@@ -182,10 +182,10 @@ class RequestBatch:
             return
         broker_id = answered.broker_id
         known_failed = self._state.failed_logs.get(broker_id, ())
-        known_hindered = self._state.hindered_logs.get(broker_id, ())
+        known_blocked = self._state.write_blocked_logs.get(broker_id, ())
         failed: list[Replica] = []
         has_log: list[Replica] = []
-        hindered: list[Replica] = []
+        write_blocked: list[Replica] = []
         can_write: list[Replica] = []
         for topic in response.topics:
             for partition in topic.partition_errors:
@@ -195,14 +195,14 @@ class RequestBatch:
                     failed.append(replica)
                 elif error in (ErrorCode.NONE, CANNOT_WRITE) and (name, index) in known_failed:
                     has_log.append(replica)
-                if (error == CANNOT_WRITE) != ((name, index) in known_hindered):
-                    (hindered if error == CANNOT_WRITE else can_write).append(replica)
+                if (error == CANNOT_WRITE) != ((name, index) in known_blocked):
+                    (write_blocked if error == CANNOT_WRITE else can_write).append(replica)
         if failed:
             self._on_log_failures(answered, failed)
         if has_log:
             self._on_logs(answered, has_log)
-        if hindered or can_write:
-            self._on_hindrances(answered, hindered, can_write)
+        if write_blocked or can_write:
+            self._on_write_blocks(answered, write_blocked, can_write)
 
     async def _send_update_metadata(
         self, update_metadata: dict[int, dict[TopicPartition, None]], full: Container[int]

@@ -70,7 +70,7 @@ class ControllerState:
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
         self.failed_logs: dict[int, set[TopicPartition]] = {}  # broker -> its failed partitions, until it has a log
-        self.hindered_logs: dict[int, set[TopicPartition]] = {}  # broker -> partitions that its disk refuses to write
+        self.write_blocked_logs: dict[int, set[TopicPartition]] = {}  # broker -> those its disk refuses to write
         self.topics_to_delete: dict[str, None] = {}
         self.topics_ineligible: set[str] = set()  # not to be deleted until a broker starts or a replica answers
 
@@ -108,7 +108,7 @@ class ControllerState:
 
     def can_write(self, broker_id: int, partition: TopicPartition) -> bool:
         """Whether a broker has not said that its disk refuses writes to the partition."""
-        return partition not in self.hindered_logs.get(broker_id, ())
+        return partition not in self.write_blocked_logs.get(broker_id, ())
 
     def candidates(self, partition: TopicPartition) -> list[int]:
         """All replicas in the order in which they are elected: as assigned, but those that cannot write come last."""
@@ -203,7 +203,7 @@ class ControllerState:
         del self.brokers[broker_id]
         self.shutting_down.discard(broker_id)
         self.failed_logs.pop(broker_id, None)
-        self.hindered_logs.pop(broker_id, None)
+        self.write_blocked_logs.pop(broker_id, None)
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""
@@ -213,7 +213,7 @@ class ControllerState:
             self.partition_states.pop(partition, None)
             for replica in self.replicas_of([partition]):
                 self.replica_states.pop(replica, None)
-            for logs in (*self.failed_logs.values(), *self.hindered_logs.values()):
+            for logs in (*self.failed_logs.values(), *self.write_blocked_logs.values()):
                 logs.discard(partition)
         self.assignments.pop(topic, None)
         self.topic_ids.pop(topic, None)

@@ -93,7 +93,7 @@ class Term:
             epoch,
             self._log_failures_answered,
             self._logs_answered,
-            self._hindrances_answered,
+            self._write_blocks_answered,
             self._deletions_answered,
         )
         self._machines = StateMachines(self.state, env.turns, self.tree, self._batch, self._unclean_topics)
@@ -615,10 +615,10 @@ class Term:
 
         self._enqueue(handle)
 
-    def _hindrances_answered(self, answered: Answered, hindered: list[Replica], can_write: list[Replica]) -> None:
+    def _write_blocks_answered(self, answered: Answered, blocked: list[Replica], can_write: list[Replica]) -> None:
         """The disk of a broker refuses writes, or does not any more. This is kept at once: the last answer counts."""
-        known = self.state.hindered_logs.setdefault(answered.broker_id, set())
-        begun = [replica[:2] for replica in hindered if self._is_present(answered, replica)]
+        known = self.state.write_blocked_logs.setdefault(answered.broker_id, set())
+        begun = [replica[:2] for replica in blocked if self._is_present(answered, replica)]
         over = [replica[:2] for replica in can_write if self._is_present(answered, replica)]
         known.update(begun)
         known.difference_update(over)

@@ -481,7 +481,7 @@ class ZooKeeperCoordination:
         return CoordinationError(path, f"{path}: ZooKeeper refused it: {error!r}")
 
     async def _all(self, works: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-        """Do all works, many at a time; their results in order. The first error, when no work is under way."""
+        """Do all tasks, many at a time; their results in order. The first error, when no work is under way."""
         remaining = enumerate(works)
         results: dict[int, T] = {}
         errors: list[Exception] = []

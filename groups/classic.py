@@ -13,7 +13,7 @@ from barnabas.coordinators.append_errors import group_error
 from barnabas.groups import log_lines
 from barnabas.groups.events import Kind, cut
 from barnabas.groups.log_lines import listed, who
-from barnabas.groups.member import NEVER, Effects, Member, join_error
+from barnabas.groups.member import NEVER, Drain, Effects, Member, join_error
 from barnabas.groups.rebalance import GroupConfig, Rebalancing, State
 from barnabas.groups.records import live_reset_of, subscribed_topics
 from barnabas.protocol import messages
@@ -377,8 +377,8 @@ class ClassicGroup(Rebalancing):
         member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
         if self.state is not State.PREPARING_REBALANCE:
             return ErrorCode.NONE
-        if member.drain_step == 1:
-            member.drain_step = 2
+        if member.drain is Drain.UNASSIGNED:
+            member.drain = Drain.HEARD
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(self, leavers: Iterable[tuple[str, str | None, str | None]], effects: Effects) -> list[ErrorCode]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from barnabas.groups.events import Event, Kind, identity
@@ -49,6 +50,15 @@ class Effects:
         self.stores.append((record, then))
 
 
+class Drain(IntEnum):
+    """How far a stale member is on its way to give up what it read before a live reset (live_reset.py)."""
+
+    NOT_BEGUN = 0
+    UNASSIGNED = 1  # an empty assignment was sent to it
+    HEARD = 2  # it has sent a heartbeat since
+    JOINED = 3  # it has joined again without partitions, and is not stale in the next generation
+
+
 class Member:
     """One member, with its parked requests. Each of its requests moves `session_deadline_ms`."""
 
@@ -58,7 +68,7 @@ class Member:
         "awaiting_sync",
         "client_host",
         "client_id",
-        "drain_step",
+        "drain",
         "group_instance_id",
         "has_claims",
         "is_new",
@@ -98,8 +108,7 @@ class Member:
         self.joined_ms = 0.0  # when its last JoinGroup came
         self.is_stale = False  # it may read on where it was before a live reset (live_reset.py)
         self.has_claims = False  # a stale member: its last JoinGroup named partitions that it keeps
-        self.drain_step = 0  # a stale member: 1: an empty assignment was sent to it; 2: it has sent a heartbeat
-        # since; 3: it has joined again without partitions, and is not stale in the next generation
+        self.drain = Drain.NOT_BEGUN
         self.session_deadline_ms = NEVER
 
     def metadata(self, protocol_name: str | None) -> bytes:

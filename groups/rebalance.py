@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from barnabas.groups.events import ASSIGNMENT_BYTES_MAX, ASSIGNMENTS_MAX, Kind, cut, identity
 from barnabas.groups.log_lines import listed, quoted, who
-from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE, NEVER, Effects, Member, Membership, join_error
+from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE, NEVER, Drain, Effects, Member, Membership, join_error
 from barnabas.groups.records import EMPTY_ASSIGNMENT, GroupRecord, claims_partitions, live_reset_tag
 from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
@@ -244,9 +244,9 @@ class Rebalancing(Membership):
                 is_leader = member.member_id == self.leader
                 effects.reply_join(waiter, self._join_response(member, member.join_version, with_members=is_leader))
             self._restart_session(member, effects.monotonic_ms)
-            if member.drain_step == 3:  # only now, because commits of the last generation may still arrive
+            if member.drain is Drain.JOINED:  # only now, because commits of the last generation may still arrive
                 member.is_stale = False
-                member.drain_step = 0
+                member.drain = Drain.NOT_BEGUN
             member.is_new = False
             self.pending_sync.add(member.member_id)
         self.sync_deadline_ms = effects.monotonic_ms + self.rebalance_timeout_ms
@@ -325,8 +325,8 @@ class Rebalancing(Membership):
         has_claims = any(claims_partitions(metadata) for _, metadata in member.protocols)
         if is_new:
             member.is_stale = has_claims or self.newcomers_are_stale
-        has_lost_them = not is_new and not has_claims and (member.has_claims or member.drain_step >= 2)
-        member.drain_step = 3 if has_lost_them else 0
+        has_lost_them = not is_new and not has_claims and (member.has_claims or member.drain >= Drain.HEARD)
+        member.drain = Drain.JOINED if has_lost_them else Drain.NOT_BEGUN
         member.has_claims = has_claims
 
     def _rebalance_behind_stale(self, effects: Effects) -> None:
@@ -467,7 +467,7 @@ class Rebalancing(Membership):
 
     def _sync_response(self, member: Member) -> SyncGroupResponse:
         if member.is_stale:
-            member.drain_step = 1
+            member.drain = Drain.UNASSIGNED
         return messages.SyncGroupResponse(
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,

@@ -158,7 +158,7 @@ def append(follower: Follower, answer: FetchResponse.PartitionData) -> Verdict:
     if error is ErrorCode.OFFSET_OUT_OF_RANGE and partition.log_end_offset == partition.log_start_offset:
         # The log is empty, and the leader's log begins in the middle of a batch: the log begins with the whole batch.
         return Verdict(Action.BEGIN_ANEW, result.base_offset, "the first batch begins below the log start")
-    is_told = partition.log.hindered is not None  # the disk says it once for all its logs
+    is_told = partition.log.write_blocked is not None  # the disk says it once for all its logs
     return Verdict(Action.BACK_OFF, why=result.error_message or error.name, is_trouble=not is_told)
 
 

@@ -1,7 +1,7 @@
 """Replica fetchers: they copy the partitions that this broker follows, over few connections.
 
 There are num.replica.fetchers for each leader. A fetcher has one Fetch request under way, in an incremental session
-(`leader_session.py`). It goes through the answer in turns with other works. What is to be done with a partition is
+(`leader_session.py`). It goes through the answer in turns with other tasks. What is to be done with a partition is
 decided in `follower.py`. A partition that must do something else first leaves the session for that time, and the others
 go on: it backs off, cuts its log, or asks for the ends of the leader's log.
 """

@@ -96,7 +96,7 @@ class ReplicaManager:
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
         metadata_cache.on_brokers.append(self._brokers_changed)
-        log_manager.hindrances.on_change.append(self._hindrances_changed)
+        log_manager.write_blocks.on_change.append(self._write_blocks_changed)
         self._isr_changes = IsrChanges(
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
@@ -139,7 +139,7 @@ class ReplicaManager:
             partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.wakes.flush()
 
-    def _hindrances_changed(self) -> None:
+    def _write_blocks_changed(self) -> None:
         """A disk has no room, say, or has some again. The controller asks which replicas cannot be written.
 
         Kafka takes the whole directory offline. Here its replicas follow on, and are in sync again when there is room.
@@ -488,7 +488,7 @@ class ReplicaManager:
 
     def _cannot_write(self, topic: str, index: int) -> bool:
         partition = self.partitions.get((topic, index))
-        return partition is not None and self.log_manager.hindrances.is_in_hindered(partition.log)
+        return partition is not None and self.log_manager.write_blocks.is_write_blocked(partition.log)
 
     def _lead_or_follow(
         self,
@@ -557,7 +557,7 @@ class ReplicaManager:
     def _role_failed(self, topic: str, index: int) -> ErrorCode:
         """A bug in the change of one role. The other roles of the request are changed all the same."""
         self.role_failures += 1
-        logger.exception("%s-%d: cannot do what the controller says", topic, index)
+        logger.exception("%s-%d: LeaderAndIsr failed", topic, index)
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
     def _open_log(self, topic: str, index: int, topic_id: bytes | None, is_new: bool) -> Log | ErrorCode:
@@ -600,7 +600,7 @@ class ReplicaManager:
                     )
                 )
         if stopped:
-            logger.info("let go of %s", counted(len(stopped), "partition"))
+            logger.info("stopped %s", counted(len(stopped), "replica"))
             for listener in self.on_leadership:
                 listener([], stopped)
         return StopReplicaResponse(partition_errors=errors)

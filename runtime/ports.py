@@ -217,7 +217,7 @@ class Network(Protocol):
 class Env:
     """The environment of one broker process.
 
-    All long works of the broker share each pass of the loop through `turns`. `upkeep` runs its repeated work.
+    All long tasks of the broker share each pass of the loop through `turns`. `upkeep` runs its repeated work.
     """
 
     clock: Clock

@@ -1,8 +1,8 @@
 """Long work in pieces: one scheduler decides how much work is done in each pass of the loop.
 
 Work that may take long is a generator. It yields often, for example after each partition, group or record; it does not
-count, and it does not look at a clock. Each pass of the loop has one budget of time, which all works share. Works take
-turns, so that long works do not delay a short one for long. A work that must wait for a Pending yields it, and is sent
+count, and it does not look at a clock. Each pass of the loop has one budget of time, which all tasks share. Tasks take
+turns, so that long tasks do not delay a short one for long. A work that must wait for a Pending yields it, and is sent
 its value: `error = yield pending`.
 
     turns.run(work)       for a request: returns the answer if it is ready quickly, else a Pending of it
@@ -20,13 +20,13 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.runtime.ports import Clock
 
-BUDGET_MS = 3.0  # of all works together, in one pass of the loop
+BUDGET_MS = 3.0  # of all tasks together, in one pass of the loop
 FIRST_MS = 1.0  # how long a request may work before it becomes pending, and a coroutine before it rests
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Yields None (other works may run first), or a Pending, and is then sent its value.
+# Yields None (other tasks may run first), or a Pending, and is then sent its value.
 Pieces: TypeAlias = Generator[Any, Any, T]
 
 
@@ -81,7 +81,7 @@ class Work:
 
 
 class Turns:
-    """The works of one loop."""
+    """The tasks of one loop."""
 
     __slots__ = ("_clock", "_is_scheduled", "_spent_ms", "_works")
 
@@ -186,7 +186,7 @@ class Turns:
         pending.then(go_on)
 
     def _give(self) -> None:
-        """Give the works the rest of the budget, in equal shares. At least one piece of one work is done."""
+        """Give the tasks the rest of the budget, in equal shares. At least one piece of one work is done."""
         works = self._works
         now = self._clock.work_ms()
         left_ms = max(BUDGET_MS - self._spent_ms, 0.0)

@@ -138,7 +138,7 @@ class Task(Generic[Item]):
                 self.set_aside(item, error)
             else:
                 if self._set_aside and self._set_aside.pop(item, None) is not None:
-                    logger.warning("%s: %s: it works again", self.name, _named(item))
+                    logger.info("%s: %s: recovered", self.name, _named(item))
 
     def _resume(self, value: object) -> None:
         turn = self._expect(0.0)

@@ -4,7 +4,7 @@ The data directories. `log_manager.py` has all logs and their upkeep; `log_direc
 its logs, its checkpoints (`checkpoints.py`: the small text files). `directory_contents.py` reads what is in a
 directory without changing anything, and `directory_plan.py` decides which directories a start uses (pure). `log.py`
 is one log: `segments.py` finds records in its segments (`segment.py` is one of them, `batch_headers.py` reads headers
-in its file), `durability.py` says what is synced when, `health.py` whether it can be written, `hindrances.py` which
+in its file), `durability.py` says what is synced when, `health.py` whether it can be written, `write_blocks.py` which
 directories refuse writes for now. `validation.py` is what a leader and a follower check before they append,
 `open_files.py` keeps a bounded number of files open, `recovery.py` opens a log after a crash, `retention.py` picks
 and removes the segments that are too old or too many, and holds back what groups have not read, `log_end.py` says by

@@ -99,7 +99,7 @@ class Durability:
     def begin_flush(self) -> list[str] | None:
         """Write what only memory has; the files to sync before `files_synced`.
 
-        None if everything is durable, and if the log has failed or is hindered. Then the recovery point stays.
+        None if everything is durable, and if the log has failed or is write-blocked. Then the recovery point stays.
         """
         if not self.health.is_writable:
             return None
@@ -120,7 +120,7 @@ class Durability:
                     files += segment.index_paths()
             epochs = leader_epochs.write(segments.end_offset)
         except OSError as error:
-            self.health.hinder(error)
+            self.health.block_writes(error)
             return None
         return files if epochs is None else [*files, epochs]
 
@@ -140,7 +140,7 @@ class Durability:
         self._unsynced_folders.clear()
         self._syncing.clear()
         self.raise_recovery_point(offset)
-        self.health.end_hindrance()
+        self.health.end_write_block()
 
     # -- what is to be synced
 
@@ -188,7 +188,7 @@ class Durability:
                 if following.base_offset <= offset:
                     segment.remove_mark()
         except OSError as error:
-            self.health.hinder(error)
+            self.health.block_writes(error)
 
     def lower_recovery_point(self, offset: int) -> RecoveryPointCheckpoint | None:
         """Before anything is cut: what is durable ends there. The checkpoint to write first, if it says more."""
@@ -304,7 +304,7 @@ def sync_later(disk: Disk, paths: Iterable[str], folders: Sequence[str] = ()) ->
 def flush_together(disk: Disk, logs: Iterable[Durability]) -> None:
     """Flush logs: first all contents, then all names. Each step syncs many files at a time. Blocks.
 
-    Those that fail or are hindered keep their recovery points.
+    Those that fail or are write-blocked keep their recovery points.
     """
     begun = []
     for log in logs:
@@ -329,5 +329,5 @@ def _stop_by_failures(health: Health, paths: list[str], failures: dict[str, OSEr
     """Tell a log which of its files could not be synced. Whether its flush ends here."""
     own = [failures[path] for path in paths if path in failures] if failures else []
     for error in own:
-        health.hinder(error)
+        health.block_writes(error)
     return bool(own) or health.failed is not None

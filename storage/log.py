@@ -4,9 +4,9 @@ All methods are plain functions that run to their end. What must not block the l
 remove files after their delay) is handed to the disk and the clock.
 
 If there was no room for a write, or no free descriptor, the write has not happened: the file is cut back to its last
-good batch, the append is refused, and the log is `hindered` until an append succeeds, or would. After any other failed
-write, and after every failed sync, the log is `failed` and refuses all appends, because nobody knows what is on disk
-behind the last sync.
+good batch, the append is refused, and the log is `write_blocked` until an append succeeds, or would. After any other
+failed write, and after every failed sync, the log is `failed` and refuses all appends, because nobody knows what is on
+disk behind the last sync.
 """
 
 import errno
@@ -152,9 +152,9 @@ class Log:
         return self.health.failed
 
     @property
-    def hindered(self) -> OSError | None:
+    def write_blocked(self) -> OSError | None:
         """Why the last write was not possible, if it was not. The next one may be."""
-        return self.health.hindered
+        return self.health.write_blocked
 
     @property
     def closed(self) -> bool:
@@ -397,7 +397,7 @@ class Log:
                 try:
                     self.segments.active.transaction_index.append(aborted)
                 except OSError as error:
-                    self.health.hinder(error)  # the entry stays in memory, and is written with the other indexes
+                    self.health.block_writes(error)  # the entry stays in memory, and is written with the other indexes
         elif not header.attributes & CONTROL:
             self.producers.update_data(
                 header.producer_id,
@@ -430,10 +430,10 @@ class Log:
                 self._roll_to(base_offset)
             segments.append(view, batches, next_offset)
         except OSError as error:
-            self.health.hinder(error)
+            self.health.block_writes(error)
             return self._refuse(error)
-        if self.health.hindered is not None:
-            self.health.end_hindrance()
+        if self.health.write_blocked is not None:
+            self.health.end_write_block()
         return None
 
     def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
@@ -470,8 +470,8 @@ class Log:
     def _maybe_flush(self) -> AppendResult | None:
         if self.segments.end_offset - self.durability.recovery_point >= self.config.flush_messages:
             self.flush()
-            if self.health.hindered is not None:  # the batch stays, but flush.messages has promised a sync
-                return self._refuse(self.health.hindered)
+            if self.health.write_blocked is not None:  # the batch stays, but flush.messages has promised a sync
+                return self._refuse(self.health.write_blocked)
         return None if self.health.failed is None else self._refuse_failed()
 
     def roll(self) -> None:
@@ -480,14 +480,14 @@ class Log:
             try:
                 self._roll_to(self.log_end_offset)
             except OSError as error:
-                self.health.hinder(error)
+                self.health.block_writes(error)
 
     def begin_anew(self) -> bool:
         """Begin an empty segment, because all that there is will be deleted. False if there is no room for it now."""
         try:
             self._roll_to(self.log_end_offset, is_needed=False)
         except OSError as error:
-            self.health.hinder(error)
+            self.health.block_writes(error)
             return False
         return True
 
@@ -609,7 +609,7 @@ class Log:
             snapshot = None if is_small and not self.producers.entries else self.producers.take_snapshot()
             if snapshot is not None:
                 durability.sync_with_next_flush([snapshot])
-            self.health.hindered = None  # unless the flush finds another reason
+            self.health.write_blocked = None  # unless the flush finds another reason
         except OSError as error:
             self.health.fail(error)
 
@@ -683,7 +683,7 @@ def close_together(disk: Disk, logs: Iterable[Log]) -> None:
         log.seal()
     flush_together(disk, [log.durability for log in logs])
     for log in logs:
-        if log.failed is None and log.hindered is None:
+        if log.failed is None and log.write_blocked is None:
             with suppress(OSError):  # a mark that stays does no harm while no other broker compacts the log
                 log.segments.active.remove_mark()
         log.abandon()

@@ -43,8 +43,8 @@ class LogDirectory:
     """LogManager, which knows the other directories, calls `read`, `take`, `load` and `begin`, in this order.
 
     OSError from these four says that the disk does not work: then it calls `give_up`. `topic_config` gives the settings
-    of a topic. `on_failed` is called for a log that refuses writes from now on, `on_hindered` for a log that could not
-    be written just now, and again when it can be written.
+    of a topic. `on_failed` is called for a log that refuses writes from now on, `on_write_blocked` for one that
+    could not be written just now, and again when it can be written.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class LogDirectory:
         path: str,
         topic_config: Callable[[str], TopicConfig],
         on_failed: Callable[[Log], None],
-        on_hindered: Callable[[Log], None],
+        on_write_blocked: Callable[[Log], None],
         tree_name: str,
     ) -> None:
         self._env = env
         self._files = files
         self._topic_config = topic_config
         self._on_failed = on_failed
-        self._on_hindered = on_hindered
+        self._on_write_blocked = on_write_blocked
         self._tree_name = tree_name  # the name of the coordination tree, if it is in this directory
         self.path = path
         self.contents = DirectoryContents(path)  # as `read` found them
@@ -208,8 +208,8 @@ class LogDirectory:
                 flush_together(disk, [log.durability for log in chunk])
                 yield None
             for log in logs:
-                if log.hindered is not None:  # the part that was cut off could come back behind what is appended
-                    raise log.hindered
+                if log.write_blocked is not None:  # the part that was cut off could come back behind what is appended
+                    raise log.write_blocked
             self._write_now(checkpoints.RECOVERY_POINTS)
             logger.info("Recovered %s after an unclean stop", counted(len(self.logs), "log"))
         self._is_begun = True
@@ -291,7 +291,7 @@ class LogDirectory:
         self.checkpoint()
         if self._written[checkpoints.CLEANER_OFFSETS] != self.cleaner_offsets:
             self._write_now(checkpoints.CLEANER_OFFSETS)
-        if all(log.failed is None and log.hindered is None for log in self.logs.values()):
+        if all(log.failed is None and log.write_blocked is None for log in self.logs.values()):
             checkpoints.write_clean_epoch(self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), broker_epoch)
         self._release_lock()
 
@@ -320,7 +320,7 @@ class LogDirectory:
                 "folder."
             ) from error
         log.health.on_failed = lambda: self._on_failed(log)
-        log.health.on_hindered = lambda: self._on_hindered(log)
+        log.health.on_write_blocked = lambda: self._on_write_blocked(log)
         log.durability.checkpoint = _RecoveryPoint(self, log)
         self.logs[key] = log
         return log

@@ -34,13 +34,13 @@ from barnabas.storage.directory_plan import (
 )
 from barnabas.storage.disk_space import LOOK_MS as SPACE_LOOK_MS
 from barnabas.storage.disk_space import FreeSpace
-from barnabas.storage.hindrances import Hindrances
 from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
 from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
 from barnabas.storage.troubles import Troubles
+from barnabas.storage.write_blocks import WriteBlocks
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -76,7 +76,7 @@ class LogManager:
         self._flushes_max = min(_FLUSHES_MAX, shares.reserve // _FILES_PER_FLUSH)
         self._flushes_wait = False
         self.troubles = Troubles()
-        self.hindrances = Hindrances(env.clock, self.directory_of)
+        self.write_blocks = WriteBlocks(env.clock, self.directory_of)
         self._configs: dict[str, TopicConfig] = {}
         self.broker_epoch = -1  # the last one that is known of the broker whose logs these are
         self.old_copies: list[LogDirectory] = []
@@ -97,7 +97,7 @@ class LogManager:
         folder, _, name = (self.config.coordination_path or "").rpartition("/")
         tree_name = name if folder == path else TREE_FILE
         return LogDirectory(
-            self._env, self._files, path, self.topic_config, self._log_failed, self._log_hindered, tree_name
+            self._env, self._files, path, self.topic_config, self._log_failed, self._log_write_blocked, tree_name
         )
 
     # -- start and stop
@@ -441,9 +441,9 @@ class LogManager:
         for topic in gone.difference(topic for place in self.directories for topic, _ in place.logs):
             self._configs.pop(topic, None)
 
-    def _log_hindered(self, log: Log) -> None:
-        self.hindrances.note(log)
-        if log.hindered is not None and self._waits and self._retention is not None:
+    def _log_write_blocked(self, log: Log) -> None:
+        self.write_blocks.note(log)
+        if log.write_blocked is not None and self._waits and self._retention is not None:
             self._retention.run_soon()  # what is held back for groups may make room
 
     def _note_space(self, directory: LogDirectory) -> None:
@@ -510,7 +510,7 @@ class LogManager:
             ),
             every("flush", self._flush_interval_ms, self._flushes_due, _flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
-            every("room", lambda: _ROOM_CHECK_MS, lambda: self.open_directories, self.hindrances.look),
+            every("room", lambda: _ROOM_CHECK_MS, lambda: self.open_directories, self.write_blocks.look),
             every("disk space", lambda: SPACE_LOOK_MS, lambda: self.open_directories, self._note_space),
             every(
                 "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers
@@ -584,7 +584,7 @@ class LogManager:
     def _has_room_for(self, log: Log) -> bool:
         """Whether every log of the same directory could be written."""
         directory = self.directory_of(log)
-        return directory is None or not self.hindrances.of(directory)
+        return directory is None or not self.write_blocks.of(directory)
 
     def _expire_producers(self, log: Log) -> None:
         log.producers.expire(self._env.clock.now_ms(), self.config.producer_id_expiration_ms)

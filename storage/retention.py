@@ -197,7 +197,7 @@ def raise_log_start(log: Log, now_ms: int, waits: Waits | None = None) -> Pieces
         log.delete_records_before(bases[count])
         return True
     except OSError as error:
-        log.health.hinder(error)
+        log.health.block_writes(error)
         return False
 
 
@@ -212,7 +212,7 @@ def remove_segments_below_start(log: Log) -> int:
     try:
         log.remove_segments(log.segments[:count])
     except OSError as error:
-        log.health.hinder(error)
+        log.health.block_writes(error)
         return 0
     logger.info("%s: %s went by retention, log start %d", log.name, counted(count, "segment"), log.log_start_offset)
     return count

@@ -4,7 +4,7 @@ What was cut must not come back behind what is appended later. So each step is d
 recovery point is lowered on disk before anything goes.
 
 Between two steps the log waits for a sync. It is consistent then and can be read, but nothing else writes it
-(`Health.is_held`). A follower does the steps in turns with other works, so that no sync holds up the loop. A replica
+(`Health.is_held`). A follower does the steps in turns with other tasks, so that no sync holds up the loop. A replica
 that becomes leader meanwhile, or a broker that stops, does the rest at once (`Truncation.finish`).
 """
 
@@ -31,7 +31,7 @@ class _Sync(NamedTuple):
     checkpoint: RecoveryPointCheckpoint | None = None
 
 
-_Steps = Generator[_Sync | None, None, None]  # None: other works may run
+_Steps = Generator[_Sync | None, None, None]  # None: other tasks may run
 
 
 def truncate_to(log: Log, offset: int) -> None:
@@ -127,7 +127,7 @@ class Truncation:
             return
         if error is not None:
             if self._sync is not None and self._sync.checkpoint is not None:
-                log.health.hinder(error)  # nothing was cut yet
+                log.health.block_writes(error)  # nothing was cut yet
             else:
                 log.health.fail(error)
             self._end()

@@ -38,12 +38,15 @@ PRODUCER_ID_WAIT_MS = 1_000.0  # for a block of producer ids
 COMPLETE_AGAIN_MS = 100.0  # after the last record of a transaction could not be written
 
 
-class Given(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """The answer to InitProducerId and EndTxn: an error, or the id and epoch that the producer uses next."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+Outcome = ProducerIdAndEpoch | Pending[ProducerIdAndEpoch]
 
 
 class ProducerIdSource(Protocol):
@@ -138,13 +141,13 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None, fresh: int | None = None
-    ) -> Given | Pending[Given]:
+    ) -> Outcome:
         """InitProducerId of a transactional id. `expected`: the id and epoch that the producer has (KIP-360)."""
         shard = self.shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
-            return Given(shard)
+            return ProducerIdAndEpoch(shard)
 
-        def again(producer_id: int) -> Given | Pending[Given]:
+        def again(producer_id: int) -> Outcome:
             return self.init_producer_id(transactional_id, timeout_ms, expected, producer_id)
 
         entry = shard.entries.get(transactional_id)
@@ -171,7 +174,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         fresh: int | None = None,
         *,
         may_wait: bool = True,
-    ) -> Given | Pending[Given]:
+    ) -> Outcome:
         """EndTxn. Answered when the decision is in the log; the markers follow.
 
         The end of the transaction before may still be under way. Then it is waited for: Kafka calls a producer fenced
@@ -179,7 +182,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """
         shard = self.shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
-            return Given(shard)
+            return ProducerIdAndEpoch(shard)
         entry = shard.entries.get(transactional_id)
         raises_epochs = client_version >= decisions.EPOCH_BUMP_VERSION
         if may_wait and raises_epochs and entry and decisions.is_early(entry.transaction, producer_id, producer_epoch):
@@ -243,7 +246,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             )
         topic_ids = self._topic_ids(partitions)
 
-        def added(given: Given) -> ErrorCode:
+        def added(given: ProducerIdAndEpoch) -> ErrorCode:
             entry = None if given.error else shard.entries.get(transactional_id)
             if entry is not None and entry.transaction.state is ONGOING:
                 entry.topic_ids.update(topic_ids)
@@ -306,34 +309,37 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         shard.when_idle(transactional_id, longest_ms, lambda: idle.complete(None))
         return idle.and_then(lambda _: again())
 
-    def _with_fresh_id(self, again: Callable[[int], Given | Pending[Given]]) -> Given | Pending[Given]:
+    def _with_fresh_id(self, again: Callable[[int], Outcome]) -> Outcome:
         """Decide again with a fresh producer id. COORDINATOR_LOAD_IN_PROGRESS if there is none in time."""
         producer_id = self._producer_ids.next()
         if producer_id is not None:
             return again(producer_id)
-        none = Given(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        none = ProducerIdAndEpoch(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         coming = self._producer_ids.next_within(PRODUCER_ID_WAIT_MS)
         return coming.and_then(lambda producer_id: none if producer_id is None else again(producer_id))
 
-    def _carry_out(self, shard: TransactionShard, found: Refuse | Repeat | Write) -> Given | Pending[Given]:
+    def _carry_out(self, shard: TransactionShard, found: Refuse | Repeat | Write) -> Outcome:
         if isinstance(found, Refuse):
-            return Given(found.error)
+            return ProducerIdAndEpoch(found.error)
         value = found.transaction
         next_id, next_epoch = decisions.next_identity(value)
         if isinstance(found, Repeat):
-            return Given(ErrorCode.NONE, next_id, next_epoch)
+            return ProducerIdAndEpoch(ErrorCode.NONE, next_id, next_epoch)
         if value.client_version and not self.transaction_version() and not self._was_open(shard, value):
-            return Given(ErrorCode.UNSUPPORTED_VERSION)  # records of version 0 have no room; Kafka answers the same
-        answer: Pending[Given] = Pending()
+            # Records of version 0 have no room; Kafka answers the same.
+            return ProducerIdAndEpoch(ErrorCode.UNSUPPORTED_VERSION)
+        answer: Pending[ProducerIdAndEpoch] = Pending()
         then = found.error
 
         def written(error: ErrorCode) -> None:
             error = error or then
             if not answer.done:
-                answer.complete(Given(error) if error else Given(ErrorCode.NONE, next_id, next_epoch))
+                given = ProducerIdAndEpoch(ErrorCode.NONE, next_id, next_epoch)
+                answer.complete(ProducerIdAndEpoch(error) if error else given)
 
         # The outcome is not known, so the id stays busy: the client hears CONCURRENT_TRANSACTIONS until it is.
-        self._write(shard, value, written, lambda: answer.complete(Given(ErrorCode.COORDINATOR_NOT_AVAILABLE)))
+        not_known = ProducerIdAndEpoch(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._write(shard, value, written, lambda: answer.complete(not_known))
         return answer
 
     def _was_open(self, shard: TransactionShard, value: Transaction) -> bool:

@@ -19,7 +19,7 @@ from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
-    from barnabas.transactions.coordinator import Given
+    from barnabas.transactions.coordinator import ProducerIdAndEpoch
 
 NONE = -1
 KNOWS_FENCED_SINCE = 4  # the version that says PRODUCER_FENCED (KIP-588)
@@ -54,7 +54,7 @@ def init_producer_id(
             request.transactional_id, request.transaction_timeout_ms, expected
         )
 
-        def given(answer: Given) -> messages.InitProducerIdResponse:
+        def given(answer: ProducerIdAndEpoch) -> messages.InitProducerIdResponse:
             error = for_version(answer.error, context.api_version, KNOWS_FENCED_SINCE)
             return messages.InitProducerIdResponse(
                 error_code=error, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch

@@ -22,7 +22,7 @@ from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
-    from barnabas.transactions.coordinator import Given
+    from barnabas.transactions.coordinator import ProducerIdAndEpoch
 
     Transaction = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
     Topics = Sequence[messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
@@ -205,7 +205,7 @@ def end_txn(
     version = context.api_version
     raises_epochs = version >= FIRST_VERSION_THAT_RAISES_EPOCHS
 
-    def answer(given: Given) -> messages.EndTxnResponse:
+    def answer(given: ProducerIdAndEpoch) -> messages.EndTxnResponse:
         response = messages.EndTxnResponse(
             error_code=for_version(given.error, version), producer_id=-1, producer_epoch=-1
         )

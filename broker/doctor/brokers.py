@@ -227,12 +227,12 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
                 "start. Look after the disk, stop the broker, and start it again.",
                 start_again(facts, broker),
             )
-        if health["hindered_logs"]:
-            names, logs = places(health["hindered"]), counted(health["hindered_logs"], "log")
+        if health["write_blocked_logs"]:
+            names, logs = places(health["write_blocked"]), counted(health["write_blocked_logs"], "log")
             yield Finding(
                 Severity.ERROR,
                 where,
-                f"{logs} cannot be written ({health['hindered'][0]['why']}): {names}",
+                f"{logs} cannot be written ({health['write_blocked'][0]['why']}): {names}",
                 "Writes to them are refused, and nothing is lost. They go on by themselves when there is room. "
                 + _no_inodes(health)
                 + _largest(broker),
@@ -268,7 +268,7 @@ def disks_filling(facts: Facts) -> Iterator[Finding]:
 def failures(facts: Facts) -> Iterator[Finding]:
     """The broker has logged tracebacks."""
     for broker, health in facts.healths:
-        for name, what in (("handler_failures", "requests"), ("upkeep_failures", "repeated works")):
+        for name, what in (("handler_failures", "requests"), ("upkeep_failures", "repeated tasks")):
             if health[name]:
                 yield Finding(
                     Severity.WARNING,
@@ -298,7 +298,7 @@ def _largest(broker: Broker) -> str:
 def _no_inodes(health: Row) -> str:
     """What else it may be if a disk without room has room."""
     free = [row["free_bytes"] for row in health["directories"] if row["free_bytes"] is not None]
-    if not free or min(free) < FREE_BYTES_FOR_A_WRITE or "No space left" not in health["hindered"][0]["why"]:
+    if not free or min(free) < FREE_BYTES_FOR_A_WRITE or "No space left" not in health["write_blocked"][0]["why"]:
         return ""
     return f"{size(min(free))} are free: perhaps it has no inodes left, because there are too many files (`df -i`). "
 

@@ -1,7 +1,7 @@
 """One HTTP connection: bytes in, requests to the routes, answers out in the order of the requests.
 
 h11 reads and writes HTTP/1.0 and 1.1; this module does the rest. One request is handled at a time. What comes behind it
-(pipelining) is handled in turns with other works, one request a turn, so that a thousand of them delay no other client;
+(pipelining) is handled in turns with other tasks, one request a turn, so that a thousand of them delay no other client;
 when more than `READ_AHEAD_BYTES_MAX` wait, reading stops. A long answer is made and written in turns, too, as the
 client takes it.
 
@@ -219,7 +219,7 @@ class HttpConnection(asyncio.Protocol):
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        """Go on when it is its turn: other works and connections have theirs first. Read nothing until then."""
+        """Go on when it is its turn: other tasks and connections have theirs first. Read nothing until then."""
         if self._transport is not None and not self._waits_for_turn:
             self._waits_for_turn = True
             self._transport.pause_reading()
@@ -415,7 +415,7 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(reply, Generator):
             reply = self._server.env.turns.run(reply, to_the_end=row.method in METHODS_THAT_CHANGE)
         elif isinstance(reply, Coroutine):
-            reply = self._server.broker.server.works.outcome(reply, self._failure_answer)
+            reply = self._server.broker.server.tasks.outcome(reply, self._failure_answer)
         if not isinstance(reply, Pending):
             self._answer(reply)
             return

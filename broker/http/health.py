@@ -135,8 +135,10 @@ HEALTH = record(
     logs=integer("How many logs it has."),
     failed_logs=integer("How many of them cannot be used until the next start."),
     failed=array(LOG, f"At most {LOGS_MAX} of them."),
-    hindered_logs=integer("In how many the last write found no room; with those that could not be made or deleted."),
-    hindered=array(LOG, f"At most {LOGS_MAX} of them."),
+    write_blocked_logs=integer(
+        "In how many the last write found no room; with those that could not be made or deleted."
+    ),
+    write_blocked=array(LOG, f"At most {LOGS_MAX} of them."),
     handler_failures=integer("Requests that met a bug, since its start."),
     upkeep_failures=integer("Failures of what it does again and again by itself, since its start."),
     groups_looked_at=integer("How many groups it coordinates."),
@@ -163,15 +165,15 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     stalled_ms = STALLED_MS if asked is None else max(asked, 0)
     now_ms = broker.env.clock.now_ms()
     directories = yield from _directories(broker, now_ms)
-    failed, hindered = [], []
+    failed, write_blocked = [], []
     logs = broker.log_manager.all()
     for number_of, log in enumerate(logs):
         if number_of % 100 == 0:
             yield None
         if log.failed is not None:
             failed.append((log, log.failed))
-        elif log.hindered is not None:
-            hindered.append((log, log.hindered))
+        elif log.write_blocked is not None:
+            write_blocked.append((log, log.write_blocked))
     refused = broker.replica_manager.refusals.causes
     behind = yield from _behind(broker, now_ms)
     looked_at = 0
@@ -220,10 +222,10 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "logs": len(logs),
             "failed_logs": len(failed),
             "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
-            "hindered_logs": len(hindered) + len(refused),
-            "hindered": [
+            "write_blocked_logs": len(write_blocked) + len(refused),
+            "write_blocked": [
                 *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
-                *(_log(log, error) for log, error in hindered[: max(LOGS_MAX - len(refused), 0)]),
+                *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
             ],
             "handler_failures": broker.server.handler_failures + broker.http.handler_failures,
             "upkeep_failures": sum(task.failures for task in broker.env.upkeep.tasks),

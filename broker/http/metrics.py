@@ -1,7 +1,7 @@
 """`/metrics`: what Prometheus scrapes.
 
 Nothing is counted for it while nobody asks: an answer is made of what the parts of the broker know anyway, once each,
-in turns with other works. The library prometheus_client writes the text; it is imported, in a thread, when somebody
+in turns with other tasks. The library prometheus_client writes the text; it is imported, in a thread, when somebody
 asks for the first time. Series of single groups are written here, because there may be ten thousand groups, and the
 library takes ten times as long for a line.
 
@@ -162,7 +162,7 @@ def _requests(broker: Broker, sums: Sums) -> None:
 
 def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     roles = dict.fromkeys(("leader", "follower", "suspended"), 0)
-    under_replicated = under_min_isr = replica_lag = log_bytes = failed = hindered = 0
+    under_replicated = under_min_isr = replica_lag = log_bytes = failed = write_blocked = 0
     topics: dict[str, list[int]] = {}  # bytes, partitions led, high watermarks of these, offsets that are held back
     held_back_in = 0
     for partition in list(broker.replica_manager.partitions.values()):
@@ -171,7 +171,7 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
         size = log.size_bytes
         log_bytes += size
         failed += log.failed is not None
-        hindered += log.hindered is not None
+        write_blocked += log.write_blocked is not None
         sums.bounds.setdefault(partition.topic, {})[partition.index] = log.log_start_offset, log.high_watermark
         of_topic = topics.setdefault(partition.topic, [0, 0, 0, 0])
         of_topic[0] += size
@@ -204,7 +204,7 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     put("barnabas_replica_lag_records_max", replica_lag)
     put("barnabas_logs", len(broker.log_manager.all()))
     put("barnabas_logs_failed", failed)
-    put("barnabas_logs_hindered", hindered)
+    put("barnabas_logs_write_blocked", write_blocked)
     put("barnabas_log_bytes", log_bytes)
     most = broker.config.http_metrics_topics_max
     for topic, (size, led, high_watermarks, held_back) in list(topics.items())[:most]:

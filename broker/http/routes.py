@@ -9,7 +9,7 @@ called. To add a family of routes: a module here, with its name in `FAMILIES`.
 A path begins with `/v1/` (but `/metrics` and `/health`). A group in it is the parameter `group`, so that
 `of_group=True` finds it: then the request is handled by the group's coordinator, and other brokers redirect there. A
 handler that meets what it cannot do raises `HttpError`. A body that may be long is given as a generator of rows
-(`HttpAnswer.json`), which the connection takes in turns with other works; it may yield None where it has worked for a
+(`HttpAnswer.json`), which the connection takes in turns with other tasks; it may yield None where it has worked for a
 while.
 """
 

@@ -432,9 +432,9 @@ import os, sys
 from barnabas.broker import main, offset_journal
 from barnabas.protocol.errors import ErrorCode
 append = offset_journal.LedJournalLog.append
-def hindered(self, batch):
+def write_blocked(self, batch):
     return ErrorCode.KAFKA_STORAGE_ERROR if os.path.exists({file!r}) else append(self, batch)
-offset_journal.LedJournalLog.append = hindered
+offset_journal.LedJournalLog.append = write_blocked
 main.main()
 """
 
@@ -444,7 +444,7 @@ def test_a_journal_that_is_behind_is_noticed_also_where_it_has_nothing_of_the_ti
     make_broker: Callable[..., Any], tmp_path: Path, http: str
 ) -> None:
     """The group's last record is older than T, and a later change is not in the journal yet."""
-    file = tmp_path / "hindered"
+    file = tmp_path / "write_blocked"
     words = ["-c", HINDERED_JOURNAL.format(file=str(file))]
     broker = make_broker(f"http.listeners={http}", program=words)
     environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}

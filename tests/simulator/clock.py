@@ -15,7 +15,7 @@ from barnabas.runtime.turns import BUDGET_MS
 WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
 WORK_STEP_MS = 1 / 32  # each piece of a long work takes so long (a power of two, so that sums are exact)
-PIECES_PER_PASS = int(BUDGET_MS / WORK_STEP_MS)  # of all long works together, at most
+PIECES_PER_PASS = int(BUDGET_MS / WORK_STEP_MS)  # of all long tasks together, at most
 THREAD_MS = 2.0  # work in a thread takes so long
 SAME_INSTANT = 1e-9  # seconds; times that differ less are the same, because sums may be rounded differently
 

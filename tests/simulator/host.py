@@ -314,7 +314,7 @@ class Host:
             self.clock.call_later(self.disk.sync_ms, lambda: self.resume("disk") if stall == self._stalls else None)
 
     def slow_the_processor(self, slowness: float) -> None:
-        """Let long works of the process take time from now on: so many times what they cost; 0: none, as usual.
+        """Let long tasks of the process take time from now on: so many times what they cost; 0: none, as usual.
 
         A pass of the loop does fewer pieces of them, and then the process stands still for as long as they took.
         """

@@ -102,7 +102,7 @@ class Operator:
             self._backup = self._world.tree.copy()
 
     async def settle(self) -> None:
-        """Undo what hinders the broker: from now on it has all its directories."""
+        """Undo what blocks writes to the broker: from now on it has all its directories."""
         if self.is_partial:
             await self._world.host.stop()
             self._name_again()

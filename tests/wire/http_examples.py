@@ -30,7 +30,7 @@ EMPTY = {
     "stopped_loads",
     "undecided",
     "failed",
-    "hindered",
+    "write_blocked",
     "standing",
     "gone_topics",
     "waited_for",

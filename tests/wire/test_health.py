@@ -130,8 +130,8 @@ def test_a_log_that_cannot_be_written_is_told_until_it_can(world: World) -> None
     world.env.disk.capacity_bytes = 0
     write(world, 1)
     found = health(world)
-    assert (found["hindered_logs"], found["failed_logs"]) == (1, 0)
-    assert (found["hindered"][0]["topic"], found["hindered"][0]["partition"]) == ("orders", 0)
+    assert (found["write_blocked_logs"], found["failed_logs"]) == (1, 0)
+    assert (found["write_blocked"][0]["topic"], found["write_blocked"][0]["partition"]) == ("orders", 0)
     world.env.disk.capacity_bytes = 1 << 40
     write(world, 1)
-    assert health(world)["hindered_logs"] == 0
+    assert health(world)["write_blocked_logs"] == 0

@@ -119,8 +119,8 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "behind": [],
         "failed_logs": 0,
         "failed": [],
-        "hindered_logs": 0,
-        "hindered": [],
+        "write_blocked_logs": 0,
+        "write_blocked": [],
         "handler_failures": 0,
         "upkeep_failures": 0,
         "are_all_watched": True,
@@ -302,7 +302,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         ERROR,
         "cluster",
     ),
-    ("logs", with_health(single(), hindered_logs=1, hindered=LOG), ERROR, "configs describe topic orders"),
+    ("logs", with_health(single(), write_blocked_logs=1, write_blocked=LOG), ERROR, "configs describe topic orders"),
     ("logs", with_health(single(), failed_logs=1, failed=LOG), ERROR, "start --data /data/0 --port 9092"),
     ("logs", with_health(single(), directories=[directory(offline="I/O error", bytes=None)]), ERROR, "start"),
     (
@@ -621,7 +621,9 @@ def test_who_waits_for_log_ends_says_for_whom_and_how_to_go_on() -> None:
 
 @pytest.mark.parametrize(("free_bytes", "is_said"), [(80 * GIB, True), (0, False)])
 def test_a_disk_that_has_room_and_no_inodes(free_bytes: int, is_said: bool) -> None:
-    facts = with_health(single(), hindered_logs=1, hindered=LOG, directories=[directory(free_bytes=free_bytes)])
+    facts = with_health(
+        single(), write_blocked_logs=1, write_blocked=LOG, directories=[directory(free_bytes=free_bytes)]
+    )
     (finding,) = found_by("logs", facts)
     assert ("df -i" in finding.why) == is_said
 

@@ -127,8 +127,8 @@ def test_without_replicas_keeps_the_last_member():
 
 def test_misled():
     leaders = [("a", 1, 1), ("b", 1, 2), ("c", 2, 2), ("d", 3, -1), ("e", 3, None)]
-    assert election.misled(leaders, 0.4) == ["b", "d"]
-    assert election.misled(leaders, 0.5) == [], "it must be above the limit"
+    assert election.imbalanced_partitions(leaders, 0.4) == ["b", "d"]
+    assert election.imbalanced_partitions(leaders, 0.5) == [], "it must be above the limit"
 
 
 # --- assignment: what Apache Kafka assigned, and the classic example of KIP-36 ---

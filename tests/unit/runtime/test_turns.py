@@ -1,4 +1,4 @@
-"""How long works share a pass of the loop. In virtual time a pass has room for PIECES_PER_PASS pieces."""
+"""How long tasks share a pass of the loop. In virtual time a pass has room for PIECES_PER_PASS pieces."""
 
 from itertools import pairwise
 

@@ -438,8 +438,8 @@ def test_offsets_without_records_at_the_end_of_a_segment_do_not_keep_it_dirty(wo
 
 def test_a_log_that_cannot_be_compacted_now_does_not_keep_others_waiting(world, read):
     world.open()
-    hindered, other = compacted(world, "hindered"), compacted(world, "other")
-    for log, keys in ((hindered, 2), (other, 5)):
+    write_blocked, other = compacted(world, "write_blocked"), compacted(world, "other")
+    for log, keys in ((write_blocked, 2), (other, 5)):
         for number in range(30):
             world.append(log, (b"k%d" % (number % keys), b"v" * 50))
         log.set_high_watermark(30)
@@ -448,13 +448,13 @@ def test_a_log_that_cannot_be_compacted_now_does_not_keep_others_waiting(world, 
 
     def compact(log):
         tried.append(log.topic)
-        if log is not hindered:
+        if log is not write_blocked:
             yield from original(log)
 
     world.manager.cleaner._compact = compact
     world.clock.advance(15_000 * 4)
     assert len(read(other)) < 15
-    assert 1 <= tried.count("hindered") <= 4, "once a round"
+    assert 1 <= tried.count("write_blocked") <= 4, "once a round"
 
 
 @pytest.mark.parametrize("was_compacted", [False, True])

@@ -75,7 +75,7 @@ def test_wherever_there_is_no_room_the_log_goes_on_when_there_is(make_world, rea
         shortage = Shortage(world.disk, begin, code)
         acknowledged = work(world, log)
         assert log.failed is None
-        assert log.hindered is None
+        assert log.write_blocked is None
         assert [value for _, _, value in read(log)] == acknowledged
         met = shortage.count > begin
         shortage.left = ()
@@ -244,7 +244,7 @@ NEEDS_ROOM = ("create", "write", "make_directory")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
 @pytest.mark.parametrize("settings", [{"retention_ms": 10_000}, {"retention_bytes": 0}])
 @pytest.mark.parametrize("flushed", [True, False])
-def test_retention_without_room_hinders_the_log_and_frees_room(world, read, code, settings, flushed):
+def test_retention_without_room_blocks_writes_to_the_log_and_frees_room(world, read, code, settings, flushed):
     """Whatever of a roll finds no room, and however often: nothing fails, and deletion needs none."""
     log = world.log(**SETTINGS, file_delete_delay_ms=1_000)
     world.fill(log, 30)
@@ -263,14 +263,14 @@ def test_retention_without_room_hinders_the_log_and_frees_room(world, read, code
     world.clock.advance(700_000)
     assert met[0] > 0
     assert log.failed is None
-    assert log.hindered is not None
+    assert log.write_blocked is not None
     assert len(log.segments) == 1 < segments, "all but the one that is written to"
     assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
     world.disk.on_change = None
     world.clock.advance(700_000)
     assert (log.log_start_offset, log.log_end_offset, log.failed) == (30, 30, None)
     world.fill(log, 3)
-    assert log.hindered is None
+    assert log.write_blocked is None
     log = world.crash("kept").get("t", 0)
     assert [offset for offset, _, _ in read(log)] == [30, 31, 32]
 
@@ -347,7 +347,7 @@ def test_an_aborted_transaction_whose_index_found_no_room_stays_aborted(world, e
     assert log.segments.aborted_transactions(0, 2) == [(5, 0)]
 
 
-def test_a_log_that_nobody_writes_is_not_hindered_any_more_when_there_is_room(world, read, caplog):
+def test_a_log_that_nobody_writes_is_not_write_blocked_any_more_when_there_is_room(world, read, caplog):
     log, other = world.log("t"), world.log("u")
     world.fill(log, 1)
     world.fill(other, 1)
@@ -355,16 +355,16 @@ def test_a_log_that_nobody_writes_is_not_hindered_any_more_when_there_is_room(wo
     world.disk.capacity_bytes = total - free + 200_000  # less than it looks for
     assert world.append(log, (b"k", bytes(300_000))).error is ErrorCode.KAFKA_STORAGE_ERROR
     world.clock.advance(60_000)
-    assert log.hindered is not None
-    assert other.hindered is None
-    assert world.manager.hindrances.is_in_hindered(other), "it would be refused next"
+    assert log.write_blocked is not None
+    assert other.write_blocked is None
+    assert world.manager.write_blocks.is_write_blocked(other), "it would be refused next"
     changes = []
-    world.manager.hindrances.on_change.append(lambda: changes.append(world.manager.hindrances.directories()))
+    world.manager.write_blocks.on_change.append(lambda: changes.append(world.manager.write_blocks.directories()))
     world.disk.capacity_bytes = 1 << 40
     world.clock.advance(10_000)
-    assert log.hindered is None
+    assert log.write_blocked is None
     assert changes == [[]]
-    assert not world.manager.hindrances.is_in_hindered(log)
+    assert not world.manager.write_blocks.is_write_blocked(log)
     assert [record.message for record in caplog.records][-1] == "/data can be written again (2 partitions)"
     assert ".room" not in world.disk.list_directory("/data")
 
@@ -374,25 +374,25 @@ def test_a_full_disk_is_noticed_before_a_write_finds_no_room(world):
     total, free = world.disk.total_and_free_bytes("/data")
     world.disk.capacity_bytes = total - free + 100_000
     world.clock.advance(6_000)
-    assert world.manager.hindrances.is_in_hindered(log)
+    assert world.manager.write_blocks.is_write_blocked(log)
     assert world.append(log, (b"k", b"v")).error == 0, "what fits is written all the same"
     world.disk.capacity_bytes = total - free + 500_000
     world.clock.advance(60_000)
-    assert world.manager.hindrances.is_in_hindered(log), "it would be full again at once"
+    assert world.manager.write_blocks.is_write_blocked(log), "it would be full again at once"
     world.disk.capacity_bytes = 1 << 40
     world.clock.advance(6_000)
-    assert not world.manager.hindrances.is_in_hindered(log)
+    assert not world.manager.write_blocks.is_write_blocked(log)
 
 
 @pytest.mark.parametrize("what", ["open", "write"])
-def test_a_log_stays_hindered_while_no_file_can_be_made_or_written(world, what):
+def test_a_log_stays_write_blocked_while_no_file_can_be_made_or_written(world, what):
     log = world.log()
     world.fill(log, 1)
-    log.health.hinder(OSError(errno.EMFILE, "simulated"))
+    log.health.block_writes(OSError(errno.EMFILE, "simulated"))
     world.disk.fail(what, "/.room", OSError(errno.EMFILE, "simulated"), times=100)
     world.clock.advance(60_000)
-    assert log.hindered is not None
+    assert log.write_blocked is not None
     world.disk.repair()
     world.clock.advance(6_000)
-    assert log.hindered is None
+    assert log.write_blocked is None
     assert ".room" not in world.disk.list_directory("/data")

@@ -152,7 +152,7 @@ def test_a_full_disk_ends_the_wait(groups, caplog):
     assert retain(groups) == 0
     lines(caplog)
     other = groups.world.log("other")
-    other.health.hinder(OSError(errno.ENOSPC, "no space"))
+    other.health.block_writes(OSError(errno.ENOSPC, "no space"))
     groups.world.clock.advance(100)
     assert groups.log.log_start_offset == 60, "the next round of retention began at once"
     expected = "t-0: the disk is full, so retention does not wait for billing, and deletes 60 records unread at most"

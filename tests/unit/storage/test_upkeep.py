@@ -69,6 +69,7 @@ def test_a_log_that_cannot_be_compacted_is_set_aside_and_tried_again(world, read
     first, other = dirty(world, "first"), dirty(world, "other")
     world.disk.fail("read", "/first-0/", OSError(errno.EIO, "simulated"), times=4)
     size = first.size_bytes
+    caplog.set_level("INFO", "barnabas.upkeep")
     world.clock.advance(16_000)
     assert (first.size_bytes, is_compacted(other, read)) == (size, True)
     world.clock.advance(200_000)
@@ -76,7 +77,7 @@ def test_a_log_that_cannot_be_compacted_is_set_aside_and_tried_again(world, read
     told = [record.message for record in caplog.records if record.message.startswith("cleaner")]
     assert [text.partition("first-0")[2] for text in told] == [
         " failed, and is tried again later: [Errno 5] simulated",
-        ": it works again",
+        ": recovered",
     ]
 
 

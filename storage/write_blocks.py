@@ -13,32 +13,32 @@ logger = logging.getLogger("barnabas.storage")
 SETTLED_MS = 5_000.0  # on a disk that is nearly full, a small write fits between two that do not
 
 
-class Hindrances:
+class WriteBlocks:
     """A log that is refused a write speaks for its whole directory: the others there are refused next.
 
-    So the directory is hindered from the first refusal on, or when its disk is seen to be full, until it has room and
-    has refused nothing for a while; also if some writes succeed meanwhile. Both are said once for all its logs.
+    So the directory is write-blocked from the first refusal on, or when its disk is seen to be full, until it has
+    room and has refused nothing for a while, also if some writes succeed meanwhile. Both are said once for all logs.
     """
 
     def __init__(self, clock: Clock, directory_of: Callable[[Log], LogDirectory | None]) -> None:
-        self.on_change: list[Callable[[], None]] = []  # called when a directory is hindered, and when it is over
+        self.on_change: list[Callable[[], None]] = []  # called when a directory is write-blocked, and when it is over
         self._clock = clock
         self._directory_of = directory_of
-        self._refused_ms: dict[LogDirectory, float] = {}  # of the hindered directories: when a write was refused last
+        self._refused_ms: dict[LogDirectory, float] = {}  # when a write was refused last, where it is write-blocked
         self._logs: dict[Log, LogDirectory] = {}  # whose last write was refused
 
     def note(self, log: Log) -> None:
         """A log was refused a write, or could be written again."""
-        if log.hindered is None:
+        if log.write_blocked is None:
             self._logs.pop(log, None)
             return
         directory = self._directory_of(log)
         if directory is None:
             return
         self._logs[log] = directory
-        self._hinder(directory, str(log.hindered))
+        self._block(directory, str(log.write_blocked))
 
-    def _hinder(self, directory: LogDirectory, why: str) -> None:
+    def _block(self, directory: LogDirectory, why: str) -> None:
         is_new = directory not in self._refused_ms
         self._refused_ms[directory] = self._clock.monotonic_ms()
         if is_new:
@@ -51,16 +51,16 @@ class Hindrances:
             self._tell()
 
     def directories(self) -> list[LogDirectory]:
-        """Those that are hindered."""
+        """Those that are write-blocked."""
         return list(self._refused_ms)
 
-    def is_in_hindered(self, log: Log) -> bool:
-        """Whether the directory of a log is hindered."""
+    def is_write_blocked(self, log: Log) -> bool:
+        """Whether the directory of a log is write-blocked."""
         return any(directory.logs.get((log.topic, log.partition)) is log for directory in self._refused_ms)
 
     def of(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory whose last write was refused."""
-        for log in [log for log in self._logs if log.hindered is None or log.closed]:
+        for log in [log for log in self._logs if log.write_blocked is None or log.closed]:
             del self._logs[log]
         return [log for log, place in self._logs.items() if place is directory]
 
@@ -68,12 +68,12 @@ class Hindrances:
         """A log that nobody writes does not find out by itself that it cannot be written, or can be again."""
         if directory not in self._refused_ms:
             if directory.is_full():
-                self._hinder(directory, "its disk is full")
+                self._block(directory, "its disk is full")
             return
         if not directory.has_room():
             return
         for log in self.of(directory):
-            log.health.end_hindrance()
+            log.health.end_write_block()
         if self._clock.monotonic_ms() - self._refused_ms[directory] >= SETTLED_MS:
             del self._refused_ms[directory]
             logger.warning("%s can be written again (%s)", directory.path, counted(len(directory.logs), "partition"))

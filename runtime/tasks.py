@@ -1,4 +1,4 @@
-"""Works of the broker: a request began them, and they are done to their end even if its client is gone."""
+"""Tasks of the broker: a request began them, and they are done to their end even if its client is gone."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,7 +11,7 @@ from barnabas.runtime.ports import Clock
 T = TypeVar("T")
 
 
-class Works:
+class Tasks:
     """The tasks that requests began. The broker owns them, so the end of a connection does not end them."""
 
     __slots__ = ("_clock", "_has_ended", "_tasks")
@@ -51,7 +51,7 @@ class Works:
             outcome.complete(work.result() if error is None else failed(error))
 
     async def settle(self, within_ms: float) -> None:
-        """Wait for the works that have begun, at most `within_ms`. Other works may begin meanwhile."""
+        """Wait for the tasks that have begun, at most `within_ms`. Other tasks may begin meanwhile."""
         settled = asyncio.Event()
         timer = self._clock.call_later(within_ms, settled.set)
         asyncio.gather(*self._tasks, return_exceptions=True).add_done_callback(lambda _: settled.set())
@@ -59,7 +59,7 @@ class Works:
         timer.cancel()
 
     async def end(self, within_ms: float) -> None:
-        """The broker stops. Wait for all works, also those begun meanwhile; after `within_ms` cancel the rest."""
+        """The broker stops. Wait for all tasks, also those begun meanwhile; after `within_ms` cancel the rest."""
         timer = self._clock.call_later(within_ms, self._cut_off)
         while self._tasks:
             await asyncio.wait(list(self._tasks))

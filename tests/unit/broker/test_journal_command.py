@@ -5,7 +5,7 @@ from typing import Any
 
 import kafka
 import pytest
-from barnabas.broker.cli import journal
+from barnabas.broker.cli import journal_reading
 from barnabas.broker.cli.target import Target
 
 
@@ -40,7 +40,7 @@ class SilentConsumer:
 def test_a_broker_that_stands_still_does_not_renew_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     renewed = []
     monkeypatch.setattr(kafka, "KafkaConsumer", SilentConsumer)
-    monkeypatch.setattr(journal, "connection", lambda target: {})
+    monkeypatch.setattr(journal_reading, "connection", lambda target: {})
     monkeypatch.setattr(Target, "renew", renewed.append)
     client: Any = SimpleNamespace(
         describe_topics=lambda names: [
@@ -48,5 +48,5 @@ def test_a_broker_that_stands_still_does_not_renew_the_time_limit(monkeypatch: p
         ]
     )
     with pytest.raises(TimeoutError):
-        journal.read_journal(Target("", 1, 1, False), client, "g", None)
+        journal_reading.read_journal(Target("", 1, 1, False), client, "g", None)
     assert renewed == []

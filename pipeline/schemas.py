@@ -79,11 +79,6 @@ class Table:
         """The schema of the Arrow batches, exactly as Spark expects them."""
         return arrow_schema(self.spark)
 
-    def markdown(self) -> str:
-        """The table for the README."""
-        rows = [f"| `{one.name}` | {one.type.simpleString()} | {one.meaning} |" for one in self.columns]
-        return "\n".join(["| column | type | meaning |", "| --- | --- | --- |", *rows])
-
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark wants from a source that gives out `schema`."""

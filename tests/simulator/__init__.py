@@ -1,6 +1,6 @@
 """A simulated world for whole brokers, under a seed: the twin of `runtime/`. Not in the wheel.
 
-The twin of `runtime/`: virtual time, a disk and connections in memory, under a seed (`env.py`), and a tree
+Virtual time, a disk and connections in memory (`env.py`), and a tree
 (`coordination.py`; for a cluster `tree_service.py`, a machine of its own, which is reached by round trips).
 `world.py` runs a whole broker (`host.py`) with clients, bad weather (`weather.py`) and quiet times. Between two lives
 of the broker an operator (`operator.py`) moves, reorders, copies and leaves out directories, starts with wrong ids,

@@ -283,6 +283,8 @@ class Partition:
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
+            if origin is AppendOrigin.CLIENT:
+                self.log.note_refused(records, ErrorCode.NOT_ENOUGH_REPLICAS)
             return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, self.shortage)
         log = self.log
         result = log.append_as_leader(

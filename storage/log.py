@@ -33,6 +33,7 @@ from barnabas.storage.producer_state import (
     last_sequence_of,
     marker_of,
 )
+from barnabas.storage.refused_batches import RefusedBatches
 from barnabas.storage.segment import AppendedBatch, Segment
 from barnabas.storage.segments import NEVER_BY_REFERENCE, FetchData, Segments, TimestampOffset
 from barnabas.storage.validation import (
@@ -94,6 +95,7 @@ class Log:
         self.segments = segments
         self.producers = producers
         self.leader_epochs = leader_epochs
+        self._refused_batches = RefusedBatches(env.clock)
         self.health = Health()
         self.durability = Durability(
             env.disk,
@@ -266,6 +268,8 @@ class Log:
             next_offset = last_offset + 1
         failure = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
         if failure is not None:
+            if origin is AppendOrigin.CLIENT:
+                self.note_refused(validated, failure.error)
             return failure
         if leader_epoch >= 0 and leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
@@ -285,6 +289,10 @@ class Log:
             log_append_time_ms=validated.log_append_time_ms,
             log_start_offset=self.log_start_offset,
         )
+
+    def note_refused(self, records: Appendable, error: ErrorCode) -> None:
+        """Remember that a client's records were refused for a reason that passes: no later ones overtake them."""
+        self._refused_batches.note(records, error, self.producers.entries)
 
     def append_as_follower(self, records: Buffer) -> AppendResult:
         """Write a leader's batches as they are. They begin at the log end; behind it if the leader has compacted there.
@@ -357,6 +365,11 @@ class Log:
                         log_start_offset=self.log_start_offset,
                         duplicate=True,
                     )
+            if entry is None and is_client and self._refused_batches:
+                refused = self._refused_batches.before(header)
+                if refused is not None:
+                    message = f"the producer's batch of sequence {refused.base_sequence} was refused, and comes first"
+                    return AppendResult(refused.error, message)
             is_transactional = bool(header.attributes & TRANSACTIONAL)
             producers = self.producers
             if (
@@ -399,6 +412,8 @@ class Log:
                 except OSError as error:
                     self.health.block_writes(error)  # the entry stays in memory, and is written with the other indexes
         elif not header.attributes & CONTROL:
+            if self._refused_batches:
+                self._refused_batches.forget(header.producer_id)
             self.producers.update_data(
                 header.producer_id,
                 header.producer_epoch,

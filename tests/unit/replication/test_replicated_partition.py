@@ -129,6 +129,23 @@ def test_leadership_lost_while_waiting(env, host):
     assert (host.append(acks=1))[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_batch_in_flight_does_not_overtake_one_that_met_too_few_replicas(env):
+    host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "2"})
+    host.start_bare()
+    partition = lead_three(host, isr=(1,))
+
+    def produce(sequence, epoch=0):
+        records = record_batch.build(
+            [record_batch.Record(value=b"v")], producer_id=7, producer_epoch=epoch, base_sequence=sequence
+        )
+        return partition.append_as_leader(records, origin=AppendOrigin.CLIENT, required_acks=-1).error
+
+    assert produce(3) is ErrorCode.NOT_ENOUGH_REPLICAS
+    partition.isr = (1, 2)
+    assert produce(4) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [produce(3), produce(4)] == [ErrorCode.NONE] * 2
+
+
 def test_min_insync_replicas(env):
     host = Host(env, EmbeddedCoordination(env, ":memory:"), {"min.insync.replicas": "2"})
     host.start_bare()

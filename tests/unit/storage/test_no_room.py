@@ -2,11 +2,14 @@
 
 import errno
 import logging
+from functools import partial
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import Record, build
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.open_files import share_out
+from barnabas.storage.refused_batches import REFUSED_BATCHES_MAX, REMEMBERED_MS
 
 SETTINGS = {"segment_bytes": 1_000, "index_interval_bytes": 150}
 FAILURES_IN_A_ROW = 4
@@ -396,3 +399,59 @@ def test_a_log_stays_write_blocked_while_no_file_can_be_made_or_written(world, w
     world.clock.advance(6_000)
     assert log.write_blocked is None
     assert ".room" not in world.disk.list_directory("/data")
+
+
+def test_a_batch_in_flight_does_not_overtake_one_that_found_no_room(world):
+    log = world.log(segment_bytes=1_000)
+    world.fill(log, 4)
+    world.disk.fail("create", ".snapshot", OSError(errno.ENOSPC, "simulated"))
+
+    def produce(sequence, value, epoch=0):
+        return world.append(log, (b"k", value), producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+    refused = produce(0, bytes(900))  # it needs a new segment, and the next one does not
+    assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    behind = produce(1, b"short")
+    assert behind.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert behind.error_message == "the producer's batch of sequence 0 was refused, and comes first"
+    assert produce(0, b"another", epoch=1).error is ErrorCode.NONE, "the producer has given up, and begun anew"
+    other = world.append(log, (b"k", b"v"), producer_id=8, producer_epoch=0, base_sequence=5)
+    assert other.error is ErrorCode.NONE, "as in Kafka, a producer that is not known may begin anywhere"
+
+
+def test_sent_again_in_order_they_are_taken(world):
+    log = world.log(segment_bytes=1_000)
+    world.fill(log, 4)
+    world.disk.fail("create", ".snapshot", OSError(errno.ENOSPC, "simulated"))
+    batches = [(0, bytes(900)), (1, b"short"), (2, b"short")]
+
+    def send():
+        return [
+            world.append(log, (b"k", value), producer_id=7, producer_epoch=0, base_sequence=sequence).error
+            for sequence, value in batches
+        ]
+
+    assert send() == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+    assert send() == [ErrorCode.NONE] * 3
+
+
+def test_who_goes_on_without_the_refused_batch_waits_as_long_as_clients_send_it_again(world):
+    log = world.log(segment_bytes=1_000)
+    world.fill(log, 4)
+    world.disk.fail("create", ".snapshot", OSError(errno.ENOSPC, "simulated"))
+    append = partial(world.append, log, producer_id=7, producer_epoch=0)
+    assert append((b"k", bytes(900)), base_sequence=0).error is ErrorCode.KAFKA_STORAGE_ERROR
+    world.clock.advance(REMEMBERED_MS - 1)
+    assert append((b"k", b"v"), base_sequence=1).error is ErrorCode.KAFKA_STORAGE_ERROR
+    world.clock.advance(1)
+    assert append((b"k", b"v"), base_sequence=1).error is ErrorCode.NONE
+
+
+def test_the_refused_batches_of_many_producers_take_no_more_memory(world):
+    log = world.log()
+    refused = log._refused_batches
+    for producer_id in range(REFUSED_BATCHES_MAX + 10):
+        batch = build([Record(value=b"v")], producer_id=producer_id, producer_epoch=0, base_sequence=3)
+        log.note_refused(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
+        log.note_refused(batch[:40], ErrorCode.NOT_ENOUGH_REPLICAS)  # damaged: nothing is known of it
+    assert list(refused._batches) == list(range(10, REFUSED_BATCHES_MAX + 10))

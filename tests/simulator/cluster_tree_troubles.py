@@ -148,7 +148,8 @@ class TreeTroubles(Choices):
         world.note(what)
         world.tree.put_back(copy)
         is_known = [is_newest or self._can_know(node, host) for node, host in world.hosts.items()]
-        world.ledger.ids_may_repeat = world.ledger.ids_may_repeat or not all(is_known)
+        if not all(is_known):
+            world.ledger.commits.unaware_may_lead = True
         world.inspector.note_tree_put_back(world.tree, is_known=any(is_known))
 
     def _can_know(self, node: int, host: "Host") -> bool:
@@ -165,7 +166,7 @@ class TreeTroubles(Choices):
         if await self._until(self._are_all_registered, SERVE_WITHIN_MS):
             world.inspector.note_all_registered()
             await self._sleep(GIVEN_UP_WITHIN_MS, GIVEN_UP_WITHIN_MS)
-            world.ledger.ids_may_repeat = False
+            world.ledger.commits.unaware_may_lead = False
 
     def _are_all_registered(self) -> bool:
         world = self._world

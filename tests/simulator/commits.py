@@ -33,6 +33,8 @@ class Commits:
         self.wall_peak_ms = wall_peak_ms
         self.retention_ms = float("inf")
         self.are_weak = False  # a leader change may take commits (offsets.commit.required.acks)
+        # A broker that cannot know that its tree is an older copy may lead: it tells older offsets, gives ids again.
+        self.unaware_may_lead = False
         self.asked: dict[Owned, dict[int, _Asked]] = {}  # by offset: when it was last asked for
         self.acknowledged: dict[Owned, int] = {}  # the highest offset
         self.fetched: dict[Owned, int] = {}  # the offset that a client was last told
@@ -80,7 +82,7 @@ class Commits:
             raise Violation("no invented offset", f"{owned}: {offset}")
         has_expired = offset < min(acknowledged_before, self.promised(owned))
         if has_expired and not self._runs_out(owned):
-            if self.are_weak:
+            if self.are_weak or self.unaware_may_lead:
                 return False
             raise Violation("no commit goes back", f"{owned}: told {offset}, acknowledged was {acknowledged_before}")
         self.fetched[owned] = max(offset, self.fetched.get(owned, -1))
@@ -138,6 +140,8 @@ class Commits:
         for key, offset in offsets.items():
             owned = (group_id, *key)
             known = self.table.get(owned, -1)
+            if offset < known and self.unaware_may_lead:
+                continue
             if offset != known:
                 if offset < known:
                     raise Violation("no commit goes back", f"{owned}: {offset} after {known}")

@@ -31,7 +31,6 @@ class Ledger:
         self.generations: dict[str, int] = {}  # group -> the highest generation in which a client got an assignment
         self.gone_ms: dict[str, float] = {}  # group -> when it was last seen to be gone
         self.last_sign_ms: dict[tuple[str, str], float] = {}  # (group, member) -> when it last sent anything
-        self.ids_may_repeat = False  # a broker gives producer ids that cannot know that its tree is an older copy
         self.acknowledgements = 0
         self.assignments = 0
 

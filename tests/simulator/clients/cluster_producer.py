@@ -85,7 +85,7 @@ class ClusterProducer(Routed):
             await self.sleep(50, 200)
             return
         if response.producer_id in self.world.producer_ids:
-            if self.world.ledger.ids_may_repeat:
+            if self.world.ledger.commits.unaware_may_lead:
                 await self.sleep(50, 200)
                 return
             raise Violation("a producer id is given once", str(response.producer_id))

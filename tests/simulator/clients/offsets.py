@@ -106,5 +106,6 @@ async def fetch_offsets(client: Client, group_id: str, keys: list[TopicPartition
             expiry = Administer(EXPIRE_OFFSETS, group_id)
             client.ended(client.began(expiry), Outcome.INFO, expiry)
         found[key] = offset
-    client.ended(number, Outcome.OK, operation._replace(offsets=tuple(found.items())))
+    outcome = Outcome.INFO if commits.unaware_may_lead else Outcome.OK
+    client.ended(number, outcome, operation._replace(offsets=tuple(found.items())))
     return found

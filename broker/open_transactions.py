@@ -15,7 +15,7 @@ from barnabas.protocol.errors import CorruptBatchError, ProtocolError
 from barnabas.protocol.record_batch import CONTROL_ABORT
 from barnabas.runtime.counted import counted
 from barnabas.storage.log import Log
-from barnabas.storage.producer_state import ProducerEntry
+from barnabas.storage.producer_entry import ProducerEntry
 from barnabas.storage.validation import AppendOrigin
 from barnabas.transactions.metadata import PRODUCER_EPOCH_MAX, Transaction
 from barnabas.transactions.records import decode

@@ -13,7 +13,7 @@ from barnabas.pipeline.transactions import Aborted, Deciding, Ended, Transaction
 from barnabas.protocol.batch_layout import HEADER_BYTES
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage.index import TransactionIndex
-from barnabas.storage.producer_state import read_snapshot
+from barnabas.storage.producer_snapshot import read_snapshot
 
 logger = logging.getLogger("barnabas.pipeline")
 

@@ -18,7 +18,7 @@ from barnabas.replication.parked import Parked, Ticket
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.ports import Buffer, Clock
 from barnabas.storage.log import Log
-from barnabas.storage.producer_state import Verification
+from barnabas.storage.producer_entry import Verification
 from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
@@ -284,7 +284,7 @@ class Partition:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
             if origin is AppendOrigin.CLIENT:
-                self.log.note_refused(records, ErrorCode.NOT_ENOUGH_REPLICAS)
+                self.log.producers.note_refused(records, ErrorCode.NOT_ENOUGH_REPLICAS, self._host.clock.now_ms())
             return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, self.shortage)
         log = self.log
         result = log.append_as_leader(

@@ -16,6 +16,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import Record
+from barnabas.protocol.transaction_marker import marker_of
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, may_pass
 from barnabas.runtime.upkeep import Task
@@ -25,8 +26,8 @@ from barnabas.storage.durability import sync_later
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
-from barnabas.storage.producer_state import marker_of
 from barnabas.storage.segment import AppendedBatch, Segment
+from barnabas.storage.segments import delete_later
 
 if TYPE_CHECKING:
     from barnabas.storage.log_manager import LogManager
@@ -479,7 +480,7 @@ class Cleaner:
             raise
         rest = [segment for segment in log.segments if id(segment) not in doomed]
         log.segments.replace(sorted([*rest, cleaned], key=lambda segment: segment.base_offset))
-        log.delete_later(group)
+        delete_later(log.env.clock, group, log.config.file_delete_delay_ms)
 
     def _kept_batch(
         self,

@@ -19,23 +19,17 @@ from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
 from barnabas.storage import checkpoints
 from barnabas.storage.durability import Durability, flush_together
 from barnabas.storage.health import Health
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.open_files import OpenFiles
-from barnabas.storage.producer_state import (
-    EndTransactionMarker,
-    ProducerStateManager,
-    check_data,
-    check_marker,
-    last_sequence_of,
-    marker_of,
-)
-from barnabas.storage.refused_batches import RefusedBatches
+from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.rolling import if_room, must_roll
 from barnabas.storage.segment import AppendedBatch, Segment
-from barnabas.storage.segments import NEVER_BY_REFERENCE, FetchData, Segments, TimestampOffset
+from barnabas.storage.segments import NEVER_BY_REFERENCE, FetchData, Segments, TimestampOffset, delete_later
 from barnabas.storage.validation import (
     Appendable,
     AppendOrigin,
@@ -95,7 +89,6 @@ class Log:
         self.segments = segments
         self.producers = producers
         self.leader_epochs = leader_epochs
-        self._refused_batches = RefusedBatches(env.clock)
         self.health = Health()
         self.durability = Durability(
             env.disk,
@@ -249,7 +242,7 @@ class Log:
                 marker = None
                 if header.attributes & CONTROL:
                     marker = marker_of(memoryview(view)[position : position + header.size_bytes])
-                answer = self._answer_of_producer(header, marker, origin)
+                answer = self.producers.answer_to(header, marker, origin, self.log_start_offset, now_ms)
                 if answer is not None:
                     return answer
                 if markers is None:
@@ -269,7 +262,7 @@ class Log:
         failure = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
         if failure is not None:
             if origin is AppendOrigin.CLIENT:
-                self.note_refused(validated, failure.error)
+                self.producers.note_refused(validated, failure.error, now_ms)
             return failure
         if leader_epoch >= 0 and leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
@@ -289,10 +282,6 @@ class Log:
             log_append_time_ms=validated.log_append_time_ms,
             log_start_offset=self.log_start_offset,
         )
-
-    def note_refused(self, records: Appendable, error: ErrorCode) -> None:
-        """Remember that a client's records were refused for a reason that passes: no later ones overtake them."""
-        self._refused_batches.note(records, error, self.producers.entries)
 
     def append_as_follower(self, records: Buffer) -> AppendResult:
         """Write a leader's batches as they are. They begin at the log end; behind it if the leader has compacted there.
@@ -339,57 +328,6 @@ class Log:
             log_start_offset=self.log_start_offset,
         )
 
-    def _answer_of_producer(
-        self, header: record_batch.BatchHeader, marker: EndTransactionMarker | None, origin: AppendOrigin
-    ) -> AppendResult | None:
-        """What to answer without an append: a refusal, or where the same batch is already. None: append it."""
-        entry = self.producers.entries.get(header.producer_id)
-        if marker is not None:
-            error = check_marker(
-                entry,
-                producer_epoch=header.producer_epoch,
-                coordinator_epoch=marker.coordinator_epoch,
-                raises_epochs=origin is AppendOrigin.COORDINATOR_OF_VERSION_2,
-            )
-        else:
-            is_client = origin is AppendOrigin.CLIENT
-            if entry is not None and is_client:
-                last_sequence = last_sequence_of(header.base_sequence, header.last_offset_delta)
-                stored = entry.duplicate_of(header.producer_epoch, header.base_sequence, last_sequence)
-                if stored is not None:
-                    return AppendResult(
-                        ErrorCode.NONE,
-                        base_offset=stored.first_offset,
-                        last_offset=stored.last_offset,
-                        log_append_time_ms=stored.timestamp,
-                        log_start_offset=self.log_start_offset,
-                        duplicate=True,
-                    )
-            if entry is None and is_client and self._refused_batches:
-                refused = self._refused_batches.before(header)
-                if refused is not None:
-                    message = f"the producer's batch of sequence {refused.base_sequence} was refused, and comes first"
-                    return AppendResult(refused.error, message)
-            is_transactional = bool(header.attributes & TRANSACTIONAL)
-            producers = self.producers
-            if (
-                is_transactional
-                and (entry is None or not entry.is_open_in(header.producer_epoch))
-                and producers.confirmed_verification(header.producer_id, header.producer_epoch) is None
-            ):
-                return AppendResult(ErrorCode.INVALID_TXN_STATE)
-            error = check_data(
-                entry,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                is_transactional=is_transactional,
-                check_sequence=is_client,
-                verification=producers.verifications.get(header.producer_id) if producers.verifications else None,
-            )
-        if error is ErrorCode.NONE:
-            return None
-        return AppendResult(error, log_start_offset=self.log_start_offset)
-
     def _update_producers(
         self,
         header: record_batch.BatchHeader,
@@ -412,8 +350,6 @@ class Log:
                 except OSError as error:
                     self.health.block_writes(error)  # the entry stays in memory, and is written with the other indexes
         elif not header.attributes & CONTROL:
-            if self._refused_batches:
-                self._refused_batches.forget(header.producer_id)
             self.producers.update_data(
                 header.producer_id,
                 header.producer_epoch,
@@ -435,7 +371,9 @@ class Log:
     ) -> AppendResult | None:
         segments = self.segments
         try:
-            if self._must_roll(segments.active, len(view), next_offset - 1, max_timestamp, now_ms):
+            if must_roll(
+                segments.active, self.config, len(view), next_offset - 1, max_timestamp, now_ms, self._roll_jitter_ms
+            ):
                 base_offset = segments.end_offset
                 if next_offset - 1 - base_offset >= 2**31:
                     # This makes a gap between two segments. It must not look like one that a crash made, so all
@@ -450,24 +388,6 @@ class Log:
         if self.health.write_blocked is not None:
             self.health.end_write_block()
         return None
-
-    def _must_roll(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        config = self.config
-        if not segment.can_hold(last_offset):
-            return True
-        if not segment.size:
-            return False
-        if segment.size + size > config.segment_bytes or segment.is_index_full(config.segment_index_bytes):
-            return True
-        first_timestamp = segment.first_timestamp
-        if first_timestamp >= 0 and max_timestamp >= 0:
-            age_ms = max_timestamp - first_timestamp
-        else:
-            age_ms = now_ms - segment.created_ms
-        age_max_ms = config.segment_ms
-        if "compact" in config.cleanup_policy:  # the active segment is not compacted, so it must not grow too old
-            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
-        return age_ms > age_max_ms - min(self._roll_jitter_ms, age_max_ms)
 
     def choose_roll_jitter(self) -> None:
         """Draw anew how much earlier than segment.ms the active segment ends."""
@@ -515,14 +435,14 @@ class Log:
         assert base_offset > old.base_offset
         already_flushed = durability.recovery_point >= self.log_end_offset
         old.close_time_index()
-        indexes = self._write_if_room(old.write_indexes, is_needed)
-        written = [self._write_if_room(self.producers.take_snapshot, is_needed)]
+        indexes = if_room(old.write_indexes, is_needed)
+        written = [if_room(self.producers.take_snapshot, is_needed)]
         if already_flushed:  # the recovery point will pass these indexes, and then they are trusted
-            self._write_if_room(lambda: self.leader_epochs.flush(self.log_end_offset), is_needed)
+            if_room(lambda: self.leader_epochs.flush(self.log_end_offset), is_needed)
             if indexes is not None:
-                self._write_if_room(old.sync_indexes, is_needed)
+                if_room(old.sync_indexes, is_needed)
         else:
-            written.append(self._write_if_room(lambda: self.leader_epochs.write(self.log_end_offset), is_needed))
+            written.append(if_room(lambda: self.leader_epochs.write(self.log_end_offset), is_needed))
             durability.mark_unsynced(old)
         new = self.make_segment(base_offset)
         try:
@@ -550,15 +470,6 @@ class Log:
             now_ms=self.env.clock.now_ms(),
             index_interval_bytes=self.config.index_interval_bytes,
         )
-
-    def _write_if_room(self, write: Callable[[], T], is_needed: bool) -> T | None:
-        """What `write` returns. None if there was no room, and the file is not needed."""
-        try:
-            return write()
-        except OSError as error:
-            if is_needed or not may_pass(error):
-                raise
-            return None
 
     # -- flush and close
 
@@ -656,25 +567,7 @@ class Log:
             segment.rename(".deleted")
             if segment.base_offset not in self.segments.base_offsets:
                 self.producers.remove_snapshot(segment.base_offset)
-        self.delete_later(gone)
-
-    def delete_later(self, gone: list[Segment]) -> None:
-        """Remove files after the delay, so that clients who read them can finish."""
-
-        waiting = list(reversed(gone))
-
-        def delete() -> None:
-            """Remove one segment, and the next in another pass of the loop: to remove a large file takes long."""
-            segment = waiting.pop()
-            try:
-                segment.delete_files()
-            except OSError as error:
-                logger.warning("%s: could not remove old files: %s", self.name, error)
-            if waiting:
-                self.env.clock.call_soon(delete)
-
-        if waiting:
-            self.env.clock.call_later(self.config.file_delete_delay_ms, delete)
+        delete_later(self.env.clock, gone, self.config.file_delete_delay_ms)
 
     def delete_directory_to(self, directory: str) -> None:
         """The partition is deleted: the folder gets another name, and nothing is written any more.

@@ -1,228 +1,40 @@
-"""What a log knows of each idempotent or transactional producer, and its snapshots (KIP-98, KIP-360).
+"""What a log knows of its idempotent and transactional producers (KIP-98, KIP-360).
 
-`check_data` and `check_marker` decide and change nothing. `update_data` and `update_marker` are called for what was
-appended, on a leader as on a follower, and once more for the batches behind the last snapshot when a log is opened. So
-the state is a function of the log.
+`answer_to` decides and changes nothing. `update_data` and `update_marker` are called for what was appended, on a leader
+as on a follower, and once more for the batches behind the last snapshot when a log is opened. So the state is a
+function of the log.
 """
 
 import contextlib
 import logging
 from collections.abc import Generator, Iterable
-from struct import Struct
-from typing import NamedTuple
 
-from barnabas.protocol import record_batch
-from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CODEC_MASK, CONTROL, RECORD_COUNT_AT, TRANSACTIONAL
-from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.ports import Buffer, Disk
+from barnabas.protocol.record_batch import BatchHeader
+from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
+from barnabas.runtime.ports import Disk
 from barnabas.storage import checkpoints
 from barnabas.storage.index import AbortedTransaction
+from barnabas.storage.producer_entry import (
+    BATCHES_REMEMBERED,
+    ProducerBatch,
+    ProducerEntry,
+    Verification,
+    check_data,
+    check_marker,
+    last_sequence_of,
+)
+from barnabas.storage.producer_snapshot import encode_snapshot, read_snapshot
+from barnabas.storage.refused_batches import RefusedBatches
 from barnabas.storage.segments import Segments
+from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.storage")
 
-BATCHES_REMEMBERED = 5  # a producer may have so many requests in flight, and may send each of them again
-SEQUENCE_MAX = 2**31 - 1
-_SNAPSHOT_HEADER = Struct(">hIi")
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
-_SNAPSHOT_VERSION = 1
-_NONE = -1
 REPLAYED_AFTER_CRASH_BYTES = 4 << 20  # at least, if the log has as many
 _BYTES_PER_PIECE = 4 << 20  # how many bytes of batches a replay passes before it yields
-
-
-class ProducerBatch(NamedTuple):
-    """One remembered batch."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_sequence(self) -> int:
-        """Sequence of its first record."""
-        return _sequence_minus(self.last_sequence, self.offset_delta)
-
-    @property
-    def first_offset(self) -> int:
-        """Offset of its first record."""
-        return self.last_offset - self.offset_delta
-
-
-_NO_BATCH = ProducerBatch(_NONE, _NONE, 0, _NONE)
-
-
-class ProducerEntry:
-    """One producer's state in one log. An epoch of -1 means that none is known."""
-
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "current_transaction_first_offset",
-        "last_timestamp",
-        "producer_epoch",
-        "producer_id",
-    )
-
-    def __init__(self, producer_id: int, producer_epoch: int) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.coordinator_epoch = _NONE
-        self.last_timestamp = _NONE
-        self.current_transaction_first_offset = _NONE
-        self.batches: list[ProducerBatch] = []
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record, -1 when unknown."""
-        return self.batches[-1].last_sequence if self.batches else _NONE
-
-    @property
-    def last_offset(self) -> int:
-        """Offset of the last data record that is remembered, -1 when unknown."""
-        return self.batches[-1].last_offset if self.batches else _NONE
-
-    def is_open_in(self, producer_epoch: int) -> bool:
-        """Whether the producer has a transaction open here, in this epoch."""
-        return self.current_transaction_first_offset != _NONE and self.producer_epoch == producer_epoch
-
-    def duplicate_of(self, producer_epoch: int, first_sequence: int, last_sequence: int) -> ProducerBatch | None:
-        """The remembered batch with the same sequences."""
-        if producer_epoch != self.producer_epoch:
-            return None
-        for batch in self.batches:
-            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
-                return batch
-        return None
-
-
-class Verification:
-    """The question to a transaction coordinator whether this partition is in a producer's transaction (KIP-890).
-
-    It is asked before the first batch of a transaction is appended. A marker takes the question away, so an answer that
-    comes late says nothing about the next transaction. When the coordinator has said yes, it will write a marker here.
-    So the producer's batches are taken until then. In transaction version 2 the marker of the transaction before has
-    the epoch of the question, and takes nothing away.
-
-    There is one for each producer. A higher epoch that is asked for takes no question away, because anybody can send
-    one; but it bounds the sequences, as in Kafka.
-    """
-
-    __slots__ = ("confirmed_epoch", "lowest_sequence", "producer_epoch", "producer_id", "raises_epochs", "started_ms")
-
-    def __init__(
-        self, producer_id: int, producer_epoch: int, first_sequence: int, now_ms: int, raises_epochs: bool
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch  # the highest one that is asked for
-        self.lowest_sequence = first_sequence  # of all batches of that epoch that wait for the answer
-        self.started_ms = now_ms
-        self.raises_epochs = raises_epochs  # each end of a transaction raises the epoch (transaction version 2)
-        self.confirmed_epoch: int | None = None  # the highest one to which the coordinator has said yes
-
-
-# A batch of one marker: the number of records; length, attributes, timestamp and offset delta, length of the key, its
-# version; the kind; the length of the value; its version, which does not matter; the epoch; the number of headers.
-_PLAIN_MARKER = Struct(">i8sBB2xiB")
-_PLAIN_MARKER_FIXED = (1, b"\x20\0\0\0\x08\0\0\0", 0x0C, 0)
-_PLAIN_MARKER_BYTES = RECORD_COUNT_AT + _PLAIN_MARKER.size
-
-
-class EndTransactionMarker(NamedTuple):
-    """What a control batch that ends a transaction says."""
-
-    commit: bool
-    coordinator_epoch: int
-
-
-def marker_of(batch: Buffer) -> EndTransactionMarker | None:
-    """What a control batch says about a transaction; None for control batches of other kinds."""
-    if len(batch) == _PLAIN_MARKER_BYTES and not batch[ATTRIBUTES_AT + 1] & CODEC_MASK:  # as coordinators write it
-        count, start, kind, value_bytes, epoch, headers = _PLAIN_MARKER.unpack_from(batch, RECORD_COUNT_AT)
-        if (count, start, value_bytes, headers) == _PLAIN_MARKER_FIXED and kind in (0, 1):
-            return EndTransactionMarker(kind == 1, epoch)
-    return _marker_in(batch)
-
-
-def _marker_in(batch: Buffer) -> EndTransactionMarker | None:
-    for record in record_batch.records(batch):
-        key, value = record.key, record.value
-        if key is None or len(key) < 4:
-            return None
-        kind = int.from_bytes(key[2:4], "big", signed=True)
-        if kind not in (0, 1) or value is None or len(value) < 6:
-            return None
-        return EndTransactionMarker(kind == 1, int.from_bytes(value[2:6], "big", signed=True))
-    return None
-
-
-def _sequence_minus(sequence: int, delta: int) -> int:
-    return sequence - delta if sequence >= delta else SEQUENCE_MAX - (delta - sequence) + 1
-
-
-def last_sequence_of(base_sequence: int, last_offset_delta: int) -> int:
-    """Sequence of a batch's last record; sequences go on at 0 after 2³¹-1."""
-    if base_sequence == _NONE:
-        return _NONE
-    return (base_sequence + last_offset_delta) & SEQUENCE_MAX
-
-
-def check_data(
-    entry: ProducerEntry | None,
-    *,
-    producer_epoch: int,
-    base_sequence: int,
-    is_transactional: bool,
-    check_sequence: bool,
-    verification: Verification | None = None,
-) -> ErrorCode:
-    """Whether a producer may append this batch now, which is no duplicate.
-
-    `verification`: of a transaction that the producer is about to begin here. Of several requests in flight, the one
-    with the lowest sequence must come first. As in Kafka, that holds for all its batches, in whatever epoch.
-    """
-    if verification is not None and check_sequence and (entry is None or producer_epoch >= entry.producer_epoch):
-        is_unknown = entry is None or not entry.batches
-        if base_sequence > verification.lowest_sequence or (
-            base_sequence != 0 and is_unknown and verification.raises_epochs
-        ):
-            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if entry is None:
-        return ErrorCode.NONE
-    if producer_epoch < entry.producer_epoch:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if check_sequence:
-        if producer_epoch != entry.producer_epoch:
-            if base_sequence != 0 and entry.producer_epoch != _NONE:
-                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        elif entry.producer_epoch != _NONE:
-            last = entry.last_sequence
-            if base_sequence != last + 1 and not (base_sequence == 0 and last == SEQUENCE_MAX):
-                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if entry.current_transaction_first_offset != _NONE and not is_transactional:
-        return ErrorCode.INVALID_TXN_STATE
-    return ErrorCode.NONE
-
-
-def check_marker(
-    entry: ProducerEntry | None, *, producer_epoch: int, coordinator_epoch: int, raises_epochs: bool = False
-) -> ErrorCode:
-    """Whether a coordinator may write this marker now.
-
-    `raises_epochs`: a marker has a higher epoch than its transaction (transaction version 2). So one with the epoch of
-    an open transaction is late: it belongs to the transaction before.
-    """
-    if entry is None:
-        return ErrorCode.NONE
-    if producer_epoch < entry.producer_epoch:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if raises_epochs and producer_epoch == entry.producer_epoch and entry.current_transaction_first_offset != _NONE:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if coordinator_epoch < entry.coordinator_epoch:
-        return ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    return ErrorCode.NONE
+_NONE = -1
 
 
 class ProducerStateManager:
@@ -232,6 +44,7 @@ class ProducerStateManager:
         "_disk",
         "_ended",
         "_ongoing",
+        "_refused",
         "directory",
         "entries",
         "last_snapshot_offset",
@@ -247,6 +60,7 @@ class ProducerStateManager:
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
         self._ended: dict[int, int] = {}  # first offset -> offset of the marker, until that is replicated
         self.verifications: dict[int, Verification] = {}  # producer id -> what its coordinator was asked
+        self._refused = RefusedBatches()
         self.snapshots: list[int] = sorted(snapshots)
         self.last_snapshot_offset = _NONE
         self.map_end_offset = 0
@@ -322,6 +136,65 @@ class ProducerStateManager:
         asked.confirmed_epoch = producer_epoch
         return True
 
+    # -- before an append
+
+    def answer_to(
+        self,
+        header: BatchHeader,
+        marker: EndTransactionMarker | None,
+        origin: AppendOrigin,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> AppendResult | None:
+        """What to answer without an append: a refusal, or where the same batch is already. None: append it."""
+        entry = self.entries.get(header.producer_id)
+        if marker is not None:
+            error = check_marker(
+                entry,
+                producer_epoch=header.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                raises_epochs=origin is AppendOrigin.COORDINATOR_OF_VERSION_2,
+            )
+            return None if error is ErrorCode.NONE else AppendResult(error, log_start_offset=log_start_offset)
+        is_client = origin is AppendOrigin.CLIENT
+        if is_client and entry is not None:
+            last_sequence = last_sequence_of(header.base_sequence, header.last_offset_delta)
+            stored = entry.duplicate_of(header.producer_epoch, header.base_sequence, last_sequence)
+            if stored is not None:
+                return AppendResult(
+                    ErrorCode.NONE,
+                    base_offset=stored.first_offset,
+                    last_offset=stored.last_offset,
+                    log_append_time_ms=stored.timestamp,
+                    log_start_offset=log_start_offset,
+                    duplicate=True,
+                )
+        elif is_client and self._refused:
+            refused = self._refused.before(header, now_ms)
+            if refused is not None:
+                message = f"the producer's batch of sequence {refused.base_sequence} was refused, and comes first"
+                return AppendResult(refused.error, message)
+        is_transactional = bool(header.attributes & TRANSACTIONAL)
+        if (
+            is_transactional
+            and (entry is None or not entry.is_open_in(header.producer_epoch))
+            and self.confirmed_verification(header.producer_id, header.producer_epoch) is None
+        ):
+            return AppendResult(ErrorCode.INVALID_TXN_STATE)
+        error = check_data(
+            entry,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            is_transactional=is_transactional,
+            check_sequence=is_client,
+            verification=self.verifications.get(header.producer_id) if self.verifications else None,
+        )
+        return None if error is ErrorCode.NONE else AppendResult(error, log_start_offset=log_start_offset)
+
+    def note_refused(self, records: Appendable, error: ErrorCode, now_ms: int) -> None:
+        """A client's records were refused for a reason that passes: no later ones of its producer overtake them."""
+        self._refused.note(records, error, self.entries, now_ms)
+
     # -- changing
 
     def update_data(
@@ -335,6 +208,8 @@ class ProducerStateManager:
         is_transactional: bool,
     ) -> None:
         """A data batch of that producer was appended."""
+        if self._refused:
+            self._refused.forget(producer_id)
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
@@ -490,21 +365,11 @@ class ProducerStateManager:
         offset = self.map_end_offset
         if offset == self.last_snapshot_offset:
             return None
-        body = bytearray(4)
-        for entry in self.entries.values():
-            # A row for each batch: the producer may send any of them again. Kafka writes the last one only, and takes
-            # the last row of a producer. So the transaction is in that one, and all have the time that expiry asks for.
-            *older, last = entry.batches or (_NO_BATCH,)
-            for batch in older:
-                body += _snapshot_row(entry, batch, _NONE)
-            body += _snapshot_row(entry, last, entry.current_transaction_first_offset)
-        body[:4] = ((len(body) - 4) // _SNAPSHOT_ENTRY.size).to_bytes(4, "big")
-        data = _SNAPSHOT_VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
         path = self.snapshot_path(offset)
         file = self._disk.open(path, create=True)
         try:
             file.truncate(0)
-            file.write(0, data)
+            file.write(0, encode_snapshot(self.entries.values()))
         except OSError:
             with contextlib.suppress(OSError):  # half a snapshot does no harm: its checksum does not match
                 self._disk.remove(path)
@@ -565,49 +430,5 @@ class ProducerStateManager:
                 self.remove_snapshot(offset)
 
 
-def _snapshot_row(entry: ProducerEntry, batch: ProducerBatch, transaction_first_offset: int) -> bytes:
-    return _SNAPSHOT_ENTRY.pack(
-        entry.producer_id,
-        entry.producer_epoch,
-        batch.last_sequence,
-        batch.last_offset,
-        batch.offset_delta,
-        entry.last_timestamp,
-        entry.coordinator_epoch,
-        transaction_first_offset,
-    )
-
-
 def _is_expired(entry: ProducerEntry, now_ms: int, expiration_ms: int) -> bool:
     return entry.current_transaction_first_offset == _NONE and now_ms - entry.last_timestamp >= expiration_ms
-
-
-def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry]:
-    """The producers of a snapshot file. CheckpointError when it cannot be right."""
-    file = disk.open(path, read_only=True)
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
-    if len(data) < _SNAPSHOT_HEADER.size:
-        raise checkpoints.CheckpointError(f"{path}: {len(data)} bytes are too few")
-    version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
-    if version != _SNAPSHOT_VERSION:
-        raise checkpoints.CheckpointError(f"{path}: version {version} is not known")
-    if crc32c(memoryview(data)[6:]) != crc:
-        raise checkpoints.CheckpointError(f"{path}: checksum does not match")
-    if count < 0 or len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-        raise checkpoints.CheckpointError(f"{path}: {count} entries do not fit its size")
-    entries: dict[int, ProducerEntry] = {}
-    for row in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEADER.size :]):
-        producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
-        entry = entries.get(producer_id)
-        if entry is None or entry.producer_epoch != epoch:
-            entry = entries[producer_id] = ProducerEntry(producer_id, epoch)
-        entry.last_timestamp = timestamp
-        entry.coordinator_epoch = coordinator_epoch
-        entry.current_transaction_first_offset = first_offset
-        if last_offset >= 0:
-            del entry.batches[: 1 - BATCHES_REMEMBERED]
-            entry.batches.append(ProducerBatch(last_sequence, last_offset, delta, timestamp))
-    return list(entries.values())

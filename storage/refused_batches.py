@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader, read_header
-from barnabas.runtime.ports import Clock
 from barnabas.storage.validation import Appendable, AppendResult, Validated
 
 REFUSED_BATCHES_MAX = 1_000  # of all producers of a log; the oldest is forgotten
 # Clients give a batch up after that (delivery.timeout.ms), and most go on with another epoch then.
-REMEMBERED_MS = 120_000.0
+REMEMBERED_MS = 120_000
 
 
 class RefusedBatch(NamedTuple):
@@ -24,22 +23,21 @@ class RefusedBatch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     error: ErrorCode
-    refused_ms: float
+    refused_ms: int
 
 
 class RefusedBatches:
     """Those of one log, by producer."""
 
-    __slots__ = ("_batches", "_clock")
+    __slots__ = ("_batches",)
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._batches: dict[int, RefusedBatch] = {}
 
     def __bool__(self) -> bool:
         return bool(self._batches)
 
-    def note(self, records: Appendable, error: ErrorCode, known_producers: Container[int]) -> None:
+    def note(self, records: Appendable, error: ErrorCode, known_producers: Container[int], now_ms: int) -> None:
         """These records of a client were refused. That matters only of producers that are not known yet."""
         header = _header_of(records)
         if header is None or header.producer_id < 0 or header.producer_id in known_producers:
@@ -50,17 +48,16 @@ class RefusedBatches:
             base_sequence = min(base_sequence, refused.base_sequence)
         elif len(self._batches) >= REFUSED_BATCHES_MAX:
             del self._batches[next(iter(self._batches))]
-        now_ms = self._clock.monotonic_ms()
         self._batches[header.producer_id] = RefusedBatch(header.producer_epoch, base_sequence, error, now_ms)
 
-    def before(self, header: BatchHeader) -> RefusedBatch | None:
+    def before(self, header: BatchHeader, now_ms: int) -> RefusedBatch | None:
         """The refused batch that the producer must send again before this one."""
         refused = self._batches.get(header.producer_id)
         if (
             refused is None
             or refused.producer_epoch != header.producer_epoch
             or refused.base_sequence >= header.base_sequence
-            or self._clock.monotonic_ms() - refused.refused_ms >= REMEMBERED_MS
+            or now_ms - refused.refused_ms >= REMEMBERED_MS
         ):
             return None
         return refused

@@ -1,5 +1,6 @@
 """The segments of a log in order of their offsets, and how records are found in them."""
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -7,11 +8,13 @@ from typing import NamedTuple, overload
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.ports import Buffer
+from barnabas.runtime.ports import Buffer, Clock
 from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.open_files import FileRange
 from barnabas.storage.segment import AppendedBatch, Segment
+
+logger = logging.getLogger("barnabas.storage")
 
 NEVER_BY_REFERENCE = 1 << 62
 
@@ -224,3 +227,21 @@ class Segments(Sequence[Segment]):
             if record.timestamp == newest.max_timestamp:
                 return TimestampOffset(record.offset, record.timestamp, batch.partition_leader_epoch)
         return None
+
+
+def delete_later(clock: Clock, gone: Sequence[Segment], delay_ms: float) -> None:
+    """Remove the files of segments after the delay, so that clients who read them can finish."""
+    waiting = list(reversed(gone))
+
+    def delete() -> None:
+        """Remove one segment, and the next in another pass of the loop: to remove a large file takes long."""
+        segment = waiting.pop()
+        try:
+            segment.delete_files()
+        except OSError as error:
+            logger.warning("%s: old files could not be removed: %s", segment.path, error)
+        if waiting:
+            clock.call_soon(delete)
+
+    if waiting:
+        clock.call_later(delay_ms, delete)

@@ -303,7 +303,7 @@ ONCE = {
     "replication/replica_fetcher.py": "the wait after a failure; answers keep it going, and each failure of one waits",
     "replication/replica_wait.py": "the end of a request's wait",
     "storage/durability.py": "a sync that could not begin, tried again",
-    "storage/log.py": "files that go after a delay",
+    "storage/segments.py": "files that go after a delay",
     "storage/log_directory.py": "names that are synced after a delay",
     "storage/log_manager.py": "folders that go after a delay",
 }

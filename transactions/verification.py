@@ -29,7 +29,7 @@ from barnabas.protocol.message import Message
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
-from barnabas.storage.producer_state import Verification
+from barnabas.storage.producer_entry import Verification
 
 VERSION = 5
 FIRST_PAUSE_MS = 1.0

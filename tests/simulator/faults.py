@@ -86,7 +86,7 @@ FAULTS = (
     Fault(
         "snapshot's checksum not looked at",
         "storage",
-        "storage.producer_state:read_snapshot",
+        "storage.producer_snapshot:read_snapshot",
         "if crc32c(memoryview(data)[6:]) != crc:",
         "if False:",
         "producers are a function of the log",
@@ -386,7 +386,7 @@ FAULTS = (
     Fault(
         "duplicates not recognised",
         "world",
-        "storage.log:Log._answer_of_producer",
+        "storage.producer_state:ProducerStateManager.answer_to",
         "if stored is not None:",
         "if False:",
         "a producer in order is accepted",
@@ -395,8 +395,8 @@ FAULTS = (
     Fault(
         "sequences not checked",
         "world",
-        "storage.log:Log._answer_of_producer",
-        "entry = self.producers.entries.get(header.producer_id)",
+        "storage.producer_state:ProducerStateManager.answer_to",
+        "entry = self.entries.get(header.producer_id)",
         "return None",
         "once and in order",
         1,

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
+from barnabas.protocol.transaction_marker import marker_of
 from barnabas.storage import producer_state, truncation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import ProducerBatch, ProducerEntry, ProducerStateManager, marker_of
+from barnabas.storage.producer_entry import BATCHES_REMEMBERED, ProducerBatch, ProducerEntry
+from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.validation import AppendOrigin
 
 from simulator import storage_transactions
@@ -571,7 +573,7 @@ def check_log(log: Log, settled_from: int = 0) -> None:
 def _remembers(known: ProducerEntry, batch: ProducerBatch) -> bool:
     """Whether a batch can be known when it is sent again. Compaction lets a log show older ones than the last five."""
     return any(each[:3] == batch[:3] for each in known.batches) or (
-        len(known.batches) == producer_state.BATCHES_REMEMBERED and batch.last_offset < known.batches[0].last_offset
+        len(known.batches) == BATCHES_REMEMBERED and batch.last_offset < known.batches[0].last_offset
     )
 
 

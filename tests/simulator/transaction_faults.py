@@ -190,7 +190,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "zombie's epoch not looked at by the log",
         WORLD,
-        "storage.producer_state:check_data",
+        "storage.producer_entry:check_data",
         "if producer_epoch < entry.producer_epoch:",
         "if False:",
         HANGS,

@@ -14,8 +14,8 @@ from barnabas.offsets.table import partitions_of
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.records import version_of
+from barnabas.protocol.transaction_marker import marker_of
 from barnabas.storage.log import Log
-from barnabas.storage.producer_state import marker_of
 from barnabas.transactions.metadata import Transaction
 from barnabas.transactions.records import encode_key, encode_value
 from barnabas.transactions.shard import TransactionShard

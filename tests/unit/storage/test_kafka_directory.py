@@ -11,7 +11,8 @@ from barnabas.protocol.record_batch import Compression, records
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage.index import TransactionIndex
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import ProducerStateManager, read_snapshot
+from barnabas.storage.producer_snapshot import read_snapshot
+from barnabas.storage.producer_state import ProducerStateManager
 from simulator.env import sim_env
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"

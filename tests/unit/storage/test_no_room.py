@@ -449,9 +449,8 @@ def test_who_goes_on_without_the_refused_batch_waits_as_long_as_clients_send_it_
 
 def test_the_refused_batches_of_many_producers_take_no_more_memory(world):
     log = world.log()
-    refused = log._refused_batches
     for producer_id in range(REFUSED_BATCHES_MAX + 10):
         batch = build([Record(value=b"v")], producer_id=producer_id, producer_epoch=0, base_sequence=3)
-        log.note_refused(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
-        log.note_refused(batch[:40], ErrorCode.NOT_ENOUGH_REPLICAS)  # damaged: nothing is known of it
-    assert list(refused._batches) == list(range(10, REFUSED_BATCHES_MAX + 10))
+        log.producers.note_refused(batch, ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+        log.producers.note_refused(batch[:40], ErrorCode.NOT_ENOUGH_REPLICAS, 0)  # damaged: nothing is known of it
+    assert list(log.producers._refused._batches) == list(range(10, REFUSED_BATCHES_MAX + 10))

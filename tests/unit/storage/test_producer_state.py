@@ -6,18 +6,13 @@ import pytest
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import Record, build
+from barnabas.protocol.transaction_marker import EndTransactionMarker, _marker_in, marker_of
 from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.index import AbortedTransaction, AbortedTransactions
-from barnabas.storage.producer_state import (
-    SEQUENCE_MAX,
-    EndTransactionMarker,
-    ProducerStateManager,
-    _marker_in,
-    last_sequence_of,
-    marker_of,
-    read_snapshot,
-)
+from barnabas.storage.producer_entry import SEQUENCE_MAX, last_sequence_of
+from barnabas.storage.producer_snapshot import read_snapshot
+from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.validation import AppendOrigin
 from simulator.env import sim_env
 from simulator.storage_transactions import take_part

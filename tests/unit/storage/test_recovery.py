@@ -8,7 +8,8 @@ from barnabas.storage import producer_state, truncation
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log_manager import LogManager
-from barnabas.storage.producer_state import REPLAYED_AFTER_CRASH_BYTES, read_snapshot
+from barnabas.storage.producer_snapshot import read_snapshot
+from barnabas.storage.producer_state import REPLAYED_AFTER_CRASH_BYTES
 from simulator.disk import PowerLoss
 from simulator.storage import check_log
 from simulator.storage_transactions import visible

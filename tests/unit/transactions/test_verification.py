@@ -12,7 +12,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, UpdateMetadataRequest
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
-from barnabas.storage.producer_state import ProducerStateManager, Verification
+from barnabas.storage.producer_entry import Verification
+from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.transactions.verification import TransactionVerification
 from simulator.env import SimEnv, sim_env
 

@@ -587,7 +587,8 @@ class Broker:
 def _zookeeper(env: Env, config: BrokerConfig) -> Coordination:
     """The coordination tree in ZooKeeper. CoordinationError, with a sentence, if kazoo is not installed."""
     try:
-        from barnabas.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSettings  # late: brings kazoo
+        from barnabas.coordination.zookeeper import ZooKeeperCoordination  # late: brings kazoo
+        from barnabas.coordination.zookeeper_settings import ZooKeeperSettings
     except ImportError as error:
         raise CoordinationError("", f"zookeeper.connect needs kazoo ({error}): pip install kazoo") from error
     return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))

@@ -10,7 +10,7 @@ from typing import Final
 
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.fetching import FetchPartition
+from barnabas.replication.fetch_values import FetchPartition
 from barnabas.replication.follower_fetches import FollowerFetches
 
 EPOCH_FINAL: Final = -1  # a full request without a session; closes the session it names

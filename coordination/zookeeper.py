@@ -17,41 +17,45 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from barnabas.coordination import paths
 from barnabas.coordination.operations import split
 from barnabas.coordination.port import (
     ANY_VERSION,
-    BadVersionError,
-    Check,
     ConnectionLossError,
     CoordinationError,
     Create,
-    Delete,
     EventType,
     MultiError,
-    NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     Operation,
     OperationResult,
     SessionExpiredError,
-    Set,
     Stat,
     Watch,
     WatchEvent,
 )
-from barnabas.coordination.zookeeper_client import Answer, Client, Session, State, complete
+from barnabas.coordination.zookeeper_client import Client, Session, State, complete, pass_on
+from barnabas.coordination.zookeeper_requests import (
+    ANSWERED_BY_ANY_SERVER,
+    EVENT_TYPES,
+    LOST,
+    NOTHING,
+    Requests,
+    check_size,
+    error_of,
+    stat_of,
+)
+from barnabas.coordination.zookeeper_settings import ZooKeeperSettings, split_connect
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.upkeep import Task
 from barnabas.runtime.watchdog import Watchdog
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as requests
 from kazoo.protocol.states import EventType as KazooEventType
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 if TYPE_CHECKING:
-    from barnabas.config.broker import BrokerConfig
+    pass
 
 logger = logging.getLogger("barnabas.coordination")
 
@@ -62,63 +66,6 @@ CLOSE_WITHIN_MS = 2_000.0  # how long `close` waits until the server has ended t
 SAID_AGAIN_MS = 10_000.0  # how often it is said that there is no session
 OPEN_AGAIN_MS = 1_000.0  # after kazoo has given up by itself
 IN_FLIGHT_MAX = 100  # kazoo is woken through a pipe: more unsent requests would fill it and block the loop
-REQUEST_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
-OPERATION_BYTES = 64  # of an operation in a multi, at most, beside its path and data
-
-# Nodes that not everybody may read (zookeeper.set.acl), and those of old consumers, which everybody may write.
-SENSITIVE = (f"{paths.CONFIG}/users", f"{paths.CONFIG}/brokers", paths.DELEGATION_TOKENS)
-
-_ERRORS: dict[type[Exception], type[CoordinationError]] = {
-    kazoo_errors.NoNodeError: NoNodeError,
-    kazoo_errors.NodeExistsError: NodeExistsError,
-    kazoo_errors.BadVersionError: BadVersionError,
-    kazoo_errors.NotEmptyError: NotEmptyError,
-    kazoo_errors.NoChildrenForEphemeralsError: NoChildrenForEphemeralsError,
-    kazoo_errors.SessionExpiredError: SessionExpiredError,
-    kazoo_errors.ConnectionClosedError: SessionExpiredError,
-}
-# Nobody knows what became of the operation.
-_LOST = (
-    kazoo_errors.ConnectionLoss,
-    kazoo_errors.OperationTimeoutError,
-    kazoo_errors.RequestTimeoutError,
-    kazoo_errors.SessionMovedError,
-    kazoo_errors.ThrottledOpError,
-)
-# What a multi answers for operations beside the one that failed.
-_UNDONE = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-
-
-class ZooKeeperSettings(NamedTuple):
-    """Where ZooKeeper is, and how to speak with it. The names are those of Kafka's settings."""
-
-    connect: str  # host:port,host:port/chroot
-    session_timeout_ms: float = 18_000.0
-    connection_timeout_ms: float | None = None  # None: as long as the session
-    max_in_flight_requests: int = 10
-    set_acl: bool = False
-    digest: str | None = None  # user:password
-
-    @classmethod
-    def of(cls, config: "BrokerConfig") -> "ZooKeeperSettings":
-        """The settings of a broker. CoordinationError, with a sentence, if they name no place."""
-        connect = config.zookeeper_connect or ""
-        try:
-            hosts, _ = split_connect(connect)
-            ports = [int(host.rpartition(":")[2]) for host in hosts.split(",") if ":" in host]
-            if not all(host.strip() for host in hosts.split(",")) or not all(0 < port < 1 << 16 for port in ports):
-                raise ValueError
-        except ValueError:
-            message = f"zookeeper.connect={connect} is not of the form host:port,host:port/chroot"
-            raise CoordinationError("", message) from None
-        return cls(
-            connect,
-            config.zookeeper_session_timeout_ms,
-            config.zookeeper_connection_timeout_ms,
-            config.zookeeper_max_in_flight_requests,
-            config.zookeeper_set_acl,
-            config.zookeeper_digest_credentials,
-        )
 
 
 class _Left(NamedTuple):
@@ -141,6 +88,7 @@ class ZooKeeperCoordination:
         self._env = env
         self._settings = settings
         self._hosts, self._chroot = split_connect(settings.connect)
+        self._requests = Requests(self._chroot, settings.set_acl)
         self._client: Client | None = None
         self._is_connected = False
         self._is_started = False
@@ -228,7 +176,7 @@ class ZooKeeperCoordination:
     async def _make_chroot(self) -> None:
         missing = [end for end, character in enumerate(f"{self._chroot}/") if character == "/"][1:]
         for path in (self._chroot[:end] for end in missing):
-            request = requests.Create(path, None, self._acl(path), 0)
+            request = requests.Create(path, None, self._requests.acl(path), 0)
             try:
                 await self._ask(request, path)
             except (NodeExistsError, ConnectionLossError):
@@ -278,7 +226,7 @@ class ZooKeeperCoordination:
     async def confirm(self) -> None:
         """Ask ZooKeeper's leader for nothing."""
         self._check_started()
-        await self._ask(requests.Sync(self._full("/")), "/", is_read=True)
+        await self._ask(requests.Sync(self._requests.full("/")), "/", is_read=True)
 
     def confirm_at_once(self) -> bool:
         """ZooKeeper is another process, so it takes a message to know."""
@@ -291,7 +239,7 @@ class ZooKeeperCoordination:
         now_ms = self._env.clock.monotonic_ms()
         is_quiet = now_ms - self._heard_ms >= self.session_timeout_ms / CONFIRMATIONS_PER_SESSION
         if self._client is not None and self._is_connected and is_quiet:
-            answer = self._client.send(requests.Sync(self._full("/")))
+            answer = self._client.send(requests.Sync(self._requests.full("/")))
             answer.rawlink(lambda answer: self._heard(now_ms) if answer.exception is None else None)
 
     def _heard(self, sent_ms: float) -> None:
@@ -440,22 +388,21 @@ class ZooKeeperCoordination:
                 sent_ms = self._env.clock.monotonic_ms()
                 try:
                     result = await self._answer(client, request)
-                except _LOST as error:
+                except LOST as error:
                     if not is_read:
                         raise ConnectionLossError(path, f"{path}: ZooKeeper did not answer") from error
                     if isinstance(error, kazoo_errors.SessionMovedError | kazoo_errors.ThrottledOpError):
                         await self._env.clock.sleep(OPEN_AGAIN_MS)
                 except kazoo_errors.ZookeeperError as error:
-                    self._heard_error(error, sent_ms, request)
-                    raise self._error(error, path) from None
+                    if not isinstance(error, kazoo_errors.SessionExpiredError):
+                        self._heard_answer(request, sent_ms)
+                    raise error_of(error, path) from None
                 else:
-                    if request.type not in _ANSWERED_BY_ANY_SERVER:
-                        self._heard(sent_ms)
+                    self._heard_answer(request, sent_ms)
                     return result
 
-    def _heard_error(self, error: Exception, sent_ms: float, request: Any) -> None:
-        is_of_session = isinstance(error, kazoo_errors.SessionExpiredError)
-        if not is_of_session and request.type not in _ANSWERED_BY_ANY_SERVER:
+    def _heard_answer(self, request: Any, sent_ms: float) -> None:
+        if request.type not in ANSWERED_BY_ANY_SERVER:
             self._heard(sent_ms)
 
     async def _answer(self, client: Client, request: Any) -> Any:
@@ -463,22 +410,10 @@ class ZooKeeperCoordination:
         self._in_flight.add(future)
         try:
             answer = client.send(request)
-            answer.rawlink(partial(_pass_on, future))
+            answer.rawlink(partial(pass_on, future))
             return await future
         finally:
             self._in_flight.discard(future)
-
-    def _error(self, error: Exception, path: str) -> CoordinationError:
-        kind = _ERRORS.get(type(error))
-        if kind is not None:
-            return kind(path)
-        if isinstance(error, kazoo_errors.NoAuthError):
-            return CoordinationError(
-                path,
-                f"ZooKeeper's access list of {path} does not allow this: start with the zookeeper.digest.credentials "
-                "(user:password) of those who made it",
-            )
-        return CoordinationError(path, f"{path}: ZooKeeper refused it: {error!r}")
 
     async def _all(self, works: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
         """Do all tasks, many at a time; their results in order. The first error, when no work is under way."""
@@ -508,18 +443,6 @@ class ZooKeeperCoordination:
         if self._client is None and not self._is_started:
             raise SessionExpiredError("", "the session is closed")
 
-    def _full(self, path: str, *, sequential: bool = False) -> str:
-        """The path in ZooKeeper."""
-        split(path, sequential=sequential)
-        return self._chroot or "/" if path == "/" else f"{self._chroot}{path}"
-
-    def _acl(self, path: str) -> Any:
-        """Who may do what with a node that is made, as Kafka has it."""
-        if not self._settings.set_acl or path == paths.CONSUMERS or path.startswith(f"{paths.CONSUMERS}/"):
-            return OPEN_ACL_UNSAFE
-        is_sensitive = any(path == above or path.startswith(f"{above}/") for above in SENSITIVE)
-        return CREATOR_ALL_ACL if is_sensitive else CREATOR_ALL_ACL + READ_ACL_UNSAFE
-
     # Reading
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
@@ -527,9 +450,9 @@ class ZooKeeperCoordination:
         self._check_open()
         if self._is_missing:
             raise NoNodeError(path)
-        request = requests.GetData(self._full(path), self._leave(path, watch, EventType.DATA))
+        request = requests.GetData(self._requests.full(path), self._leave(path, watch, EventType.DATA))
         data, stat = await self._ask(request, path, is_read=True)
-        return data or b"", _stat(stat)
+        return data or b"", stat_of(stat)
 
     async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes, many requests at a time."""
@@ -547,16 +470,16 @@ class ZooKeeperCoordination:
         self._check_open()
         if self._is_missing and path == "/":
             return NOTHING
-        request = requests.Exists(self._full(path), self._leave(path, watch, EventType.DATA))
+        request = requests.Exists(self._requests.full(path), self._leave(path, watch, EventType.DATA))
         stat = await self._ask(request, path, is_read=True)
-        return None if stat is None else _stat(stat)
+        return None if stat is None else stat_of(stat)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Names of a node's children, sorted. The answer may be of any length."""
         self._check_open()
         if self._is_missing and path == "/":
             return []
-        request = requests.GetChildren(self._full(path), self._leave(path, watch, EventType.CHILDREN))
+        request = requests.GetChildren(self._requests.full(path), self._leave(path, watch, EventType.CHILDREN))
         return sorted(await self._ask(request, path, is_read=True))
 
     def _leave(self, path: str, watch: Watch | None, lost: EventType) -> Callable[[Any], None] | None:
@@ -578,7 +501,7 @@ class ZooKeeperCoordination:
             if event.type == KazooEventType.NONE:
                 self._dropped.append(left)
             else:
-                tell(WatchEvent(_EVENT_TYPES[event.type], path))
+                tell(WatchEvent(EVENT_TYPES[event.type], path))
 
         return fire
 
@@ -595,13 +518,13 @@ class ZooKeeperCoordination:
     ) -> tuple[str, Stat]:
         """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
         self._check_started()
-        _check_size(path, data)
-        request = self._create(requests.Create2, Create(path, data, ephemeral, sequential))
+        check_size(path, data)
+        request = self._requests.create(requests.Create2, Create(path, data, ephemeral, sequential))
         parent, _ = split(path, sequential=sequential)
         while True:
             try:
                 made, stat = await self._ask(request, path)
-                return made[len(self._chroot) :], _stat(stat)
+                return made[len(self._chroot) :], stat_of(stat)
             except NoNodeError:
                 if not make_parents:
                     raise NoNodeError(parent) from None
@@ -626,13 +549,13 @@ class ZooKeeperCoordination:
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace a node's data."""
         self._check_started()
-        _check_size(path, data)
-        return _stat(await self._ask(requests.SetData(self._full(path), data or None, version), path))
+        check_size(path, data)
+        return stat_of(await self._ask(requests.SetData(self._requests.full(path), data or None, version), path))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a node."""
         self._check_started()
-        await self._ask(requests.Delete(self._full(path), version), path)
+        await self._ask(requests.Delete(self._requests.full(path), version), path)
 
     async def delete_recursive(self, path: str) -> None:
         """Remove a node and all below it, level by level, many requests at a time. A lost request is sent again."""
@@ -674,91 +597,4 @@ class ZooKeeperCoordination:
         asked = list(operations)
         if not asked:
             return []
-        size = sum(OPERATION_BYTES + len(one.path) + len(getattr(one, "data", b"")) for one in asked)
-        for one in asked:
-            _check_size(one.path, getattr(one, "data", b""))
-        if size > REQUEST_BYTES_MAX:
-            raise ValueError(f"{len(asked)} operations of {size} bytes are too many for one request to ZooKeeper")
-        answers = await self._ask(requests.Transaction([self._request(one) for one in asked]), asked[0].path)
-        for index, (one, answer) in enumerate(zip(asked, answers, strict=True)):
-            if isinstance(answer, Exception) and not isinstance(answer, _UNDONE):
-                about = one.path
-                if isinstance(one, Create) and isinstance(answer, kazoo_errors.NoNodeError):
-                    about, _ = split(one.path, sequential=one.sequential)
-                raise MultiError(index, self._error(answer, about))
-        if any(isinstance(answer, Exception) for answer in answers):
-            raise CoordinationError(asked[0].path, "ZooKeeper did none of the operations, and did not say why")
-        return [self._result(one, answer) for one, answer in zip(asked, answers, strict=True)]
-
-    def _request(self, operation: Operation) -> Any:
-        match operation:
-            case Create():
-                return self._create(requests.Create, operation)
-            case Set(path, data, version):
-                return requests.SetData(self._full(path), data or None, version)
-            case Delete(path, version):
-                return requests.Delete(self._full(path), version)
-            case Check(path, version):
-                return requests.CheckVersion(self._full(path), version)
-
-    def _create(self, request: Any, operation: Create) -> Any:
-        path, data, ephemeral, sequential = operation
-        flags = ephemeral * EPHEMERAL | sequential * SEQUENTIAL
-        return request(self._full(path, sequential=sequential), data or None, self._acl(path), flags)
-
-    def _result(self, operation: Operation, answer: Any) -> OperationResult:
-        if isinstance(operation, Create):
-            return str(answer)[len(self._chroot) :]
-        return _stat(answer) if isinstance(operation, Set) else None
-
-
-EPHEMERAL, SEQUENTIAL = 1, 2  # flags of a create
-NOTHING = Stat(0, 0, 0, 0, 0, 0, 0, 0)  # the root of a tree that does not exist yet
-
-# A server that has lost its leader answers these too, for a while. They do not confirm a session.
-_ANSWERED_BY_ANY_SERVER = (requests.GetData.type, requests.Exists.type, requests.GetChildren.type)
-
-_EVENT_TYPES = {
-    KazooEventType.CREATED: EventType.CREATED,
-    KazooEventType.DELETED: EventType.DELETED,
-    KazooEventType.CHANGED: EventType.DATA,
-    KazooEventType.CHILD: EventType.CHILDREN,
-}
-
-
-def split_connect(connect: str) -> tuple[str, str]:
-    """Hosts and chroot of a zookeeper.connect; no chroot is the empty text. ValueError if the chroot is no path."""
-    hosts, slash, below = connect.strip().partition("/")
-    chroot = f"/{below.rstrip('/')}" if slash and below.strip("/") else ""
-    split(chroot or "/")
-    return hosts, chroot
-
-
-def _check_size(path: str, data: bytes) -> None:
-    """CoordinationError before ZooKeeper closes the connection, at which the session may end."""
-    if OPERATION_BYTES + len(path) + len(data) > REQUEST_BYTES_MAX:
-        raise CoordinationError(
-            path, f"{path} would have {len(data)} bytes, and ZooKeeper takes about a megabyte (jute.maxbuffer)"
-        )
-
-
-def _pass_on(future: "asyncio.Future[Any]", answer: Answer) -> None:
-    if future.done():
-        return
-    if answer.exception is None:
-        future.set_result(answer.value)
-    else:
-        future.set_exception(answer.exception)
-
-
-def _stat(stat: Any) -> Stat:
-    return Stat(
-        stat.czxid,
-        stat.mzxid,
-        stat.ctime,
-        stat.mtime,
-        stat.version,
-        stat.cversion,
-        stat.ephemeralOwner,
-        stat.numChildren,
-    )
+        return self._requests.results(asked, await self._ask(self._requests.all_of(asked), asked[0].path))

@@ -212,3 +212,13 @@ _STATES = {
     KeeperState.AUTH_FAILED: State.CLOSED,
     KeeperState.CLOSED: State.CLOSED,
 }
+
+
+def pass_on(future: "asyncio.Future[Any]", answer: Answer) -> None:
+    """Complete a future with what an answer brought, unless nobody waits for it any more."""
+    if future.done():
+        return
+    if answer.exception is None:
+        future.set_result(answer.value)
+    else:
+        future.set_exception(answer.exception)

@@ -1,13 +1,14 @@
 """The replicas of one broker: leading, following, the high watermark.
 
 The replicas of one broker. `replica_manager.py` has its partitions, and what clients ask of them (`fetching.py`:
-reading and waiting; `follower_fetches.py`: what of a follower's session must be read; `offset_lookup.py`: offsets by
-time and epoch). `partition.py` is one replica; `replica_wait.py` is a request that waits in several. Followers copy
-through `replica_fetcher.py`: `leader_session.py` makes its requests, `follower.py` decides what an answer means,
-`truncation.py` where the log is cut (pure). `isr.py` judges which replicas are in sync (pure), `isr_changes.py` asks
-the controller for other ones, `log_failure_notices.py` tells it that a log failed, `disk_refusals.py` makes or
-deletes again what the disk refused. `led_states.py` looks in the tree whether another broker leads when followers are
-silent. `positions.py` is what a leader says of a committed offset.
+reading and waiting, what `fetch_values.py` describes; `record_deletion.py`: DeleteRecords; `follower_fetches.py`: what
+of a follower's session must be read; `offset_lookup.py`: offsets by time and epoch). `partition.py` is one replica;
+`replica_wait.py` is a request that waits in several. Followers copy through `replica_fetcher.py`: `leader_session.py`
+makes its requests, `follower.py` decides what an answer means, `truncation.py` where the log is cut (pure). `isr.py`
+judges which replicas are in sync (pure), `isr_changes.py` asks the controller for other ones, `log_failure_notices.py`
+tells it that a log failed, `disk_refusals.py` makes or deletes again what the disk refused. `led_states.py` looks in
+the tree whether another broker leads when followers are silent. `positions.py` is what a leader says of a committed
+offset.
 
 **Replicate.** LeaderAndIsr makes a partition follow (`replica_manager.py`). A fetcher (`replica_fetcher.py`) asks the
 leader for what has news, in one session for many partitions. The leader reads only partitions with news, too

@@ -12,6 +12,15 @@ from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.replication.fetch_values import (
+    CONSUMER,
+    FUTURE_REPLICA,
+    READ_COMMITTED,
+    FetchParams,
+    FetchPartition,
+    FetchResult,
+    SharedResults,
+)
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
@@ -20,10 +29,6 @@ from barnabas.storage.open_files import FileRange
 
 logger = logging.getLogger("barnabas.replication")
 
-CONSUMER = -1  # replica id of an ordinary consumer
-FUTURE_REPLICA = -3  # a copy of the log that is being made in another log directory of this broker
-
-READ_COMMITTED = 1
 FOLLOWER_FETCH_VERSION = 11  # from this version on a follower may serve consumers (KIP-392)
 WHOLE_BATCH_VERSION = 3  # from this version on the first batch is whole, even beyond all limits (KIP-74)
 ZSTD_VERSION = 10
@@ -35,143 +40,6 @@ UNCOUNTED_BYTES = 1 << 62  # more than any fetch waits for
 # When an answer has read so many bytes into memory, the rest is sent from files, and `min_bytes` ends the answer.
 COPIED_BYTES_MAX = 128 * 1024
 PARTITIONS_PER_PIECE = 50  # read in a fraction of a millisecond
-
-
-class FetchParams:
-    """The fields of a fetch request that hold for all its partitions. Sizes are in bytes."""
-
-    __slots__ = (
-        "isolation_level",
-        "listener",
-        "max_bytes",
-        "max_wait_ms",
-        "min_bytes",
-        "rack",
-        "replica_epoch",
-        "replica_id",
-        "version",
-    )
-
-    def __init__(
-        self,
-        *,
-        replica_id: int = CONSUMER,
-        replica_epoch: int = -1,
-        max_wait_ms: int = 0,
-        min_bytes: int = 0,
-        max_bytes: int = 0x7FFFFFFF,
-        isolation_level: int = 0,
-        version: int = 13,
-        rack: str = "",
-        listener: str = "",
-    ) -> None:
-        self.replica_id = replica_id
-        self.replica_epoch = replica_epoch  # the follower's broker epoch; -1: not sent
-        self.max_wait_ms = max_wait_ms
-        self.min_bytes = min_bytes
-        self.max_bytes = max_bytes
-        self.isolation_level = isolation_level
-        self.version = version
-        self.rack = rack
-        self.listener = listener
-
-
-class FetchPartition:
-    """One partition of a fetch request. `topic` None: its topic id is unknown. Epochs -1: not sent."""
-
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "index",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "max_bytes",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(
-        self,
-        topic: str | None,
-        index: int,
-        fetch_offset: int,
-        max_bytes: int,
-        *,
-        topic_id: bytes = NO_TOPIC_ID,
-        log_start_offset: int = -1,
-        current_leader_epoch: int = -1,
-        last_fetched_epoch: int = -1,
-    ) -> None:
-        self.topic = topic
-        self.index = index
-        self.fetch_offset = fetch_offset
-        self.max_bytes = max_bytes
-        self.topic_id = topic_id
-        self.log_start_offset = log_start_offset
-        self.current_leader_epoch = current_leader_epoch
-        self.last_fetched_epoch = last_fetched_epoch
-
-
-class FetchResult:
-    """The answer for one partition; on an error all offsets are -1 and there are no records.
-
-    `aborted_transactions` is None unless read_committed was requested; rows are (producer id, first offset).
-    `diverging_epoch` is (epoch, end offset). `leader` is (id, epoch) if the error says that another broker leads.
-    `next_offset` is the offset behind the records; a size limit may have ended them before the end of the log.
-    """
-
-    __slots__ = (
-        "aborted_transactions",
-        "diverging_epoch",
-        "error",
-        "high_watermark",
-        "index",
-        "last_stable_offset",
-        "leader",
-        "log_start_offset",
-        "next_offset",
-        "preferred_read_replica",
-        "records",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(
-        self,
-        requested: FetchPartition,
-        error: ErrorCode = ErrorCode.NONE,
-        high_watermark: int = -1,
-        last_stable_offset: int = -1,
-        log_start_offset: int = -1,
-    ) -> None:
-        self.topic = requested.topic
-        self.index = requested.index
-        self.topic_id = requested.topic_id
-        self.error = error
-        self.high_watermark = high_watermark
-        self.last_stable_offset = last_stable_offset
-        self.log_start_offset = log_start_offset
-        self.next_offset = -1
-        self.records: Buffer | FileRange = b""
-        self.aborted_transactions: list[tuple[int, int]] | None = None
-        self.diverging_epoch: tuple[int, int] | None = None
-        self.preferred_read_replica = -1
-        self.leader: tuple[int, int] | None = None
-
-    @property
-    def may_be_shared(self) -> bool:
-        """Whether several answers may use the result. A file range belongs to one answer; errors differ by client."""
-        return self.error is ErrorCode.NONE and not isinstance(self.records, FileRange)
-
-
-class SharedResults(list[FetchResult]):
-    """Results shared by several fetches that requested the same. They share the encoded `answer` as well."""
-
-    __slots__ = ("answer",)
-
-    def __init__(self, results: Iterable[FetchResult]) -> None:
-        super().__init__(results)
-        self.answer: Any = None
 
 
 class ReplicaView(NamedTuple):

@@ -14,16 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.fetching import (
-    UNCOUNTED_BYTES,
-    Fetching,
-    FetchParams,
-    FetchPartition,
-    FetchResult,
-    bytes_between,
-    bytes_max,
-    diverging_epoch,
-)
+from barnabas.replication.fetch_values import FetchParams, FetchPartition, FetchResult
+from barnabas.replication.fetching import UNCOUNTED_BYTES, Fetching, bytes_between, bytes_max, diverging_epoch
 from barnabas.replication.isr import NEVER, RemoteReplica
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending

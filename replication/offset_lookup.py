@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.fetching import CONSUMER, READ_COMMITTED
+from barnabas.replication.fetch_values import CONSUMER, READ_COMMITTED
 from barnabas.replication.partition import Partition
 from barnabas.runtime.ports import Disk
 from barnabas.storage.log import Log

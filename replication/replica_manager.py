@@ -23,12 +23,14 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication import offset_lookup
 from barnabas.replication.disk_refusals import DiskRefusals
-from barnabas.replication.fetching import CONSUMER, Fetching, FetchParams, FetchPartition, FetchResult, leader_of
+from barnabas.replication.fetch_values import CONSUMER, FetchParams, FetchPartition, FetchResult
+from barnabas.replication.fetching import Fetching, leader_of
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.led_states import LedStates
 from barnabas.replication.log_failure_notices import LogFailureNotices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.replication.record_deletion import RecordDeletion
 from barnabas.replication.replica_fetcher import Clients, ReplicaFetchers
 from barnabas.replication.replica_wait import ReplicaWait
 from barnabas.replication.wakes import Wakes
@@ -47,18 +49,6 @@ _HAS_ROLE = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)  # a new one, or 
 
 TopicPartition = tuple[str, int]
 LeadershipListener = Callable[[list[Partition], list[Partition]], None]
-
-
-class DeleteRecordsResult:
-    """`low_watermark` is the lowest log start of the live replicas, -1 on an error."""
-
-    __slots__ = ("error", "index", "low_watermark", "topic")
-
-    def __init__(self, topic: str, index: int, error: ErrorCode, low_watermark: int = -1) -> None:
-        self.topic = topic
-        self.index = index
-        self.error = error
-        self.low_watermark = low_watermark
 
 
 class ReplicaManager:
@@ -93,6 +83,7 @@ class ReplicaManager:
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
+        self.deletion = RecordDeletion(env.clock, lease, self.partition, self.leader_partition)
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
         metadata_cache.on_brokers.append(self._brokers_changed)
@@ -385,55 +376,6 @@ class ReplicaManager:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if replica_id == CONSUMER and not self.lease.holds:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return partition
-
-    # --- delete records ---
-
-    def delete_records(
-        self, entries: Sequence[tuple[str, int, int]], timeout_ms: int
-    ) -> list[DeleteRecordsResult] | Pending[list[DeleteRecordsResult]]:
-        """Raise the log start of each (topic, index, offset; -1: the high watermark) on all live replicas.
-
-        Answered when the low watermark of each has got there; after `timeout_ms` the rest says REQUEST_TIMED_OUT.
-        """
-        results: list[DeleteRecordsResult] = []
-        wait: ReplicaWait[DeleteRecordsResult] | None = None
-
-        def ended(result: DeleteRecordsResult, error: ErrorCode) -> DeleteRecordsResult:
-            partition = self.partition(result.topic, result.index)
-            low_watermark = partition.low_watermark if isinstance(partition, Partition) and not error else -1
-            return DeleteRecordsResult(result.topic, result.index, error, low_watermark)
-
-        for topic, index, offset in entries:
-            partition = self._deletable(topic, index)
-            if not isinstance(partition, Partition):
-                results.append(DeleteRecordsResult(topic, index, partition))
-                continue
-            target = partition.high_watermark if offset == -1 else offset
-            if not 0 <= target <= partition.high_watermark:
-                results.append(DeleteRecordsResult(topic, index, ErrorCode.OFFSET_OUT_OF_RANGE))
-                continue
-            partition.delete_records_before(target)
-            result = DeleteRecordsResult(topic, index, ErrorCode.NONE, partition.low_watermark)
-            if result.low_watermark < target:
-                if wait is None:
-                    wait = ReplicaWait(results, ended)
-                wait.park(len(results), partial(partition.park_until_deleted, target))
-            results.append(result)
-        if wait is None:
-            return results
-        wait.begin(self.clock, timeout_ms)
-        return wait.pending
-
-    def _deletable(self, topic: str, index: int) -> Partition | ErrorCode:
-        if topic in INTERNAL_TOPICS:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
-        partition = self.leader_partition(topic, index)
-        if isinstance(partition, Partition):
-            if "delete" not in partition.log.config.cleanup_policy:
-                return ErrorCode.POLICY_VIOLATION
-            if not self.lease.holds:
-                return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return partition
 
     # --- the controller's word ---

@@ -90,7 +90,8 @@ ALLOWED = {
         for name in ("shutil.", "tempfile.", "open", "os.truncate", "os.path.getsize")
     },
     ("coordination/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
-    ("coordination/zookeeper.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
+    ("coordination/zookeeper.py", "kazoo."): "requests of ZooKeeper's protocol, which are values",
+    ("coordination/zookeeper_requests.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
     ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
     ("broker/cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
     ("broker/cli/demo.py", "shutil."): "a client: data that is gone when the show is over",

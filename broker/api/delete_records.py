@@ -8,7 +8,7 @@ from barnabas.broker.dispatch import api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
-from barnabas.replication.replica_manager import DeleteRecordsResult
+from barnabas.replication.record_deletion import DeleteRecordsResult
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
 
@@ -41,7 +41,7 @@ def _delete(broker: "Broker", request: DeleteRecordsRequest) -> Pieces[DeleteRec
         for piece in chunks(topic.partitions, PARTITIONS_PER_PIECE):
             yield
             entries = [(topic.name, partition.partition_index, partition.offset) for partition in piece]
-            outcomes.append(broker.replica_manager.delete_records(entries, request.timeout_ms))
+            outcomes.append(broker.replica_manager.deletion.delete(entries, request.timeout_ms))
     topics: Topics = {}
     for outcome in outcomes:
         yield

@@ -15,7 +15,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import EncodedResponse, encode_response_in_pieces
 from barnabas.protocol.messages import FetchRequest, FetchResponse
-from barnabas.replication.fetching import FetchParams, FetchResult, SharedResults
+from barnabas.replication.fetch_values import FetchParams, FetchResult, SharedResults
 from barnabas.replication.follower_fetches import FollowerFetches, Reads
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks

@@ -124,7 +124,8 @@ def _refuse_old_consumers(connect: str, group: str) -> None:
 async def _old_consumers(connect: str, group: str) -> list[str]:
     from barnabas.coordination import paths
     from barnabas.coordination.port import NoNodeError
-    from barnabas.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSettings
+    from barnabas.coordination.zookeeper import ZooKeeperCoordination
+    from barnabas.coordination.zookeeper_settings import ZooKeeperSettings
     from barnabas.runtime.env import real
 
     tree = ZooKeeperCoordination(real(), ZooKeeperSettings(connect, connection_timeout_ms=ZOOKEEPER_ANSWERS_WITHIN_MS))

@@ -191,7 +191,7 @@ def test_connections_before_it_serves_are_heard_afterwards(env: SimEnv) -> None:
 def test_who_waits_when_it_stops_is_let_go(env: SimEnv) -> None:
     broker = started(env)
     create_topic(env, broker, "waited-for")
-    from barnabas.replication.fetching import FetchParams, FetchPartition
+    from barnabas.replication.fetch_values import FetchParams, FetchPartition
 
     parked = broker.replica_manager.fetch(
         FetchParams(max_wait_ms=30_000, min_bytes=1), [FetchPartition("waited-for", 0, 0, 1000)]

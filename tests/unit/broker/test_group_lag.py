@@ -216,7 +216,7 @@ def test_the_log_tells_once_what_went_and_what_will_go(world: World, caplog: pyt
     world.look()
     world.look()
     assert warnings(caplog) == []
-    world.broker.replica_manager.delete_records([("t", 0, 17)], 1_000)
+    world.broker.replica_manager.deletion.delete([("t", 0, 17)], 1_000)
     world.look()
     assert warnings(caplog) == [
         "group g: records were deleted that the group had not read, 7 at most (barnabas groups lag g)"
@@ -229,7 +229,7 @@ def test_many_groups_fill_no_log(world: World, caplog: pytest.LogCaptureFixture)
     for number in range(30):
         world.commit(f"g{number}", t=[0])
     world.look()
-    world.broker.replica_manager.delete_records([("t", 0, 8)], 1_000)
+    world.broker.replica_manager.deletion.delete([("t", 0, 8)], 1_000)
     world.look()
     found = warnings(caplog)
     assert len(found) == 11

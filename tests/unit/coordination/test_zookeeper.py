@@ -23,7 +23,8 @@ from barnabas.coordination.port import (
 
 pytest.importorskip("kazoo", reason="kazoo is not installed")
 
-from barnabas.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperSettings, split_connect
+from barnabas.coordination.zookeeper import ZooKeeperCoordination
+from barnabas.coordination.zookeeper_settings import ZooKeeperSettings, split_connect
 from kazoo.client import KazooClient
 
 NUMBERS = itertools.count()

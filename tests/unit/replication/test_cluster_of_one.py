@@ -9,7 +9,7 @@ from barnabas.controller.requests import FOLDERS_PER_REQUEST
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from barnabas.runtime.pending import Pending
 from replication_world import Host, Observed, batch, offsets_of, result_of
 

@@ -5,7 +5,8 @@ import random
 
 import pytest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.fetching import Fetching, FetchParams, FetchPartition
+from barnabas.replication.fetch_values import FetchParams, FetchPartition
+from barnabas.replication.fetching import Fetching
 from barnabas.replication.follower_fetches import TELL_WITHIN_MS
 from replicas_world import LATENCY_MS, World
 from simulator.env import sim_env

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchResponse
-from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from barnabas.replication.follower import Action, Follower, handle_answer
 from barnabas.replication.replica_fetcher import CATCH_UP_BYTES_PER_MS
 from barnabas.storage.log import Log
@@ -195,7 +195,7 @@ def test_log_start_and_low_watermark_come_back(world):
     world.lead(1)
     world[1].append(count=5)
     world.run(1_000)
-    deleted = Observed(world[1].replica_manager.delete_records([("t", 0, 3)], 5_000))
+    deleted = Observed(world[1].replica_manager.deletion.delete([("t", 0, 3)], 5_000))
     world.run(2_000)
     assert [replica.log().log_start_offset for replica in world.replicas.values()] == [3, 3, 3]
     assert deleted.value[0].low_watermark == 3

@@ -5,7 +5,7 @@ import json
 import pytest
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from replication_world import Host
 
 STATE = "/brokers/topics/t/partitions/0/state"

@@ -9,7 +9,7 @@ from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest, UpdateMetadataRequest
-from barnabas.replication.fetching import FetchParams, FetchPartition
+from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from barnabas.replication.isr import PROPOSED_AGAIN_MS
 from barnabas.runtime.pending import Pending
 from barnabas.storage.validation import AppendOrigin
@@ -845,7 +845,7 @@ def test_list_offsets_version_0_of_a_segment_that_is_gone(env, host):
 
 
 def delete(host, offset, topic="t", timeout_ms=1_000):
-    return Observed(host.manager.delete_records([(topic, 0, offset)], timeout_ms))
+    return Observed(host.manager.deletion.delete([(topic, 0, offset)], timeout_ms))
 
 
 def told(observed):
@@ -1028,7 +1028,7 @@ def test_records_are_deleted_when_the_follower_that_is_waited_for_dies(env, host
     host.append(count=2)
     for replica_id in (2, 3):
         fetch_as(host, replica_id, 2)
-    deleted = Observed(host.manager.delete_records([("t", 0, 2)], timeout_ms=10_000))
+    deleted = Observed(host.manager.deletion.delete([("t", 0, 2)], timeout_ms=10_000))
     host.manager.fetch(FetchParams(replica_id=2), [FetchPartition("t", 0, 2, 1 << 20, log_start_offset=2)])
     env.clock.advance(0)
     assert not deleted.done

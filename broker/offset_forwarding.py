@@ -74,7 +74,7 @@ def _ask(
     broker: Broker, coordinator_id: int, request: OffsetFetchRequest, context: RequestContext, failed: Failed
 ) -> Any | Pending[Any]:
     if coordinator_id == broker.node_id:
-        return broker.group_coordinator.offset_fetch(request, context)
+        return broker.group_coordinator.offset_fetches.offset_fetch(request, context)
     client = broker.broker_clients.to(coordinator_id, PURPOSE)
     if client is None:
         return failed(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)

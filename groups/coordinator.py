@@ -1,38 +1,42 @@
 """The group coordinator: it checks each group request, and passes it to the shard and the group.
 
 Groups live in shards: one shard for each partition of `__consumer_offsets` that this broker leads (runtime.py). The
-group decides what a member may do (classic.py). The offset manager decides where offsets are kept (offsets/). Methods
-take the request message and its context, and return the response or a `Pending` of it.
+group decides what a member may do (classic.py). Requests about offsets have parts of their own: `commits`,
+`transactional_commits`, `offset_fetches`, `removals`, `live_resets`. Methods that answer a request take its message and
+its context, and return the response or a `Pending` of it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordination.port import Coordination
-from barnabas.coordinators.append_errors import commit_error, group_error
+from barnabas.coordinators.append_errors import group_error
 from barnabas.coordinators.coordinator import Coordinator
 from barnabas.coordinators.loading import LedPartition
 from barnabas.coordinators.shard import CoordinatorLog
-from barnabas.groups import cleanup, live_reset, offset_requests, transactional_commits
 from barnabas.groups.classic import ClassicGroup
+from barnabas.groups.commits import Commits
 from barnabas.groups.events import EventBook
-from barnabas.groups.live_reset import LiveReset
+from barnabas.groups.live_reset import LiveResets
 from barnabas.groups.loading import Loader
-from barnabas.groups.member import Effects, join_error
+from barnabas.groups.member import join_error
+from barnabas.groups.offset_fetches import OffsetFetches
 from barnabas.groups.rebalance import State
+from barnabas.groups.removals import Removals
+from barnabas.groups.requests import Context, LogRefusal, Origins, Refusals, Topics
 from barnabas.groups.runtime import Shard
+from barnabas.groups.transactional_commits import TransactionalCommits
 from barnabas.offsets.dual import DualOffsetManager
-from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
-from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import GroupOffsets, TopicPartition, TransactionEnd
+from barnabas.offsets.manager import OffsetManager
+from barnabas.offsets.records import TransactionEnd
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -45,8 +49,6 @@ from barnabas.storage.validation import AppendOrigin
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import (
-        DeleteGroupsRequest,
-        DeleteGroupsResponse,
         DescribeGroupsRequest,
         DescribeGroupsResponse,
         HeartbeatRequest,
@@ -57,21 +59,12 @@ if TYPE_CHECKING:
         LeaveGroupResponse,
         ListGroupsRequest,
         ListGroupsResponse,
-        OffsetCommitRequest,
-        OffsetCommitResponse,
-        OffsetDeleteRequest,
-        OffsetDeleteResponse,
-        OffsetFetchRequest,
-        OffsetFetchResponse,
         SyncGroupRequest,
         SyncGroupResponse,
-        TxnOffsetCommitRequest,
-        TxnOffsetCommitResponse,
     )
 
 logger = logging.getLogger("barnabas.groups")
 
-T = TypeVar("T")
 CLASSIC = "classic"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
 TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
@@ -97,48 +90,6 @@ class CoordinatorConfig(Protocol):
     offsets_topic_compression_codec: int
 
 
-class Asker(Protocol):
-    """Who sends a request."""
-
-    @property
-    def client_id(self) -> str | None:
-        """The client id, or the name of the program."""
-
-    @property
-    def client_host(self) -> str:
-        """Its address, with a slash before it."""
-
-
-class Context(Asker, Protocol):
-    """The part of a request's context that the coordinator needs."""
-
-    api_version: int
-    is_long: bool
-
-
-class NoteRefusal(Protocol):
-    """Logs a refused request."""
-
-    def __call__(self, context: Any, error: ErrorCode, what: str, *values: object) -> None:
-        """`what % values` describes the request."""
-
-
-class Topics(Protocol):
-    """The part of the metadata cache that the coordinator needs."""
-
-    def contains(self, topic: str, index: int | None = None) -> bool:
-        """Whether the topic (and the partition in it) exists."""
-
-    def partition_indexes(self, topic: str) -> Container[int]:
-        """The partitions of a topic; empty when it does not exist."""
-
-    def topic_id(self, topic: str) -> bytes:
-        """The id of a topic; zeros when it has none or does not exist."""
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
-
-
 def _recover_timer(item: GroupInShard[Shard]) -> None:
     item.shard.recover_timer(item.group_id, TIMER_CHECK_MS)
 
@@ -162,18 +113,18 @@ class GroupCoordinator(Coordinator[Shard]):
         topics: Topics,
         coordination: Coordination,
         lease: LeaseView,
-        note_refusal: NoteRefusal,
+        log_refusal: LogRefusal,
         journal: OffsetJournal | None = None,
     ) -> None:
         super().__init__(log_of, offsets_partition_count, lease)
         self.journal = journal
         self._env = env
         self.clock = env.clock
-        self.turns = env.turns
+        self._turns = env.turns
         self.config = config
         self.topics = topics
-        self.note_refusal = note_refusal
         self.events = EventBook()
+        self._refusals = Refusals(log_refusal, self.events, env.clock)
         self.unloads = 0
         self._timers: Task[GroupInShard[Shard]] | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
@@ -183,6 +134,12 @@ class GroupCoordinator(Coordinator[Shard]):
             self.offsets = self.legacy_offsets
         elif config.dual_commit_enabled:
             self.offsets = DualOffsetManager(self.kafka_offsets, self.legacy_offsets)
+        origins = Origins(journal is not None)
+        self.commits = Commits(env, config, self, topics, self.legacy_offsets, self._refusals, origins)
+        self.offset_fetches = OffsetFetches(env.turns, self, topics, self.offsets, self.legacy_offsets)
+        self.removals = Removals(env.turns, self, topics, self.offsets, origins)
+        self.transactional_commits = TransactionalCommits(env, config, self, topics, self._refusals, origins)
+        self.live_resets = LiveResets(config, self, origins)
 
     # ---- life ----
 
@@ -218,7 +175,7 @@ class GroupCoordinator(Coordinator[Shard]):
 
     def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
         buffer_bytes = self.config.offsets_load_buffer_size
-        return Loader(shard, self.clock, self.turns, self.config, buffer_bytes, loaded)
+        return Loader(shard, self.clock, self._turns, self.config, buffer_bytes, loaded)
 
     def _before_close(self, shard: Shard) -> None:
         self.unloads += 1
@@ -241,7 +198,7 @@ class GroupCoordinator(Coordinator[Shard]):
         for action in shard.after_loading:
             action()
         shard.after_loading.clear()
-        self.turns.begin(self._start_sessions(shard))
+        self._turns.begin(self._start_sessions(shard))
 
     def _start_sessions(self, shard: Shard) -> Pieces[None]:
         for group in list(shard.groups.values()):
@@ -249,7 +206,7 @@ class GroupCoordinator(Coordinator[Shard]):
             if shard.closed or group.state is State.DEAD:
                 continue
             group.start_sessions(self.clock.monotonic_ms())
-            each = self.effects()
+            each = shard.effects()
             if len(group.members) > self.config.group_max_size:
                 group.rebalance(f"more than {self.config.group_max_size} members", each)
             shard.run_effects(group, each)
@@ -287,27 +244,6 @@ class GroupCoordinator(Coordinator[Shard]):
             return ErrorCode.INVALID_GROUP_ID
         return self.shard_of(group_id)
 
-    def until_free(self, shard: Shard, group_id: str) -> Pending[bool]:
-        """True when the held group is released. False: it was not in time, because replicas are missing, say."""
-        free: Pending[bool] = Pending()
-
-        def is_free() -> None:
-            if not free.done:
-                free.complete(True)
-
-        shard.after_hold(group_id, is_free)
-        self.limit(free, False)
-        return free
-
-    def limit(self, outcome: Pending[T], late: T) -> None:
-        """After offsets.commit.timeout.ms the outcome is `late`, if it is not there. Its owner must look at `done`."""
-
-        def too_late() -> None:
-            if not outcome.done:
-                outcome.complete(late)
-
-        self.clock.call_later(self.config.offsets_commit_timeout_ms, too_late)
-
     # ---- membership ----
 
     def join_group(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse | Pending[JoinGroupResponse]:
@@ -317,7 +253,7 @@ class GroupCoordinator(Coordinator[Shard]):
         if self.is_active and group_id:
             timeout_ms = request.session_timeout_ms
             if not self.config.group_min_session_timeout_ms <= timeout_ms <= self.config.group_max_session_timeout_ms:
-                self.note_refusal(
+                self._refusals.log(
                     context,
                     ErrorCode.INVALID_SESSION_TIMEOUT,
                     "group %r: session.timeout.ms=%d is not between group.min.session.timeout.ms=%d and "
@@ -331,12 +267,12 @@ class GroupCoordinator(Coordinator[Shard]):
             return join_error(version, request.member_id, shard)
         if shard.is_held(group_id):
             late = join_error(version, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return self.until_free(shard, group_id).and_then(
+            return shard.until_released(group_id).and_then(
                 lambda is_free: self.join_group(request, context) if is_free else late
             )
         if group_id in shard.foreign_groups:
             return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        effects = self.effects()
+        effects = shard.effects()
         group = shard.groups.get(group_id)
         is_new = group is None
         if group is None:
@@ -347,8 +283,8 @@ class GroupCoordinator(Coordinator[Shard]):
         before = group.record() if is_new else None
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
         if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
-            self.note_refusal(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
-            self.note_refused(context, ErrorCode(reply.error_code), group_id, "join", request.member_id)
+            self._refusals.log(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
+            self._refusals.note(context, ErrorCode(reply.error_code), group_id, "join", request.member_id)
         if before is not None and not effects.stores:
             # A new group is stored empty, so that the next coordinator knows of it before its first generation.
             shard.write(group_id, before, self._created(shard, group))
@@ -363,7 +299,7 @@ class GroupCoordinator(Coordinator[Shard]):
                 if not group.is_unstorable:
                     logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
-                effects = self.effects()
+                effects = shard.effects()
                 group.die(group_error(error), effects)
                 shard.run_effects(group, effects)
 
@@ -381,7 +317,7 @@ class GroupCoordinator(Coordinator[Shard]):
         group = shard.groups.get(request.group_id)
         if group is None:
             return messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-        effects = self.effects()
+        effects = shard.effects()
         reply = group.sync(request, effects)
         shard.run_effects(group, effects)
         return reply
@@ -407,7 +343,7 @@ class GroupCoordinator(Coordinator[Shard]):
     ) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
         """LeaveGroup: removes one member (v0-2) or several (v3+)."""
         if context.is_long and context.api_version >= 3:
-            return self.turns.run(self._long_leave_group(request, context), to_the_end=True)
+            return self._turns.run(self._long_leave_group(request, context), to_the_end=True)
         return self._leave_group(request, context)
 
     def _long_leave_group(self, request: LeaveGroupRequest, context: Context) -> Pieces[LeaveGroupResponse]:
@@ -436,7 +372,7 @@ class GroupCoordinator(Coordinator[Shard]):
         else:
             leavers = [(request.member_id, None, None)]
         group = shard.groups.get(request.group_id)
-        effects = self.effects()
+        effects = shard.effects()
         if group is None:
             errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
         elif group.state is State.DEAD:
@@ -464,32 +400,6 @@ class GroupCoordinator(Coordinator[Shard]):
         shard.write(request.group_id, None, lambda error: pending.complete(response))  # after the group is stored
         return pending
 
-    # ---- offsets ----
-
-    def origin(self, cause: Cause, context: Asker, generation: int = -1, member_id: str = "") -> bytes:
-        """Who changes offsets, and why, for the journal; empty without one."""
-        if self.journal is None:
-            return b""
-        return encode_origin(cause, generation, context.client_id, context.client_host, ANYBODY, member_id)
-
-    def offset_commit(
-        self, request: OffsetCommitRequest, context: Context
-    ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
-        """OffsetCommit: answered when the offsets are committed."""
-        return offset_requests.offset_commit(self, request, context)
-
-    def offset_fetch(
-        self, request: OffsetFetchRequest, context: Context
-    ) -> OffsetFetchResponse | Pending[OffsetFetchResponse]:
-        """OffsetFetch: the committed offsets."""
-        return offset_requests.offset_fetch(self, request, context)
-
-    def offset_delete(
-        self, request: OffsetDeleteRequest, context: Context
-    ) -> OffsetDeleteResponse | Pending[OffsetDeleteResponse]:
-        """OffsetDelete: removes offsets of topics that no member reads."""
-        return offset_requests.offset_delete(self, request, context)
-
     # ---- administration ----
 
     def list_groups(
@@ -498,7 +408,7 @@ class GroupCoordinator(Coordinator[Shard]):
         """ListGroups: the groups of the loaded shards, filtered by state and type."""
         if not self.is_active:
             return messages.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return self.turns.run(self._list_groups(request))
+        return self._turns.run(self._list_groups(request))
 
     def _list_groups(self, request: ListGroupsRequest) -> Pieces[ListGroupsResponse]:
         states = {state.lower() for state in request.states_filter or ()}
@@ -525,7 +435,7 @@ class GroupCoordinator(Coordinator[Shard]):
         self, request: DescribeGroupsRequest, context: Context
     ) -> DescribeGroupsResponse | Pending[DescribeGroupsResponse]:
         """DescribeGroups: state and members. A group that does not exist is Dead."""
-        return self.turns.run(self._describe_groups(request, context.api_version))
+        return self._turns.run(self._describe_groups(request, context.api_version))
 
     def _describe_groups(self, request: DescribeGroupsRequest, version: int) -> Pieces[DescribeGroupsResponse]:
         response = messages.DescribeGroupsResponse()
@@ -554,83 +464,6 @@ class GroupCoordinator(Coordinator[Shard]):
             response.groups.append(described)
         return response
 
-    def delete_groups(
-        self, request: DeleteGroupsRequest, context: Context
-    ) -> DeleteGroupsResponse | Pending[DeleteGroupsResponse]:
-        """DeleteGroups: removes empty groups with all their offsets. A group that is named twice is answered once."""
-        origin = self.origin(Cause.DELETION, context)
-        return self.turns.run(self._delete_groups(list(dict.fromkeys(request.groups_names)), origin), to_the_end=True)
-
-    def _delete_groups(self, group_ids: list[str], origin: bytes) -> Pieces[DeleteGroupsResponse]:
-        outcomes: list[Pending[ErrorCode]] = []
-        for group_id in group_ids:
-            yield
-            shard = self.shard_of(group_id)
-            outcome: Pending[ErrorCode] = Pending()
-            outcomes.append(outcome)
-            if isinstance(shard, ErrorCode):
-                outcome.complete(shard)
-            else:
-                self._delete_group(shard, group_id, origin, outcome)
-        result = messages.DeleteGroupsResponse.DeletableGroupResult
-        response = messages.DeleteGroupsResponse()
-        for group_id, outcome in zip(group_ids, outcomes, strict=True):
-            response.results.append(result(group_id=group_id, error_code=(yield outcome)))
-        return response
-
-    def _delete_group(self, shard: Shard, group_id: str, origin: bytes, outcome: Pending[ErrorCode]) -> None:
-        self.limit(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-        def act() -> None:
-            def end(error: ErrorCode) -> None:
-                shard.release(group_id)
-                if not outcome.done:
-                    outcome.complete(error)
-
-            def removed(error: ErrorCode) -> None:
-                end(commit_error(error))
-
-            if shard.closed or outcome.done:  # too late: the client was told that it is not done
-                end(ErrorCode.NOT_COORDINATOR)
-                return
-            group = shard.groups.get(group_id)
-            if group is None or group.state is State.DEAD:
-                if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
-                    end(ErrorCode.NON_EMPTY_GROUP)
-                else:
-                    self.if_it_has_offsets(
-                        shard, group_id, end, lambda: self.offsets.remove(shard, group_id, None, removed, origin)
-                    )
-                return
-            if group.state is not State.EMPTY:
-                end(ErrorCode.NON_EMPTY_GROUP)
-                return
-            logger.info("group %s: deleted", group_id)
-            both: tuple[Pending[ErrorCode], Pending[ErrorCode]] = (Pending(), Pending())
-            Pending.all(both).then(lambda errors: removed(next(filter(None, errors), ErrorCode.NONE)))
-            # Both writes go out in one pass of the loop.
-            self.offsets.remove(shard, group_id, None, both[0].complete, origin)
-            shard.remove_group(group_id, both[1].complete)
-
-        shard.hold(group_id, act)
-
-    def if_it_has_offsets(
-        self, shard: Shard, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
-    ) -> None:
-        """Call `action` if the group has offsets, else `otherwise`. A group that only commits exists by its offsets."""
-
-        def found(offsets: Offsets) -> None:
-            if offsets.error or not offsets.committed:
-                otherwise(offsets.error or ErrorCode.GROUP_ID_NOT_FOUND)
-            else:
-                action()
-
-        reply = self.offsets.get(shard, group_id, None)
-        if isinstance(reply, Pending):
-            reply.then(found)
-        else:
-            found(reply)
-
     def on_partitions_deleted(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Remove the offsets of deleted topics (UpdateMetadata with leader -2) in every group of this broker."""
         gone = dict.fromkeys(partitions)
@@ -649,12 +482,6 @@ class GroupCoordinator(Coordinator[Shard]):
 
     # ---- transactions ----
 
-    def txn_offset_commit(
-        self, request: TxnOffsetCommitRequest, context: Context, verify: transactional_commits.Verify
-    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit: offsets that count when the producer's transaction is committed."""
-        return transactional_commits.txn_offset_commit(self, request, context, verify)
-
     def write_marker(
         self, partition: int, batch: Buffer, origin: AppendOrigin, producer_id: int, is_commit: bool
     ) -> Pending[ErrorCode]:
@@ -670,26 +497,6 @@ class GroupCoordinator(Coordinator[Shard]):
         else:
             shard.write_marker(batch, origin, TransactionEnd(producer_id, is_commit), ended.complete)
         return ended
-
-    def live_reset(self, group_id: str, offsets: GroupOffsets, asker: Asker) -> ErrorCode | Pending[LiveReset]:
-        """Commit these offsets for a group whose members read on, and make them read on from there."""
-        return live_reset.live_reset(self, group_id, offsets, self.origin(Cause.LIVE_RESET, asker))
-
-    def cleanup(self, group_id: str, seen: Mapping[TopicPartition, int], asker: Asker) -> Pending[ErrorCode]:
-        """Remove these offsets of a group without members, if they are as they were seen."""
-        return cleanup.cleanup(self, group_id, seen, self.origin(Cause.DELETION, asker))
-
-    # ---- odds and ends ----
-
-    def note_refused(self, context: Context, error: ErrorCode, group_id: str, what: str, member_id: str) -> None:
-        """Note among the events of the group that a join or a commit was refused."""
-        client = (context.client_id or "", context.client_host)
-        times = (self.clock.now_ms(), self.clock.monotonic_ms())
-        self.events.refused(group_id, what, error.name, member_id, client, times)
-
-    def effects(self) -> Effects:
-        """What a transition asks for, begun now."""
-        return Effects(self.clock.now_ms(), self.clock.monotonic_ms())
 
     def _member_id(self, prefix: str) -> str:
         text = self._env.random_uuid().hex()

@@ -35,18 +35,18 @@ the new generation, and has them from records of before, cannot be told from one
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.groups.classic import State
+from barnabas.groups.commits import CommitConfig
 from barnabas.groups.events import Identity, identity
 from barnabas.groups.records import ResetRecords
+from barnabas.groups.requests import Asker, Gate, Origins
+from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import GroupOffsets, OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-
-if TYPE_CHECKING:
-    from barnabas.groups.coordinator import GroupCoordinator
 
 logger = logging.getLogger("barnabas.groups")
 
@@ -59,58 +59,65 @@ class LiveReset(NamedTuple):
     members: tuple[Identity, ...]
 
 
-def live_reset(
-    coordinator: GroupCoordinator, group_id: str, offsets: GroupOffsets, origin: bytes
-) -> ErrorCode | Pending[LiveReset]:
-    """Begin a live reset. The caller has checked that the partitions exist. Completed when the offsets are committed.
+class LiveResets:
+    """Does live resets. Offsets must be in the topic alone: in the tree they cannot be written with the group."""
 
-    NOT_COORDINATOR as an outcome: the coordinator has moved meanwhile, and it is not known whether it was done.
-    """
-    if not coordinator.is_active:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if not group_id or not offsets:
-        return ErrorCode.INVALID_REQUEST
-    if coordinator.offsets is not coordinator.kafka_offsets:
-        return ErrorCode.INVALID_CONFIG  # offsets in the tree cannot be written together with the group
-    found = coordinator.shard_of(group_id)
-    if isinstance(found, ErrorCode):
-        return found
-    shard = found
-    outcome: Pending[LiveReset] = Pending()
-    coordinator.limit(outcome, LiveReset(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, ()))
+    def __init__(self, config: CommitConfig, gate: Gate, origins: Origins) -> None:
+        self._gate = gate
+        self._origins = origins
+        self._is_in_topic_alone = config.offsets_storage != "zookeeper" and not config.dual_commit_enabled
 
-    def end(error: ErrorCode, generation: int = -1, members: tuple[Identity, ...] = ()) -> None:
-        shard.release(group_id)
-        if not outcome.done:
-            outcome.complete(LiveReset(error, generation, members))
+    def begin(self, group_id: str, offsets: GroupOffsets, asker: Asker) -> ErrorCode | Pending[LiveReset]:
+        """Begin a live reset of partitions that exist. Completed when the offsets are committed.
 
-    def act() -> None:
-        if shard.closed or outcome.done:  # too late: nothing was done, and the client was told so
-            end(ErrorCode.NOT_COORDINATOR)
-            return
-        group = shard.groups.get(group_id)
-        if group_id in shard.foreign_groups or (group is not None and group.state is State.DEAD):
-            end(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            return
-        commits = OffsetCommits(group_id, offsets, origin)
-        members: tuple[Identity, ...] = ()
-        if group is None:
-            records, generation = ResetRecords(commits, None), 0
-        else:
-            effects = coordinator.effects()
-            thrown = group.fence(commits.count, effects)
-            members = tuple(map(identity, thrown))
-            generation = group.generation
-            # Also if nobody was thrown out now: the record of an earlier live reset may not have been written.
-            records = ResetRecords(commits, group.record() if group.generation else None)
-            shard.run_effects(group, effects)
+        NOT_COORDINATOR as an outcome: the coordinator has moved meanwhile, and it is not known whether it was done.
+        """
+        if not self._gate.is_active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not group_id or not offsets:
+            return ErrorCode.INVALID_REQUEST
+        if not self._is_in_topic_alone:
+            return ErrorCode.INVALID_CONFIG  # offsets in the tree cannot be written together with the group
+        found = self._gate.shard_of(group_id)
+        if isinstance(found, ErrorCode):
+            return found
+        shard = found
+        origin = self._origins.of(Cause.LIVE_RESET, asker)
+        outcome: Pending[LiveReset] = Pending()
+        shard.limit(outcome, LiveReset(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, ()))
 
-        def written(error: ErrorCode) -> None:
-            if error:
-                logger.warning("group %s: live reset could not be written: %s", group_id, error.name)
-            end(commit_error(error), generation, members)
+        def end(error: ErrorCode, generation: int = -1, members: tuple[Identity, ...] = ()) -> None:
+            shard.release(group_id)
+            if not outcome.done:
+                outcome.complete(LiveReset(error, generation, members))
 
-        shard.write(group_id, records, written, patient=True)
+        def act() -> None:
+            if shard.closed or outcome.done:  # too late: nothing was done, and the client was told so
+                end(ErrorCode.NOT_COORDINATOR)
+                return
+            group = shard.groups.get(group_id)
+            if group_id in shard.foreign_groups or (group is not None and group.state is State.DEAD):
+                end(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                return
+            commits = OffsetCommits(group_id, offsets, origin)
+            members: tuple[Identity, ...] = ()
+            if group is None:
+                records, generation = ResetRecords(commits, None), 0
+            else:
+                effects = shard.effects()
+                thrown = group.fence(commits.count, effects)
+                members = tuple(map(identity, thrown))
+                generation = group.generation
+                # Also if nobody was thrown out now: the record of an earlier live reset may not have been written.
+                records = ResetRecords(commits, group.record() if group.generation else None)
+                shard.run_effects(group, effects)
 
-    shard.hold(group_id, act)
-    return outcome
+            def written(error: ErrorCode) -> None:
+                if error:
+                    logger.warning("group %s: live reset could not be written: %s", group_id, error.name)
+                end(commit_error(error), generation, members)
+
+            shard.write(group_id, records, written, patient=True)
+
+        shard.hold(group_id, act)
+        return outcome

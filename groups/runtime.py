@@ -13,7 +13,7 @@ Deletion and expiry decide from the age or the absence of a value, so they take 
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.coordinators.shard import (
@@ -42,6 +42,7 @@ logger = logging.getLogger("barnabas.groups")
 
 StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd
 NO_ACKS = 0
+T = TypeVar("T")
 
 
 class ShardConfig(Protocol):
@@ -131,6 +132,27 @@ class Shard(CoordinatorShard[StoredRecords]):
         """Write the tombstone of a group that is empty and has no offsets."""
         self.write(group_id, GroupRecord(group_id, None), done, patient=True)
 
+    def until_released(self, group_id: str) -> Pending[bool]:
+        """True when the held group is released. False: it was not in time, because replicas are missing, say."""
+        released: Pending[bool] = Pending()
+
+        def is_released() -> None:
+            if not released.done:
+                released.complete(True)
+
+        self.after_hold(group_id, is_released)
+        self.limit(released, False)
+        return released
+
+    def limit(self, outcome: Pending[T], late: T) -> None:
+        """After offsets.commit.timeout.ms the outcome is `late`, if it is not there. Its owner must look at `done`."""
+
+        def too_late() -> None:
+            if not outcome.done:
+                outcome.complete(late)
+
+        self._clock.call_later(self._config.offsets_commit_timeout_ms, too_late)
+
     # ---- the table ----
 
     def replay(self, records: StoredRecords, record_offset: int) -> None:
@@ -167,7 +189,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         group = self.groups.pop(group_id, None)
         self.events.forget(group_id)
         if group is not None and group.state is not State.DEAD:
-            effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+            effects = self.effects()
             group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
             stop_timer(group)
             for waiter, reply in effects.replies:
@@ -229,6 +251,10 @@ class Shard(CoordinatorShard[StoredRecords]):
         """All groups with a state or offsets here."""
         return list(dict.fromkeys([*self.groups, *self.offsets.group_ids()]))
 
+    def effects(self) -> Effects:
+        """What a transition asks for, begun now."""
+        return Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+
     def run_effects(self, group: ClassicGroup, effects: Effects) -> None:
         """Do what a transition has requested: first records, then the timer, then replies."""
         if effects.events:
@@ -252,7 +278,7 @@ class Shard(CoordinatorShard[StoredRecords]):
                 return
             if group.state is State.DEAD:
                 return
-            effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+            effects = self.effects()
             then(error, effects)
             group.is_unstorable = self.is_unstorable
             self.run_effects(group, effects)
@@ -270,7 +296,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         group.timer_ms = float("inf")
         if self.closed or group.state is State.DEAD:
             return
-        effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+        effects = self.effects()
         group.on_time(effects)
         self.run_effects(group, effects)
 
@@ -288,7 +314,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         if self.closed:
             return
         unwritten = self._stop_writing()
-        effects = Effects(self._clock.now_ms(), self._clock.monotonic_ms())
+        effects = self.effects()
         for group in self.groups.values():
             if group.state is not State.DEAD:
                 group.die(ErrorCode.NOT_COORDINATOR, effects)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.shard import Producer
-from barnabas.groups.offset_requests import NOTED, ROWS_PER_PIECE, utf16_length
+from barnabas.groups.commits import NOTED, CommitConfig, utf16_length
+from barnabas.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import (
@@ -31,10 +32,10 @@ from barnabas.offsets.records import (
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
-    from barnabas.groups.coordinator import Context, GroupCoordinator
     from barnabas.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 # Whether a partition of `__consumer_offsets` is in the transaction; for clients of transaction version 2 it is added.
@@ -48,11 +49,126 @@ ONLY_IN_THE_TOPIC = (
 )
 
 
-def txn_offset_commit(
-    coordinator: GroupCoordinator, request: TxnOffsetCommitRequest, context: Context, verify: Verify
-) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
-    """Check the request, then write the offsets. Answered when they are in the log of all replicas in sync."""
-    return coordinator.turns.run(_answer(coordinator, request, context, verify), to_the_end=True)
+class TransactionalCommits:
+    """Answers TxnOffsetCommit."""
+
+    def __init__(
+        self, env: Env, config: CommitConfig, gate: Gate, topics: Topics, refusals: Refusals, origins: Origins
+    ) -> None:
+        self._clock = env.clock
+        self._turns = env.turns
+        self._config = config
+        self._gate = gate
+        self._topics = topics
+        self._refusals = refusals
+        self._origins = origins
+        self._is_in_topic_alone = config.offsets_storage != "zookeeper" and not config.dual_commit_enabled
+
+    def txn_offset_commit(
+        self, request: TxnOffsetCommitRequest, context: Context, verify: Verify
+    ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
+        """Check the request, then write the offsets. Answered when they are in the log of all replicas in sync."""
+        return self._turns.run(self._answer(request, context, verify), to_the_end=True)
+
+    def _answer(
+        self, request: TxnOffsetCommitRequest, context: Context, verify: Verify
+    ) -> Pieces[TxnOffsetCommitResponse]:
+        # Of partitions that do not exist: first, as in Kafka's answers.
+        errors: list[tuple[TopicPartition, ErrorCode]] = []
+        offsets: GroupOffsets = {}
+        too_long: set[TopicPartition] = set()
+        asked: list[TopicPartition] = []
+        now_ms = self._clock.now_ms()
+        metadata_max = self._config.offset_metadata_max_bytes
+        for topic in request.topics:
+            name = intern(topic.name)
+            known = self._topics.partition_indexes(name)
+            for rows in chunks(topic.partitions, ROWS_PER_PIECE):
+                yield
+                for row in rows:
+                    index, metadata = row.partition_index, row.committed_metadata or ""
+                    if index not in known:
+                        errors.append(((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                        continue
+                    asked.append((name, index))
+                    if metadata and utf16_length(metadata) > metadata_max:
+                        too_long.add((name, index))
+                        continue
+                    offsets.setdefault(name, {})[index] = CommittedOffset(
+                        row.committed_offset, row.committed_leader_epoch, metadata, now_ms
+                    )
+        if asked:
+            error = yield from self._commit(request, context, verify, offsets)
+            error = for_version(error, context.api_version)
+            for keys in chunks(asked, ROWS_PER_PIECE):
+                yield
+                errors += [
+                    (key, ErrorCode.OFFSET_METADATA_TOO_LARGE if key in too_long and not error else error)
+                    for key in keys
+                ]
+        return (yield from response_of(errors))
+
+    def _commit(
+        self,
+        request: TxnOffsetCommitRequest,
+        context: Context,
+        verify: Verify,
+        offsets: GroupOffsets,
+    ) -> Pieces[ErrorCode]:
+        group_id = request.group_id
+        if not self._gate.is_active:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if group_id == "":
+            return ErrorCode.INVALID_GROUP_ID
+        if not self._is_in_topic_alone:
+            # An offset in the tree counts at once. Clients take this error for one that no repetition helps against.
+            refused = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+            self._refusals.log(context, refused, ONLY_IN_THE_TOPIC, group_id)
+            return refused
+        if request.producer_id < 0:  # it names no producer, so there is no transaction
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        verified = verify(shard.partition)
+        error: ErrorCode = (yield verified) if isinstance(verified, Pending) else verified
+        if not error:
+            error = yield from self._write(request, context, offsets)
+        if error:
+            self._refusals.log(
+                context,
+                error,
+                "offsets of group %r in the transaction of %r, member %r, generation %d",
+                *(group_id, request.transactional_id, request.member_id, request.generation_id_or_member_epoch),
+            )
+            if error in NOTED:
+                self._refusals.note(context, error, group_id, "commit", request.member_id)
+        return error
+
+    def _write(self, request: TxnOffsetCommitRequest, context: Context, offsets: GroupOffsets) -> Pieces[ErrorCode]:
+        group_id = request.group_id
+        while True:
+            shard = self._gate.shard_of(group_id)
+            if isinstance(shard, ErrorCode):
+                return shard
+            if not shard.is_held(group_id):
+                break
+            if not (yield shard.until_released(group_id)):
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = _check(shard, request)
+        if error or not offsets:
+            return error
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        origin = self._origins.of(Cause.TRANSACTION, context, generation, member_id)
+        written: Pending[ErrorCode] = Pending()
+        shard.write(
+            group_id,
+            PendingCommits(OffsetCommits(group_id, offsets, origin), request.producer_id),
+            written.complete,
+            producer=Producer(request.producer_id, request.producer_epoch),
+        )
+        error = yield written
+        return commit_error(error)
 
 
 def for_version(error: ErrorCode, version: int) -> ErrorCode:
@@ -64,43 +180,6 @@ def for_version(error: ErrorCode, version: int) -> ErrorCode:
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
-
-
-def _answer(
-    coordinator: GroupCoordinator, request: TxnOffsetCommitRequest, context: Context, verify: Verify
-) -> Pieces[TxnOffsetCommitResponse]:
-    errors: list[tuple[TopicPartition, ErrorCode]] = []  # of partitions that do not exist: first, as in Kafka's answers
-    offsets: GroupOffsets = {}
-    too_long: set[TopicPartition] = set()
-    asked: list[TopicPartition] = []
-    now_ms = coordinator.clock.now_ms()
-    metadata_max = coordinator.config.offset_metadata_max_bytes
-    for topic in request.topics:
-        name = intern(topic.name)
-        known = coordinator.topics.partition_indexes(name)
-        for rows in chunks(topic.partitions, ROWS_PER_PIECE):
-            yield
-            for row in rows:
-                index, metadata = row.partition_index, row.committed_metadata or ""
-                if index not in known:
-                    errors.append(((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-                    continue
-                asked.append((name, index))
-                if metadata and utf16_length(metadata) > metadata_max:
-                    too_long.add((name, index))
-                    continue
-                offsets.setdefault(name, {})[index] = CommittedOffset(
-                    row.committed_offset, row.committed_leader_epoch, metadata, now_ms
-                )
-    if asked:
-        error = yield from _commit(coordinator, request, context, verify, offsets)
-        error = for_version(error, context.api_version)
-        for keys in chunks(asked, ROWS_PER_PIECE):
-            yield
-            errors += [
-                (key, ErrorCode.OFFSET_METADATA_TOO_LARGE if key in too_long and not error else error) for key in keys
-            ]
-    return (yield from response_of(errors))
 
 
 def response_of(errors: list[tuple[TopicPartition, ErrorCode]]) -> Pieces[TxnOffsetCommitResponse]:
@@ -117,72 +196,6 @@ def response_of(errors: list[tuple[TopicPartition, ErrorCode]]) -> Pieces[TxnOff
             answer.TxnOffsetCommitResponseTopic(name=name, partitions=partitions) for name, partitions in topics.items()
         ]
     )
-
-
-def _commit(
-    coordinator: GroupCoordinator,
-    request: TxnOffsetCommitRequest,
-    context: Context,
-    verify: Verify,
-    offsets: GroupOffsets,
-) -> Pieces[ErrorCode]:
-    group_id = request.group_id
-    if not coordinator.is_active:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if group_id == "":
-        return ErrorCode.INVALID_GROUP_ID
-    if coordinator.offsets is not coordinator.kafka_offsets:
-        # An offset in the tree counts at once. Clients take this error for one that no repetition helps against.
-        refused = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
-        coordinator.note_refusal(context, refused, ONLY_IN_THE_TOPIC, group_id)
-        return refused
-    if request.producer_id < 0:  # it names no producer, so there is no transaction
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    shard = coordinator.shard_of(group_id)
-    if isinstance(shard, ErrorCode):
-        return shard
-    verified = verify(shard.partition)
-    error: ErrorCode = (yield verified) if isinstance(verified, Pending) else verified
-    if not error:
-        error = yield from _write(coordinator, request, context, offsets)
-    if error:
-        coordinator.note_refusal(
-            context,
-            error,
-            "offsets of group %r in the transaction of %r, member %r, generation %d",
-            *(group_id, request.transactional_id, request.member_id, request.generation_id_or_member_epoch),
-        )
-        if error in NOTED:
-            coordinator.note_refused(context, error, group_id, "commit", request.member_id)
-    return error
-
-
-def _write(
-    coordinator: GroupCoordinator, request: TxnOffsetCommitRequest, context: Context, offsets: GroupOffsets
-) -> Pieces[ErrorCode]:
-    group_id = request.group_id
-    while True:
-        shard = coordinator.shard_of(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
-        if not shard.is_held(group_id):
-            break
-        if not (yield coordinator.until_free(shard, group_id)):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    error = _check(shard, request)
-    if error or not offsets:
-        return error
-    generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    origin = coordinator.origin(Cause.TRANSACTION, context, generation, member_id)
-    written: Pending[ErrorCode] = Pending()
-    shard.write(
-        group_id,
-        PendingCommits(OffsetCommits(group_id, offsets, origin), request.producer_id),
-        written.complete,
-        producer=Producer(request.producer_id, request.producer_epoch),
-    )
-    error = yield written
-    return commit_error(error)
 
 
 def _check(shard: Shard, request: TxnOffsetCommitRequest) -> ErrorCode:

@@ -1,17 +1,15 @@
 """Both offset storages at a time (`dual.commit.enabled`), while consumers move from the tree to the topic.
 
-A commit goes to the topic first, then to the tree. What is read is the larger of both offsets, as consumers of 0.8 did.
+A commit goes to the topic first, then to the tree (groups/commits.py). What is read is the larger of both offsets, as
+consumers of 0.8 did.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from barnabas.offsets.manager import OffsetManager, Offsets
+from barnabas.offsets.manager import Done, OffsetManager, Offsets, OffsetShard
 from barnabas.offsets.records import GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-
-Done = Callable[[ErrorCode], None]
 
 
 class DualOffsetManager:
@@ -32,7 +30,7 @@ class DualOffsetManager:
 
     def get(
         self,
-        shard: Any,
+        shard: OffsetShard,
         group_id: str,
         partitions: Sequence[TopicPartition] | None,
         *,
@@ -57,19 +55,9 @@ class DualOffsetManager:
                 take(reply)
         return pending
 
-    def put(self, shard: Any, group_id: str, commits: GroupOffsets, done: Done, origin: bytes = b"") -> None:
-        """Write both. After an error the offsets may be in the topic; the client commits again."""
-        self._topic.put(
-            shard,
-            group_id,
-            commits,
-            lambda error: done(error) if error else self._tree.put(shard, group_id, commits, done),
-            origin,
-        )
-
     def remove(
         self,
-        shard: Any,
+        shard: OffsetShard,
         group_id: str,
         partitions: Sequence[TopicPartition] | None,
         done: Done,

@@ -1,19 +1,19 @@
 """Offset storage in `__consumer_offsets`. An offset is committed when the high watermark has passed its record.
 
-The group coordinator owns the partitions (append, replay, loading), because groups live in the same log. This module
-uses them through `OffsetShard`.
+The group coordinator owns the partitions (append, replay, loading), because groups live in the same log. So a commit is
+a write to its shard (groups/commits.py), and this module does what is left: it reads, removes and expires.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.offsets.expiry import GroupSituation, Kept, expired_offsets, forecast, may_have_expired, warning_ms
+from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
-from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
+from barnabas.offsets.manager import Done, Offsets, OffsetShard
+from barnabas.offsets.records import OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
@@ -27,68 +27,6 @@ logger = logging.getLogger("barnabas.offsets")
 REMOVALS_AT_ONCE = 1_000  # tombstones in one batch
 WARNINGS_MAX = 100  # groups that the log names in one look at all of them
 CLOCK_JUMP_MS = 3_600_000.0  # more than summer time, or a small correction
-
-Done = Callable[[ErrorCode], None]
-
-
-class OffsetShard(Protocol):
-    """One offsets partition that this broker owns."""
-
-    @property
-    def offsets(self) -> OffsetTable:
-        """The committed offsets of the partition."""
-
-    @property
-    def loading(self) -> bool:
-        """Whether the partition cannot be served yet."""
-
-    @property
-    def after_loading(self) -> list[Callable[[], object]]:
-        """What is to be done as soon as it is loaded."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether this broker does not own the partition any more."""
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset the next record will get."""
-
-    @property
-    def shortage(self) -> str:
-        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
-
-    def uncommitted_offsets(self, group_id: str) -> set[TopicPartition]:
-        """The partitions of a group whose offset will change when all that is in the log is committed."""
-
-    def write(
-        self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
-    ) -> None:
-        """Append the records, and replay them when they are committed; then call `done`, or with an error. Without
-        records: call `done` when all earlier writes are committed.
-
-        `done` is called with REQUEST_TIMED_OUT after a time, unless the writer is `patient`. A writer that holds the
-        group must be patient.
-        """
-
-    def group_ids(self) -> list[str]:
-        """All groups with a state or offsets here."""
-
-    def situation(self, group_id: str) -> GroupSituation | None:
-        """What expiry needs to know of a group; None: its offsets must not be removed."""
-
-    def is_quiet(self, group_id: str) -> bool:
-        """Whether no write of the group is in flight, and the group is not held."""
-
-    def hold(self, group_id: str, action: Callable[[], None]) -> None:
-        """Hold the group, and run `action` when no write of it is in flight. `action` must lead to `release`."""
-
-    def release(self, group_id: str) -> None:
-        """Release the group, and run the actions that wait for it."""
-
-    def remove_group(self, group_id: str, done: Done) -> None:
-        """Write the tombstone of a group that is empty and has no offsets."""
-
 
 S = TypeVar("S", bound=OffsetShard)
 
@@ -172,10 +110,6 @@ class KafkaOffsetManager:
 
         shard.write(group_id, None, written)
         return pending
-
-    def put(self, shard: OffsetShard, group_id: str, commits: GroupOffsets, done: Done, origin: bytes = b"") -> None:
-        """Append the offsets. `done` is called when they are committed, or with the error of the append."""
-        shard.write(group_id, OffsetCommits(group_id, commits, origin), done)
 
     def remove(
         self,

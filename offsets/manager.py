@@ -5,11 +5,74 @@ the one that serves OffsetCommit and OffsetFetch from version 1 on.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from barnabas.offsets.records import GroupOffsets, TopicPartition
+from barnabas.offsets.expiry import GroupSituation
+from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
+from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+
+Done = Callable[[ErrorCode], None]
+
+
+class OffsetShard(Protocol):
+    """One offsets partition that this broker owns."""
+
+    @property
+    def offsets(self) -> OffsetTable:
+        """The committed offsets of the partition."""
+
+    @property
+    def loading(self) -> bool:
+        """Whether the partition cannot be served yet."""
+
+    @property
+    def after_loading(self) -> list[Callable[[], object]]:
+        """What is to be done as soon as it is loaded."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether this broker does not own the partition any more."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset the next record will get."""
+
+    @property
+    def shortage(self) -> str:
+        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
+
+    def uncommitted_offsets(self, group_id: str) -> set[TopicPartition]:
+        """The partitions of a group whose offset will change when all that is in the log is committed."""
+
+    def write(
+        self, group_id: str, records: OffsetCommits | OffsetRemovals | None, done: Done, *, patient: bool = False
+    ) -> None:
+        """Append the records, and replay them when they are committed; then call `done`, or with an error. Without
+        records: call `done` when all earlier writes are committed.
+
+        `done` is called with REQUEST_TIMED_OUT after a time, unless the writer is `patient`. A writer that holds the
+        group must be patient.
+        """
+
+    def group_ids(self) -> list[str]:
+        """All groups with a state or offsets here."""
+
+    def situation(self, group_id: str) -> GroupSituation | None:
+        """What expiry needs to know of a group; None: its offsets must not be removed."""
+
+    def is_quiet(self, group_id: str) -> bool:
+        """Whether no write of the group is in flight, and the group is not held."""
+
+    def hold(self, group_id: str, action: Callable[[], None]) -> None:
+        """Hold the group, and run `action` when no write of it is in flight. `action` must lead to `release`."""
+
+    def release(self, group_id: str) -> None:
+        """Release the group, and run the actions that wait for it."""
+
+    def remove_group(self, group_id: str, done: Done) -> None:
+        """Write the tombstone of a group that is empty and has no offsets."""
 
 
 @dataclass(slots=True)
@@ -26,7 +89,7 @@ class Offsets:
 
 
 class OffsetManager(Protocol):
-    """Stores and finds committed offsets. The caller has decided that the client may commit them.
+    """Finds and removes committed offsets. What is committed is written by groups/commits.py.
 
     `shard` is the offsets partition of the group, which the caller has looked up. Only kafka.py uses it.
     """
@@ -35,26 +98,28 @@ class OffsetManager(Protocol):
         """Start the background work."""
 
     def get(
-        self, shard: Any, group_id: str, partitions: Sequence[TopicPartition] | None, *, require_stable: bool = False
+        self,
+        shard: OffsetShard,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None,
+        *,
+        require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:
         """The committed offsets of these partitions; None: of all partitions of the group."""
 
-    def put(
-        self, shard: Any, group_id: str, commits: GroupOffsets, done: Callable[[ErrorCode], None], origin: bytes = b""
-    ) -> None:
-        """Store offsets. `done` is called when every later `get` will see them, or with an error. `origin`: who wants
-        it, for the journal (journal.py, `encode_origin`).
-        """
-
     def remove(
         self,
-        shard: Any,
+        shard: OffsetShard,
         group_id: str,
         partitions: Sequence[TopicPartition] | None,
-        done: Callable[[ErrorCode], None],
+        done: Done,
         origin: bytes = b"",
     ) -> None:
-        """Remove the offsets of these partitions; None: all of the group. No `put` of the group may be running."""
+        """Remove the offsets of these partitions; None: all of the group. No commit of the group may be running.
+
+        `done` is called when no later `get` will see them, or with an error. `origin`: who wants it, for the journal
+        (journal.py, `encode_origin`).
+        """
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the offsets of deleted topics in every group."""

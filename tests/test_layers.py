@@ -276,10 +276,9 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
 ONCE = {
     "broker/auto_topics.py": "one creation",
-    "groups/coordinator.py": "the longest wait of a request for a group that is held",
     "broker/tree_mark.py": "one write, asked for by the task `tree mark`",
     "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
-    "groups/runtime.py": "the deadline of a group (the task `group timers` looks after it)",
+    "groups/runtime.py": "the deadline of a group (the task `group timers`), and of a wait for a group that is held",
     "coordinators/loading.py": "one load, tried again, and a line of the log while it waits",
     "coordinators/shard.py": "the deadline of writes under way",
     "transactions/coordinator.py": "the last record of a transaction, written again",

@@ -179,7 +179,7 @@ def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> Dele
 @api(ApiKey.DELETE_GROUPS, versions=(0, 2), failure=delete_groups_failed)
 def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Reply:
     """DeleteGroups (key 42), versions 0-2: empty groups with all their offsets."""
-    return broker.group_coordinator.delete_groups(request, context)
+    return broker.group_coordinator.removals.delete_groups(request, context)
 
 
 def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
@@ -207,7 +207,7 @@ def offset_commit(broker: Broker, request: OffsetCommitRequest, context: Request
 
     The retention time of versions 2-4 is kept with the offset. Left out: member epochs of KIP-848 groups.
     """
-    return broker.group_coordinator.offset_commit(request, context)
+    return broker.group_coordinator.commits.offset_commit(request, context)
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
@@ -241,10 +241,10 @@ def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestCo
     """
     if broker.config.offsets_fetch_forward and context.api_version > 0 and not is_forwarded(context):
         return broker.turns.run(forward_offset_fetch(broker, request, context, offset_fetch_failed))
-    return broker.group_coordinator.offset_fetch(request, context)
+    return broker.group_coordinator.offset_fetches.offset_fetch(request, context)
 
 
 @api(ApiKey.OFFSET_DELETE, versions=(0, 0))
 def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
     """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes to."""
-    return broker.group_coordinator.offset_delete(request, context)
+    return broker.group_coordinator.removals.offset_delete(request, context)

@@ -51,7 +51,7 @@ def txn_offset_commit(
 ) -> messages.TxnOffsetCommitResponse | Pending[messages.TxnOffsetCommitResponse]:
     """Verify the partition of the group, then commit."""
     version = context.api_version
-    return broker.group_coordinator.txn_offset_commit(
+    return broker.group_coordinator.transactional_commits.txn_offset_commit(
         request, context, lambda index: _verify(broker, request, version, index)
     )
 

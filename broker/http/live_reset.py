@@ -85,7 +85,7 @@ def reset_live(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         committed = CommittedOffset(row["offset"], commit_timestamp=now_ms, topic_id=topic_id)
         offsets.setdefault(topic, {})[index] = committed
     before = _committed(broker, name, rows)
-    reply = coordinator.live_reset(name, offsets, request)
+    reply = coordinator.live_resets.begin(name, offsets, request)
     if isinstance(reply, Pending):
         outcome: LiveReset = yield reply
         _raise_unless_done(outcome.error)

@@ -46,7 +46,7 @@ def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         seen[row["topic"], row["partition"]] = row["offset"]
     if len(seen) < len(request.body["offsets"]) or not seen:
         raise HttpError(400, "INVALID_REQUEST", "name each partition once in offsets, and at least one.")
-    error: ErrorCode = yield broker.group_coordinator.cleanup(name, seen, request)
+    error: ErrorCode = yield broker.group_coordinator.removals.cleanup(name, seen, request)
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
         raise no_group(name)
     if error is ErrorCode.NON_EMPTY_GROUP:

@@ -356,7 +356,7 @@ class Conversation:
         asker = SimpleNamespace(client_id="admin", client_host="/127.0.0.1")
 
         async def on_the_loop() -> Any:
-            return self.world.coordinator.live_reset(options.get("group", "g"), offsets, asker)
+            return self.world.coordinator.live_resets.begin(options.get("group", "g"), offsets, asker)
 
         def show(outcome: Any) -> None:
             thrown = " ".join(member.member_id for member in outcome.members) or "nobody"

@@ -33,6 +33,15 @@ DEFAULTS = {
 }
 
 
+PARTS = {  # of the coordinator: which one answers
+    "offset_commit": "commits",
+    "offset_fetch": "offset_fetches",
+    "offset_delete": "removals",
+    "delete_groups": "removals",
+    "txn_offset_commit": "transactional_commits",
+}
+
+
 class MemoryLog:
     """A `CoordinatorLog` in memory. `held`: the high watermark stands still. `failures`: errors of the next appends."""
 
@@ -184,7 +193,9 @@ class GroupWorld:
         more = [lambda index: self.verified] if name == "txn_offset_commit" else []
 
         async def on_the_loop() -> Any:
-            return getattr(self.coordinator, name)(request, context, *more)
+            part = PARTS.get(name)
+            answerer = self.coordinator if part is None else getattr(self.coordinator, part)
+            return getattr(answerer, name)(request, context, *more)
 
         reply = self.env.run(on_the_loop())
         if isinstance(reply, Pending):

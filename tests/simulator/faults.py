@@ -788,7 +788,7 @@ FAULTS = (
     Fault(
         "a live reset starts no rebalance",
         "live resets",
-        "groups.live_reset:live_reset",
+        "groups.live_reset:LiveResets.begin",
         "thrown = group.fence(commits.count, effects)",
         "thrown = []",
         "nothing is committed over a live reset",
@@ -797,17 +797,17 @@ FAULTS = (
     Fault(
         "a live reset fences after it has written",
         "live resets",
-        "groups.live_reset:live_reset",
+        "groups.live_reset:LiveResets.begin",
         "thrown = group.fence(commits.count, effects)",
-        "thrown = []; coordinator.clock.call_later(20, lambda: group.state is State.DEAD or shard.run_effects("
-        "group, (late := coordinator.effects(), group.fence(1, late))[0]))",
+        "thrown = []; shard._clock.call_later(20, lambda: group.state is State.DEAD or shard.run_effects("
+        "group, (late := shard.effects(), group.fence(1, late))[0]))",
         "nothing is committed over a live reset",
         5,
     ),
     Fault(
         "a live reset writes half of the partitions",
         "live resets",
-        "groups.live_reset:live_reset",
+        "groups.live_reset:LiveResets.begin",
         "commits = OffsetCommits(group_id, offsets, origin)",
         "commits = OffsetCommits(group_id, {t: dict([*of.items()][: len(of) // 2 or 1]) for t, of in offsets.items()})",
         "who joins after a live reset reads on from there",
@@ -816,7 +816,7 @@ FAULTS = (
     Fault(
         "a live reset does not store that the members are gone",
         "live resets",
-        "groups.live_reset:live_reset",
+        "groups.live_reset:LiveResets.begin",
         "group.record() if group.generation else None",
         "None",
         "nothing is committed over a live reset",
@@ -825,7 +825,7 @@ FAULTS = (
     Fault(
         "a second live reset trusts the record of the first",
         "live resets",
-        "groups.live_reset:live_reset",
+        "groups.live_reset:LiveResets.begin",
         "group.record() if group.generation else None",
         "group.record() if thrown else None",
         "nothing is committed over a live reset",
@@ -943,7 +943,7 @@ FAULTS = (
     Fault(
         "the journal does not name members",
         "journal",
-        "groups.coordinator:GroupCoordinator.origin",
+        "groups.requests:Origins.of",
         "ANYBODY, member_id)",
         "ANYBODY)",
         "the journal says why",

@@ -605,7 +605,7 @@ class LiveResets(Simulation):
             self.read_up_to[index, number] = target
             offsets[TOPIC][index] = CommittedOffset(target, commit_timestamp=self.clock.now_ms())
         self.note(f"live reset {number} of {sorted(indexes)}")
-        reply = coordinator.live_reset(GROUP, offsets, SimpleNamespace(client_id="c", client_host="/h"))
+        reply = coordinator.live_resets.begin(GROUP, offsets, SimpleNamespace(client_id="c", client_host="/h"))
         if not isinstance(reply, Pending):
             return
         arrived: asyncio.Future[LiveReset] = self.clock.loop.create_future()

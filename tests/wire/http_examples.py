@@ -8,7 +8,7 @@ have an item in one of its examples, unless its name is in `EMPTY`.
 from typing import Any, NamedTuple
 
 from barnabas.groups.events import Kind, identity
-from barnabas.groups.member import Member
+from barnabas.groups.member import Effects, Member
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -137,8 +137,8 @@ def join(world: Any, group: str) -> None:
 
 def rebalance(world: Any, group: str) -> None:
     """Make a group with a story: two rebalances, advice, and a member that has gone since."""
-    events = world.broker.group_coordinator.events
-    effects = world.broker.group_coordinator.effects()
+    events, clock = world.broker.group_coordinator.events, world.broker.group_coordinator.clock
+    effects = Effects(clock.now_ms(), clock.monotonic_ms())
     who = Member("c-1", None, "c", "/10.0.0.1", 1000, 1000, [])
     other = Member("c-2", None, "d", "/10.0.0.2", 1000, 1000, [])
     topic = ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=[0])

@@ -9,7 +9,7 @@ from barnabas.broker.api import fetch as fetch_api
 from barnabas.broker.api import list_offsets as list_offsets_api
 from barnabas.broker.api import metadata as metadata_api
 from barnabas.broker.api import produce as produce_api
-from barnabas.groups import coordinator, offset_requests
+from barnabas.groups import commits, coordinator, offset_fetches, removals, transactional_commits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -40,7 +40,8 @@ def _long_begins_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce_api, "APPENDS_PER_PIECE", 4)
     monkeypatch.setattr(list_offsets_api, "COUNTED_PER_PIECE", 4)
     monkeypatch.setattr(metadata_api, "NAMES_PER_PIECE", 4)
-    monkeypatch.setattr(offset_requests, "ROWS_PER_PIECE", 4)
+    for part in (commits, offset_fetches, removals, transactional_commits):
+        monkeypatch.setattr(part, "ROWS_PER_PIECE", 4)
     monkeypatch.setattr(coordinator, "LEAVERS_PER_PIECE", 4)
 
 

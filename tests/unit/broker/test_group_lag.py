@@ -69,7 +69,7 @@ class World:
 
         async def commit() -> None:
             request = make(group_id=group, topics=topics)
-            answer: Any = self.broker.group_coordinator.offset_commit(request, RequestContext(8, 10, 1, "c"))
+            answer: Any = self.broker.group_coordinator.commits.offset_commit(request, RequestContext(8, 10, 1, "c"))
             if isinstance(answer, Pending):
                 future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 answer.then(future.set_result)

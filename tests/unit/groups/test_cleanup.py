@@ -16,7 +16,7 @@ ASKER = SimpleNamespace(client_id="c", client_host="/h")
 
 def clean(world: GroupWorld, seen: dict[tuple[str, int], int], group: str = "g") -> ErrorCode:
     async def on_the_loop() -> Any:
-        return world.coordinator.cleanup(group, seen, ASKER)
+        return world.coordinator.removals.cleanup(group, seen, ASKER)
 
     reply = world.env.run(on_the_loop())
     world.settle()

@@ -18,7 +18,7 @@ ASKER = SimpleNamespace(client_id="barnabas-cli", client_host="/10.0.0.9")
 def reset(world: GroupWorld, offsets: dict[int, int], group: str = "g") -> Any:
     async def on_the_loop() -> Any:
         rows = {index: CommittedOffset(offset) for index, offset in offsets.items()}
-        return world.coordinator.live_reset(group, {"t": rows} if rows else {}, ASKER)
+        return world.coordinator.live_resets.begin(group, {"t": rows} if rows else {}, ASKER)
 
     reply = world.env.run(on_the_loop())
     world.clock.advance(50)

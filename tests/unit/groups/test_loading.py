@@ -44,11 +44,13 @@ def gate_errors(world: GroupWorld) -> dict[str, int]:
     )
     join = make.JoinGroupRequest(group_id="g", session_timeout_ms=10000, member_id="", protocol_type="consumer")
     sync = make.SyncGroupRequest(group_id="g", member_id="m", protocol_type="consumer", protocol_name="range")
-    committed = coordinator.offset_commit(make.OffsetCommitRequest(group_id="g", topics=[commit]), context)
+    committed = coordinator.commits.offset_commit(make.OffsetCommitRequest(group_id="g", topics=[commit]), context)
     in_transaction = answer_of(
-        coordinator.txn_offset_commit(pending_commit("g", 7, {("t", 0): 1}), context, lambda _: ErrorCode.NONE)
+        coordinator.transactional_commits.txn_offset_commit(
+            pending_commit("g", 7, {("t", 0): 1}), context, lambda _: ErrorCode.NONE
+        )
     )
-    deleted = answer_of(coordinator.delete_groups(make.DeleteGroupsRequest(groups_names=["g"]), context))
+    deleted = answer_of(coordinator.removals.delete_groups(make.DeleteGroupsRequest(groups_names=["g"]), context))
     forget = make.OffsetDeleteRequest(
         group_id="g",
         topics=[
@@ -64,10 +66,12 @@ def gate_errors(world: GroupWorld) -> dict[str, int]:
         "leave": coordinator.leave_group(make.LeaveGroupRequest(group_id="g"), context).error_code,
         "commit": committed.topics[0].partitions[0].error_code,
         "commit in a transaction": in_transaction.topics[0].partitions[0].error_code,
-        "fetch": coordinator.offset_fetch(make.OffsetFetchRequest(group_id="g", topics=None), context).error_code,
+        "fetch": coordinator.offset_fetches.offset_fetch(
+            make.OffsetFetchRequest(group_id="g", topics=None), context
+        ).error_code,
         "describe": coordinator.describe_groups(make.DescribeGroupsRequest(groups=["g"]), context).groups[0].error_code,
         "delete": deleted.results[0].error_code,
-        "forget": coordinator.offset_delete(forget, context).error_code,
+        "forget": coordinator.removals.offset_delete(forget, context).error_code,
         "list": coordinator.list_groups(make.ListGroupsRequest(), context).error_code,
     }
 

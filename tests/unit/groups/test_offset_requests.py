@@ -192,7 +192,7 @@ def test_one_commit_is_one_batch_and_one_pass_is_one_batch() -> None:
 
     async def together() -> None:
         for group in ("g", "h", "i"):
-            world.coordinator.offset_commit(Commit(group_id=group, topics=[topic]), _context(8))
+            world.coordinator.commits.offset_commit(Commit(group_id=group, topics=[topic]), _context(8))
 
     world.env.run(together())
     world.settle()
@@ -208,7 +208,7 @@ def test_only_what_is_too_large_suffers() -> None:
 
     async def together() -> None:
         for group in ("g", "h"):
-            reply: Any = world.coordinator.offset_commit(Commit(group_id=group, topics=[topic]), _context(8))
+            reply: Any = world.coordinator.commits.offset_commit(Commit(group_id=group, topics=[topic]), _context(8))
             reply.then(replies.append)
 
     world.logs[0].failures = [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE]  # both together, then g alone

@@ -1,4 +1,4 @@
-"""What both storages of committed offsets do alike: the interface of offsets/manager.py, behind a coordinator."""
+"""What all storages of committed offsets do alike: `Commits.store` and the interface of offsets/manager.py."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import CommittedOffset, TopicPartition
+from barnabas.offsets.records import CommittedOffset, OffsetCommits, TopicPartition
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -53,7 +53,10 @@ def put(world: TreeWorld, group: str, *partitions: TopicPartition, offset: int =
     for topic, index in partitions:
         commits.setdefault(topic, {})[index] = CommittedOffset(offset)
     told: list[ErrorCode] = []
-    in_loop(world, lambda: manager(world).put(shard_of(world, group), group, commits, told.append))
+    in_loop(
+        world,
+        lambda: world.coordinator.commits.store(shard_of(world, group), OffsetCommits(group, commits), told.append),
+    )
     wait(world, lambda: told)
     return told[0]
 

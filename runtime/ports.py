@@ -19,9 +19,11 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 
-# The call had no effect at all, and it may work later: there may be free space, or a free descriptor.
+# The call had no effect at all, and it may work later: there may be free space, or a free descriptor, or somebody lets
+# this process write again to what was made read-only.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class SyncFailedError(OSError):
@@ -30,7 +32,7 @@ class SyncFailedError(OSError):
 
 def may_pass(error: OSError) -> bool:
     """Whether the same call may work later, on the same files. Never True for a failed sync."""
-    return error.errno in (*NO_ROOM, *TOO_MANY_OPEN) and not isinstance(error, SyncFailedError)
+    return error.errno in (*NO_ROOM, *TOO_MANY_OPEN, *READ_ONLY) and not isinstance(error, SyncFailedError)
 
 
 class Timer(Protocol):

@@ -3,10 +3,10 @@
 All methods are plain functions that run to their end. What must not block the loop (to sync a segment after a roll, to
 remove files after their delay) is handed to the disk and the clock.
 
-If there was no room for a write, or no free descriptor, the write has not happened: the file is cut back to its last
-good batch, the append is refused, and the log is `write_blocked` until an append succeeds, or would. After any other
-failed write, and after every failed sync, the log is `failed` and refuses all appends, because nobody knows what is on
-disk behind the last sync.
+If there was no room for a write, no free descriptor, or no right to write, the write has not happened: the file is cut
+back to its last good batch, the append is refused, and the log is `write_blocked` until an append succeeds, or would.
+After any other failed write, and after every failed sync, the log is `failed` and refuses all appends, because nobody
+knows what is on disk behind the last sync.
 """
 
 import errno

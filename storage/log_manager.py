@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
-from barnabas.runtime.ports import NO_ROOM, Env
+from barnabas.runtime.ports import NO_ROOM, READ_ONLY, TOO_MANY_OPEN, Env
 from barnabas.runtime.turns import at_once
 from barnabas.runtime.upkeep import Task, Work
 from barnabas.storage import checkpoints, retention
@@ -608,8 +608,8 @@ def _advice(error: OSError) -> str:
     """What the operator can do about an error of a data directory."""
     if error.errno in NO_ROOM:
         return "Free some space on its disk, then start again."
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in TOO_MANY_OPEN:
         return "Allow it more open files (ulimit -n)."
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+    if error.errno in READ_ONLY:
         return "Let this user write to it: it may be mounted read-only, or belong to another user."
     return "Check that it is a folder on a healthy disk that this user may write to."

@@ -526,9 +526,13 @@ class Segment:
             self._index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
 
     def _cut_back(self, file: File, position: int, error: OSError) -> None:
-        """There was no room. The part that was written must not be taken for a batch."""
+        """There was no room. The part that was written must not be taken for a batch.
+
+        A file that has become read-only cannot be cut, and need not be: nothing was written.
+        """
         try:
-            file.truncate(position)
+            if file.size() != position:
+                file.truncate(position)
         except OSError as worse:
             message = f"{self.path} could not be cut back to {position} after a failed write: {worse}"
             raise OSError(errno.EIO, message) from error

@@ -1,5 +1,7 @@
 """Checks of brokers, replicas, logs and disks."""
 
+import errno
+import os
 from collections.abc import Iterator
 
 from barnabas.broker.cli.words import duration, size
@@ -9,6 +11,8 @@ from barnabas.broker.doctor.starting import directory_of, start_again
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.runtime.counted import counted
 
+READ_ONLY_TEXTS = {os.strerror(number) for number in (errno.EROFS, errno.EACCES, errno.EPERM)}
+READ_ONLY = "the broker may write there again: the disk may be mounted read-only, or belong to another user."
 NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
 FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS
 FREE_PART_LOW, FREE_PART_VERY_LOW = 0.05, 0.01
@@ -229,14 +233,14 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
             )
         if health["write_blocked_logs"]:
             names, logs = places(health["write_blocked"]), counted(health["write_blocked_logs"], "log")
+            is_read_only = health["write_blocked"][0]["why"] in READ_ONLY_TEXTS
             yield Finding(
                 Severity.ERROR,
                 where,
                 f"{logs} cannot be written ({health['write_blocked'][0]['why']}): {names}",
-                "Writes to them are refused, and nothing is lost. They go on by themselves when there is room. "
-                + _no_inodes(health)
-                + _largest(broker),
-                _room(broker),
+                "Writes to them are refused, and nothing is lost. They go on by themselves when "
+                + (READ_ONLY if is_read_only else "there is room. " + _no_inodes(health) + _largest(broker)),
+                ("cluster",) if is_read_only else _room(broker),
             )
 
 

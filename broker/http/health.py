@@ -136,7 +136,7 @@ HEALTH = record(
     failed_logs=integer("How many of them cannot be used until the next start."),
     failed=array(LOG, f"At most {LOGS_MAX} of them."),
     write_blocked_logs=integer(
-        "In how many the last write found no room; with those that could not be made or deleted."
+        "In how many the last write was refused (no room, say); with those that could not be made or deleted."
     ),
     write_blocked=array(LOG, f"At most {LOGS_MAX} of them."),
     handler_failures=integer("Requests that met a bug, since its start."),

@@ -51,7 +51,7 @@ barnabas_partitions_held_back | gauge | - | Partitions led here where consumers 
 barnabas_replica_lag_records_max | gauge | - | How many records the slowest follower of a partition led here is behind.
 barnabas_logs | gauge | - | Logs on this broker.
 barnabas_logs_failed | gauge | - | Logs that cannot be used until the next start.
-barnabas_logs_write_blocked | gauge | - | Logs whose last write found no room.
+barnabas_logs_write_blocked | gauge | - | Logs whose last write was refused (no room, say).
 barnabas_log_bytes | gauge | - | Bytes of all logs.
 barnabas_directory_bytes | gauge | directory | Size of the file system of a data directory.
 barnabas_directory_free_bytes | gauge | directory | What of it is free.

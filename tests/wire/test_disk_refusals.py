@@ -13,6 +13,7 @@ from barnabas.replication.disk_refusals import AGAIN_MS
 World = Any  # of conftest.py
 FOR_EVER = 10**9
 CAUSES = [errno.ENOSPC, errno.EMFILE, errno.EACCES]
+READ_ONLY = [errno.EROFS, errno.EACCES, errno.EPERM]
 
 
 @pytest.fixture
@@ -80,3 +81,21 @@ def test_a_log_that_could_not_be_deleted_is_deleted_later(world: World) -> None:
     assert world.broker.log_manager.get("t", 0) is None
     world.create_topic("t")
     assert produce(world, b"new") == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("number", READ_ONLY)
+@pytest.mark.parametrize("operations", [["create", "open"], ["create", "open", "write", "truncate"]])
+def test_a_directory_that_was_read_only_is_written_again(world: World, number: int, operations: list[str]) -> None:
+    """At first where a segment must be made; in the second case, nothing at all can be written."""
+    world.create_topic("t", **{"segment.bytes": str(1 << 20)})
+    value = bytes(400_000)
+    assert produce(world, value) == ErrorCode.NONE
+    for operation in operations:
+        world.env.disk.fail(operation, "/t-0", OSError(number, "simulated"), times=FOR_EVER)
+    errors = [produce(world, value) for _ in range(5)]
+    assert errors[-2:] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+    world.env.disk._failures.clear()
+    wait(world, AGAIN_MS + 10_000)
+    assert leader(world, "t") == (ErrorCode.NONE, world.broker.node_id)
+    assert produce(world, b"v") == ErrorCode.NONE
+    assert world.broker.log_manager.get("t", 0).log_end_offset == 2 + errors.count(ErrorCode.NONE)

@@ -619,6 +619,13 @@ def test_who_waits_for_log_ends_says_for_whom_and_how_to_go_on() -> None:
     assert "unclean.leader.election.enable" in finding.why
 
 
+def test_nobody_is_told_to_make_room_where_the_broker_may_not_write() -> None:
+    log = {"topic": "orders", "partition": 0, "why": "Read-only file system"}
+    (finding,) = found_by("logs", with_health(single(), write_blocked_logs=1, write_blocked=[log]))
+    assert "mounted read-only" in finding.why
+    assert "room" not in finding.why
+
+
 @pytest.mark.parametrize(("free_bytes", "is_said"), [(80 * GIB, True), (0, False)])
 def test_a_disk_that_has_room_and_no_inodes(free_bytes: int, is_said: bool) -> None:
     facts = with_health(

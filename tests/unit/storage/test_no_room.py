@@ -134,7 +134,8 @@ def test_a_failed_sync_is_final_whatever_its_reason(world, code):
 def test_what_cannot_be_cut_back_is_final(world):
     log = world.log()
     world.fill(log, 3)
-    world.disk.fail("write", ".log", OSError(errno.ENOSPC, "simulated"))
+    total, free = world.disk.total_and_free_bytes("/data")
+    world.disk.capacity_bytes = total - free + 10  # a part of the batch
     world.disk.fail("truncate", ".log", OSError(errno.ENOSPC, "simulated"))
     assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
     assert "could not be cut back" in str(log.failed)
@@ -153,13 +154,13 @@ def test_flush_messages_acknowledges_nothing_that_it_could_not_sync(world):
 def test_many_logs_on_a_broken_disk_are_told_in_one_line(world, caplog):
     world.open()
     logs = [world.manager.get_or_create("many", index, None) for index in range(30)]
-    world.disk.read_only = True
+    world.disk.fail("write", "many", times=len(logs))
     with caplog.at_level(logging.WARNING):
         for log in logs:
             assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
         world.clock.advance(2_000)
     first, others = [record.message for record in caplog.records if "many" in record.message]
-    assert first.startswith("many-0: offline until the next start: [Errno 30]")
+    assert first.startswith("many-0: offline until the next start: [Errno 5]")
     assert others.startswith("29 more logs (many-1, many-2, many-3, many-4, many-5, …): offline")
 
 

@@ -2,7 +2,8 @@
 
 `coordinator.py` is the gate in front of every group request: is the group's partition led here, and loaded? Behind it
 is one `runtime.py` per offsets partition (a `coordinators/shard.py`). `classic.py` answers members, `rebalance.py`
-takes a group from generation to generation, `member.py` is its book of members.
+takes a group from generation to generation over the states of `states.py`, `members.py` is its table of members, and
+`effects.py` what a transition asks of its caller.
 
 Requests about offsets have parts of their own, which share `requests.py`: `commits.py` (OffsetCommit),
 `transactional_commits.py` (the same in transactions), `offset_fetches.py`, `removals.py` (OffsetDelete, DeleteGroups,

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.coordinators.append_errors import group_error
 from barnabas.groups import log_lines
+from barnabas.groups.effects import Effects
 from barnabas.groups.events import Kind, cut
 from barnabas.groups.log_lines import listed, who
-from barnabas.groups.member import NEVER, Drain, Effects, Member, join_error
-from barnabas.groups.rebalance import GroupConfig, Rebalancing, State
+from barnabas.groups.members import NEVER, Drain, Member, join_error
+from barnabas.groups.rebalance import GroupConfig, Rebalancing
 from barnabas.groups.records import live_reset_of, subscribed_topics
+from barnabas.groups.states import State
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
         SyncGroupResponse,
     )
     from barnabas.protocol.records import GroupMetadataValue
-
-__all__ = ["ClassicGroup", "State"]
 
 logger = logging.getLogger("barnabas.groups")
 
@@ -67,8 +67,8 @@ class ClassicGroup(Rebalancing):
                 protocols,
                 stored.assignment,
             )
-            group._add(member)
-        group.leader = metadata.leader if metadata.leader is not None else group.leader
+            group.members.add(member)
+        group.members.leader = metadata.leader if metadata.leader is not None else group.members.leader
         group.reset_generation = live_reset_of(metadata)
         group.newcomers_are_stale = group.reset_generation >= 0  # it is not known who is in the middle of a join
         group._compute_subscribed_topics()
@@ -76,7 +76,7 @@ class ClassicGroup(Rebalancing):
 
     def start_sessions(self, monotonic_ms: float) -> None:
         """Call after loading: every member has its full session timeout to send a request."""
-        for member in self.members.values():
+        for member in self.members.by_id.values():
             self._restart_session(member, monotonic_ms)
         if self.reset_generation >= 0:
             self.keep_fence(monotonic_ms)
@@ -99,7 +99,7 @@ class ClassicGroup(Rebalancing):
                     member_metadata=member.metadata(protocol_name) if stable else b"",
                     member_assignment=member.assignment,
                 )
-                for member in self.members.values()
+                for member in self.members.by_id.values()
             ],
         )
 
@@ -117,7 +117,7 @@ class ClassicGroup(Rebalancing):
         """Answer a JoinGroup at once, or park it until the join phase ends. `make_id(prefix)` makes a member id."""
         member_id = request.member_id
         if not self._has_room_for(member_id):
-            self._remove(member_id, effects)
+            self.members.remove(member_id, effects)
             return join_error(version, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
         if self.state is State.DEAD:
             return join_error(version, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -128,20 +128,20 @@ class ClassicGroup(Rebalancing):
         rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
         if member_id == "":
             new_id = make_id(client_id if instance_id is None else instance_id)
-            if instance_id is not None and instance_id in self.static_members:
+            if instance_id is not None and instance_id in self.members.by_instance:
                 return self._replace_static(
                     request, version, instance_id, new_id, protocols, rebalance_timeout_ms, effects
                 )
             if instance_id is None and version >= 4:  # KIP-394: a lost answer leaves no dead member
                 deadline = effects.monotonic_ms + request.session_timeout_ms
-                self.pending_members[new_id] = deadline
+                self.members.pending[new_id] = deadline
                 self._wake_at(deadline)
                 return join_error(version, new_id, ErrorCode.MEMBER_ID_REQUIRED)
             member_id = new_id
-        elif member_id in self.pending_members:
-            del self.pending_members[member_id]
+        elif member_id in self.members.pending:
+            del self.members.pending[member_id]
         else:
-            error = self._check_member(member_id, instance_id)
+            error = self.members.check(member_id, instance_id)
             if error:
                 self._note_unknown_joiner()
                 return join_error(version, member_id, error)
@@ -156,9 +156,9 @@ class ClassicGroup(Rebalancing):
             self.protocol_type = request.protocol_type
         if self.reset_generation >= 0:
             self._judge_positions(member, is_new=True)
-        self._add(member)
+        self.members.add(member)
         effects.note(Kind.JOINED, member, **_sent(member, request))
-        waiter = self._park_join(member, version, effects)
+        waiter = self.members.park_join(member, version, effects)
         member.session_deadline_ms = effects.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
         self._wake_at(member.session_deadline_ms)
         self._prepare_or_try_complete(_why(f"member {who(member)} joined", request.reason), effects)
@@ -172,10 +172,10 @@ class ClassicGroup(Rebalancing):
         rebalance_timeout_ms: int,
         effects: Effects,
     ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
-        member = self.members[request.member_id]
+        member = self.members.by_id[request.member_id]
         if member.is_stale:
             return self._rejoin_stale(member, request, version, protocols, rebalance_timeout_ms, effects)
-        is_leader = member.member_id == self.leader
+        is_leader = member.member_id == self.members.leader
         same = member.protocols == protocols
         if self.state is State.COMPLETING_REBALANCE and same:
             return self._join_response(member, version, with_members=is_leader)  # the first answer was lost
@@ -183,8 +183,8 @@ class ClassicGroup(Rebalancing):
             return self._join_response(member, version, with_members=False)
         if self.state is State.EMPTY:
             return join_error(version, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
-        waiter = self._park_join(member, version, effects)
+        self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        waiter = self.members.park_join(member, version, effects)
         if self.state is not State.PREPARING_REBALANCE:
             effects.note(Kind.REJOINED, member, is_leader=is_leader, changed=not same, **_sent(member, request))
         reason = f"{'the leader' if is_leader else 'member'} {who(member)} rejoined"
@@ -201,9 +201,9 @@ class ClassicGroup(Rebalancing):
         effects: Effects,
     ) -> Pending[JoinGroupResponse]:
         """A member that a live reset has not reached yet joins again: never with the answer of the last join."""
-        self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         self._judge_positions(member, is_new=False)
-        waiter = self._park_join(member, version, effects)
+        waiter = self.members.park_join(member, version, effects)
         self._prepare_or_try_complete(
             _why(f"member {who(member)} rejoined after the live reset", request.reason), effects
         )
@@ -220,29 +220,29 @@ class ClassicGroup(Rebalancing):
         effects: Effects,
     ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
         """A static member came back under its instance id (KIP-345), and replaces its predecessor."""
-        old_id = self.static_members[instance_id]
-        leader_before = self.leader
-        member = self._rename(old_id, new_id, instance_id, effects)
+        old_id = self.members.by_instance[instance_id]
+        leader_before = self.members.leader
+        member = self.members.rename(old_id, new_id, instance_id, effects)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
-        self._update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
+        self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         if self.reset_generation >= 0:
             self._judge_positions(member, is_new=True)
-        waiter = self._park_join(member, version, effects)
+        waiter = self.members.park_join(member, version, effects)
         effects.note(Kind.JOINED, member, replaces=cut(old_id), **_sent(member, request))
         self._restart_session(member, effects.monotonic_ms)
-        if self.state is State.STABLE and not member.is_stale and self.protocol_name == self._select_protocol():
+        if self.state is State.STABLE and not member.is_stale and self.protocol_name == self.members.select_protocol():
 
             def stored(error: ErrorCode, effects: Effects) -> None:
-                if member.awaiting_join is not waiter or self.members.get(new_id) is not member:
+                if member.awaiting_join is not waiter or self.members.by_id.get(new_id) is not member:
                     return  # already answered: the member joined again or was replaced, or the join phase ended
-                self._unpark_join(member)
+                self.members.unpark_join(member)
                 if error:
                     level = self._log_level(logging.WARNING)
                     logger.log(
                         level, "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
                     )
-                    self._update(member, *before)
-                    self._rename(new_id, old_id, instance_id, effects)
+                    self.members.update(member, *before)
+                    self.members.rename(new_id, old_id, instance_id, effects)
                     response = self._join_response(member, version, with_members=False)
                     response.error_code = group_error(error)
                     response.member_id = ""
@@ -251,7 +251,7 @@ class ClassicGroup(Rebalancing):
                         # The record that timed out may still be committed, so this one must follow it.
                         effects.store(self.record())
                 elif version >= 9:
-                    is_leader = self.leader == new_id
+                    is_leader = self.members.leader == new_id
                     response = self._join_response(member, version, with_members=is_leader)
                     response.skip_assignment = is_leader
                 else:  # an old client that is told of another leader does not assign
@@ -270,19 +270,16 @@ class ClassicGroup(Rebalancing):
     def _has_room_for(self, member_id: str) -> bool:
         limit = self._config.group_max_size
         if self.state is State.PREPARING_REBALANCE:
-            member = self.members.get(member_id)
-            return (member is not None and member.awaiting_join is not None) or self._awaiting_join_count < limit
+            member = self.members.by_id.get(member_id)
+            return (member is not None and member.awaiting_join is not None) or self.members.joined_count < limit
         if self.state in (State.COMPLETING_REBALANCE, State.STABLE):
-            return member_id in self.members or len(self.members) < limit
+            return member_id in self.members.by_id or len(self.members) < limit
         return True
 
     def _supports(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> bool:
         if self.state is State.EMPTY:
             return protocol_type != "" and bool(protocols)
-        everyone = len(self.members)
-        return protocol_type == self.protocol_type and any(
-            self._support.get(name, 0) == everyone for name, _ in protocols
-        )
+        return protocol_type == self.protocol_type and self.members.supports(protocols)
 
     # ---- SyncGroup ----
 
@@ -293,9 +290,9 @@ class ClassicGroup(Rebalancing):
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 self._note_unknown_joiner()
             return messages.SyncGroupResponse(error_code=error)
-        member = self.members[request.member_id]
-        self.pending_sync.discard(member.member_id)
-        if not self.pending_sync:
+        member = self.members.by_id[request.member_id]
+        self.members.pending_sync.discard(member.member_id)
+        if not self.members.pending_sync:
             self.sync_deadline_ms = NEVER
         if self.state is State.STABLE:
             self._restart_session(member, effects.monotonic_ms)
@@ -309,9 +306,9 @@ class ClassicGroup(Rebalancing):
             )
         waiter: Pending[SyncGroupResponse] = Pending()
         member.awaiting_sync = waiter
-        if member.member_id == self.leader:
+        if member.member_id == self.members.leader:
             given = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
-            assignments = {member_id: given.get(member_id, b"") for member_id in self.members}
+            assignments = {member_id: given.get(member_id, b"") for member_id in self.members.by_id}
             generation = self.generation
 
             def stored(error: ErrorCode, effects: Effects) -> None:
@@ -324,12 +321,12 @@ class ClassicGroup(Rebalancing):
                     self._prepare_or_try_complete("the assignment could not be stored", effects)
                     return
                 for member_id, assignment in assignments.items():
-                    if member_id in self.members:
-                        self.members[member_id].assignment = assignment
+                    if member_id in self.members.by_id:
+                        self.members.by_id[member_id].assignment = assignment
                 self._move_to(State.STABLE, effects)
                 self._note_stable(effects)
                 if logger.isEnabledFor(logging.INFO):
-                    got = log_lines.assignments(self.members.values(), len(self.members), self.protocol_type)
+                    got = log_lines.assignments(self.members.by_id.values(), len(self.members), self.protocol_type)
                     logger.info("group %s: stable in generation %d: %s", self.group_id, generation, got)
                 self._answer_parked_syncs(effects)
                 if self.reset_generation >= 0:
@@ -341,7 +338,7 @@ class ClassicGroup(Rebalancing):
     def _check_sync(self, request: SyncGroupRequest) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self._check_member(request.member_id, request.group_instance_id)
+        error = self.members.check(request.member_id, request.group_instance_id)
         if error:
             return error
         if request.generation_id != self.generation:
@@ -364,9 +361,9 @@ class ClassicGroup(Rebalancing):
         """Move the session deadline of a member. Returns REBALANCE_IN_PROGRESS when the member must join again."""
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        member = self.members.get(member_id)
+        member = self.members.by_id.get(member_id)
         if member is None or instance_id is not None:
-            error = self._check_member(member_id, instance_id)
+            error = self.members.check(member_id, instance_id)
             if error:
                 return error
         if generation != self.generation:
@@ -387,19 +384,19 @@ class ClassicGroup(Rebalancing):
         left: list[str] = []
         for member_id, instance_id, reason in leavers:
             if member_id == "":
-                known = None if instance_id is None else self.static_members.get(instance_id)
+                known = None if instance_id is None else self.members.by_instance.get(instance_id)
                 error = ErrorCode.UNKNOWN_MEMBER_ID if known is None else ErrorCode.NONE
                 member_id = known or ""
-            elif member_id in self.pending_members:
+            elif member_id in self.members.pending:
                 error = ErrorCode.NONE
             else:
-                error = self._check_member(member_id, instance_id)
+                error = self.members.check(member_id, instance_id)
             if not error:
-                member = self.members.get(member_id)
+                member = self.members.by_id.get(member_id)
                 left.append(_why(f"member {member_id if member is None else who(member)} left", reason))
                 if member is not None:
                     effects.note(Kind.LEFT, member, reason=cut(reason or ""))
-                self._remove(member_id, effects)
+                self.members.remove(member_id, effects)
             errors.append(error)
         if left:
             self._after_removal(listed(left, len(left)), effects)
@@ -421,12 +418,12 @@ class ClassicGroup(Rebalancing):
             # Just after a live reset, some clients that were members commit as if they had never been any.
             return ErrorCode.NONE if self.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
         if generation >= 0 or member_id != "" or instance_id is not None:
-            error = self._check_member(member_id, instance_id)
+            error = self.members.check(member_id, instance_id)
             if error:
                 return error
             if generation != self.generation:
                 return ErrorCode.ILLEGAL_GENERATION
-            if self.reset_generation >= 0 and self.members[member_id].is_stale:
+            if self.reset_generation >= 0 and self.members.by_id[member_id].is_stale:
                 return ErrorCode.ILLEGAL_GENERATION
         elif not transactional and state is not State.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -438,7 +435,7 @@ class ClassicGroup(Rebalancing):
 
     def extend_session(self, member_id: str, monotonic_ms: float) -> None:
         """Move the session deadline after another request than a heartbeat. No effect when there is no such member."""
-        member = self.members.get(member_id)
+        member = self.members.by_id.get(member_id)
         if member is not None:
             member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
 

@@ -25,12 +25,12 @@ from barnabas.groups.commits import Commits
 from barnabas.groups.events import EventBook
 from barnabas.groups.live_reset import LiveResets
 from barnabas.groups.loading import Loader
-from barnabas.groups.member import join_error
+from barnabas.groups.members import join_error
 from barnabas.groups.offset_fetches import OffsetFetches
-from barnabas.groups.rebalance import State
 from barnabas.groups.removals import Removals
 from barnabas.groups.requests import Context, LogRefusal, Origins, Refusals, Topics
 from barnabas.groups.runtime import Shard
+from barnabas.groups.states import State
 from barnabas.groups.transactional_commits import TransactionalCommits
 from barnabas.offsets.dual import DualOffsetManager
 from barnabas.offsets.journal_writer import OffsetJournal

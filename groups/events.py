@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from barnabas.groups.member import Member
+    from barnabas.groups.members import Member
 
 EVENTS_OF_GROUP_MAX = 200
 EVENTS_MAX = 40_000

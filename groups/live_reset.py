@@ -38,11 +38,11 @@ import logging
 from typing import NamedTuple
 
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.groups.classic import State
 from barnabas.groups.commits import CommitConfig
 from barnabas.groups.events import Identity, identity
 from barnabas.groups.records import ResetRecords
 from barnabas.groups.requests import Asker, Gate, Origins
+from barnabas.groups.states import State
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import GroupOffsets, OffsetCommits
 from barnabas.protocol.errors import ErrorCode

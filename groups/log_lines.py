@@ -9,7 +9,7 @@ from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
-    from barnabas.groups.member import Member
+    from barnabas.groups.members import Member
 
 CHARACTERS_MAX = 100  # how much is shown of a text that a client chose
 LINE_CHARACTERS_MAX = 1_000

@@ -10,13 +10,14 @@ heartbeat moves a deadline but not `wake_ms`, so `on_time` is often called too e
 from __future__ import annotations
 
 import logging
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.groups.effects import Effects
 from barnabas.groups.events import ASSIGNMENT_BYTES_MAX, ASSIGNMENTS_MAX, Kind, cut, identity
 from barnabas.groups.log_lines import listed, quoted, who
-from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE, NEVER, Drain, Effects, Member, Membership, join_error
+from barnabas.groups.members import CONSUMER_PROTOCOL_TYPE, NEVER, Drain, Member, Members, join_error
 from barnabas.groups.records import EMPTY_ASSIGNMENT, GroupRecord, claims_partitions, live_reset_tag
+from barnabas.groups.states import MOVES, State
 from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
@@ -27,24 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
-
-class State(Enum):
-    """The states of a classic group, with their names on the wire."""
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
-_TRANSITIONS = {  # to Empty from the last two: by a live reset
-    State.EMPTY: {State.PREPARING_REBALANCE, State.DEAD},
-    State.PREPARING_REBALANCE: {State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD},
-    State.COMPLETING_REBALANCE: {State.STABLE, State.PREPARING_REBALANCE, State.EMPTY, State.DEAD},
-    State.STABLE: {State.PREPARING_REBALANCE, State.EMPTY, State.DEAD},
-    State.DEAD: set(),
-}
 LINES_MAX = 100  # of members, in the log of one join phase
 FENCE_MS = 360_000.0  # a live reset: max.poll.interval.ms by default, and a minute for a JoinGroup that waits
 
@@ -56,7 +39,7 @@ class GroupConfig(Protocol):
     group_max_size: int
 
 
-class Rebalancing(Membership):
+class Rebalancing:
     """A group with its members, states and deadlines. The requests of members are in classic.py."""
 
     __slots__ = (
@@ -72,10 +55,14 @@ class Rebalancing(Membership):
         "group_id",
         "is_unstorable",
         "join_deadline_ms",
+        "members",
         "newcomers_are_stale",
+        "protocol_name",
+        "protocol_type",
         "reset_generation",
         "state",
         "state_timestamp_ms",
+        "subscribed_topics",
         "sync_deadline_ms",
         "timer",
         "timer_ms",
@@ -83,8 +70,11 @@ class Rebalancing(Membership):
     )
 
     def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
-        super().__init__()
         self.group_id = group_id
+        self.members = Members()
+        self.protocol_type: str | None = None  # None: no member ever joined
+        self.protocol_name: str | None = None
+        self.subscribed_topics: frozenset[str] | None = None
         self._config = config
         self.state = State.EMPTY
         self.state_timestamp_ms: int | None = now_ms
@@ -110,9 +100,9 @@ class Rebalancing(Membership):
 
         Stale members are not in it, so after a restart they are unknown, and join as stale members again.
         """
-        members = [member for member in self.members.values() if not member.is_stale]
-        leader = self.leader
-        if len(members) < len(self.members) and (leader is None or self.members[leader].is_stale):
+        members = [member for member in self.members.by_id.values() if not member.is_stale]
+        leader = self.members.leader
+        if len(members) < len(self.members) and (leader is None or self.members.by_id[leader].is_stale):
             leader = None
         return GroupRecord(
             self.group_id,
@@ -139,10 +129,25 @@ class Rebalancing(Membership):
             ),
         )
 
+    def subscribes(self, topic: str) -> bool:
+        """Whether a consumer group reads this topic. True for all topics if its subscriptions cannot be decoded."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed_topics
+
+    def _compute_subscribed_topics(self) -> None:
+        """Set the topics that the members read in this generation. None: unknown, or not a consumer group."""
+        if not self.members:
+            self.subscribed_topics = frozenset()
+        elif self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
+            self.subscribed_topics = None
+        else:
+            self.subscribed_topics = self.members.subscribed_topics(self.protocol_name)
+
     # ---- the join phase ----
 
     def _prepare_or_try_complete(self, reason: str, effects: Effects) -> None:
-        if State.PREPARING_REBALANCE in _TRANSITIONS[self.state]:
+        if State.PREPARING_REBALANCE in MOVES[self.state]:
             self._prepare_rebalance(reason, effects)
         else:
             self._log_change(reason)
@@ -176,15 +181,15 @@ class Rebalancing(Membership):
         if initial:
             delay = self._config.group_initial_rebalance_delay_ms
             self._initial_delay_ms = delay
-            self._initial_remaining_ms = max(self.rebalance_timeout_ms - delay, 0)
+            self._initial_remaining_ms = max(self.members.rebalance_timeout_ms - delay, 0)
             self._set_join_deadline(effects.monotonic_ms + delay)
-        elif self._all_joined():
+        elif self.members.all_joined():
             self._complete_join(effects)
         else:
-            self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
+            self._set_join_deadline(effects.monotonic_ms + self.members.rebalance_timeout_ms)
 
     def _try_complete_join(self, effects: Effects) -> None:
-        if self.state is State.PREPARING_REBALANCE and not self._entered_from_empty and self._all_joined():
+        if self.state is State.PREPARING_REBALANCE and not self._entered_from_empty and self.members.all_joined():
             self._complete_join(effects)
 
     def _initial_delay_over(self, effects: Effects) -> None:
@@ -199,7 +204,7 @@ class Rebalancing(Membership):
 
     def _complete_join(self, effects: Effects) -> None:
         self.join_deadline_ms = NEVER
-        absent = [member for member in self.members.values() if member.awaiting_join is None]
+        absent = [member for member in self.members.by_id.values() if member.awaiting_join is None]
         for member in absent:
             if member.group_instance_id is None:
                 logger.info(
@@ -207,14 +212,14 @@ class Rebalancing(Membership):
                     *(self.group_id, who(member), member.rebalance_timeout_ms),
                 )
                 effects.note(Kind.DID_NOT_JOIN, member, rebalance_timeout_ms=member.rebalance_timeout_ms)
-                self._remove(member.member_id, effects)
-        if self.members and not self._elect_joined_leader():  # only absent static members are left
+                self.members.remove(member.member_id, effects)
+        if self.members and not self.members.elect_joined_leader():  # only absent static members are left
             self._entered_from_empty = False
-            self._set_join_deadline(effects.monotonic_ms + self.rebalance_timeout_ms)
+            self._set_join_deadline(effects.monotonic_ms + self.members.rebalance_timeout_ms)
             return
         self.generation += 1
         self._entered_from_empty = False
-        self.pending_sync.clear()
+        self.members.pending_sync.clear()
         if not self.members:
             self.protocol_name = None
             self._compute_subscribed_topics()
@@ -223,7 +228,7 @@ class Rebalancing(Membership):
             logger.info("group %s: empty with generation %d", self.group_id, self.generation)
             effects.store(self.record())
             return
-        self.protocol_name = self._select_protocol()
+        self.protocol_name = self.members.select_protocol()
         self._compute_subscribed_topics()
         self._move_to(State.COMPLETING_REBALANCE, effects)
         self._note_generation(effects)
@@ -234,27 +239,27 @@ class Rebalancing(Membership):
                 self.group_id,
                 self.generation,
                 counted(len(self.members), "member"),
-                self.leader,
+                self.members.leader,
                 quoted(self.protocol_name or ""),
             ),
         )
-        for member in self.members.values():
-            waiter = self._unpark_join(member)
+        for member in self.members.by_id.values():
+            waiter = self.members.unpark_join(member)
             if waiter is not None:
-                is_leader = member.member_id == self.leader
+                is_leader = member.member_id == self.members.leader
                 effects.reply_join(waiter, self._join_response(member, member.join_version, with_members=is_leader))
             self._restart_session(member, effects.monotonic_ms)
             if member.drain is Drain.JOINED:  # only now, because commits of the last generation may still arrive
                 member.is_stale = False
                 member.drain = Drain.NOT_BEGUN
             member.is_new = False
-            self.pending_sync.add(member.member_id)
-        self.sync_deadline_ms = effects.monotonic_ms + self.rebalance_timeout_ms
+            self.members.pending_sync.add(member.member_id)
+        self.sync_deadline_ms = effects.monotonic_ms + self.members.rebalance_timeout_ms
         self._wake_at(self.sync_deadline_ms)
 
     def _note_generation(self, effects: Effects) -> None:
-        last = max(self.members.values(), key=lambda member: member.joined_ms)
-        leader = None if self.leader is None else self.members.get(self.leader)
+        last = max(self.members.by_id.values(), key=lambda member: member.joined_ms)
+        leader = None if self.members.leader is None else self.members.by_id.get(self.members.leader)
         effects.note(
             Kind.GENERATION,
             generation=self.generation,
@@ -268,13 +273,13 @@ class Rebalancing(Membership):
         self.began_ms = effects.monotonic_ms
 
     def _note_stable(self, effects: Effects) -> None:
-        size = sum(len(member.assignment) for member in self.members.values())
+        size = sum(len(member.assignment) for member in self.members.by_id.values())
         effects.note(
             Kind.STABLE,
             generation=self.generation,
             took_ms=effects.monotonic_ms - self.began_ms,
             protocol_type=self.protocol_type,
-            assignments=[(identity(member), member.assignment) for member in self.members.values()]
+            assignments=[(identity(member), member.assignment) for member in self.members.by_id.values()]
             if size <= ASSIGNMENT_BYTES_MAX and len(self.members) <= ASSIGNMENTS_MAX
             else None,
         )
@@ -283,14 +288,14 @@ class Rebalancing(Membership):
 
     def fence(self, partitions: int, effects: Effects) -> list[Member]:
         """Throw out all members, because their positions are of before a live reset. Returns them."""
-        thrown = list(self.members.values())
+        thrown = list(self.members.by_id.values())
         if not thrown:
             return thrown
-        in_a_join = self.state is not State.STABLE or bool(self.pending_sync)
+        in_a_join = self.state is not State.STABLE or bool(self.members.pending_sync)
         effects.note(Kind.LIVE_RESET, generation=self.generation, partitions=partitions, members=len(thrown))
         for member in thrown:
-            self._remove(member.member_id, effects)
-        self.pending_sync.clear()
+            self.members.remove(member.member_id, effects)
+        self.members.pending_sync.clear()
         self.join_deadline_ms = self.sync_deadline_ms = NEVER
         self._entered_from_empty = False
         self.generation += 1
@@ -331,8 +336,12 @@ class Rebalancing(Membership):
 
     def _rebalance_behind_stale(self, effects: Effects) -> None:
         """Begin the next rebalance when all stale members have got their empty assignment."""
-        stale = [member for member in self.members.values() if member.is_stale]
-        if stale and self.state is State.STABLE and not any(member.member_id in self.pending_sync for member in stale):
+        stale = [member for member in self.members.by_id.values() if member.is_stale]
+        if (
+            stale
+            and self.state is State.STABLE
+            and not any(member.member_id in self.members.pending_sync for member in stale)
+        ):
             self._prepare_rebalance(
                 f"{counted(len(stale), 'member')} gave up what there was before the live reset", effects
             )
@@ -340,14 +349,14 @@ class Rebalancing(Membership):
     # ---- the sync phase ----
 
     def _answer_parked_syncs(self, effects: Effects) -> None:
-        for member in self.members.values():
+        for member in self.members.by_id.values():
             if member.awaiting_sync is not None:
                 effects.reply_sync(member.awaiting_sync, self._sync_response(member))
                 member.awaiting_sync = None
                 self._restart_session(member, effects.monotonic_ms)
 
     def _propagate_sync_error(self, error: ErrorCode, effects: Effects) -> None:
-        for member in self.members.values():
+        for member in self.members.by_id.values():
             member.assignment = b""
             if member.awaiting_sync is not None:
                 effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
@@ -359,12 +368,14 @@ class Rebalancing(Membership):
     def on_time(self, effects: Effects) -> None:
         """Do what is due, in the order of the deadlines. Then set `wake_ms` to the next deadline."""
         now = effects.monotonic_ms
-        due: list[tuple[float, int, str]] = [(at, 0, key) for key, at in self.pending_members.items() if at <= now]
-        due += [(m.session_deadline_ms, 1, m.member_id) for m in self.members.values() if m.session_deadline_ms <= now]
+        due: list[tuple[float, int, str]] = [(at, 0, key) for key, at in self.members.pending.items() if at <= now]
+        due += [
+            (m.session_deadline_ms, 1, m.member_id) for m in self.members.by_id.values() if m.session_deadline_ms <= now
+        ]
         due += [(at, kind, "") for at, kind in ((self.sync_deadline_ms, 2), (self.join_deadline_ms, 3)) if at <= now]
         for _, kind, member_id in sorted(due):
             if kind == 0:
-                if self.pending_members.pop(member_id, NEVER) <= now:
+                if self.members.pending.pop(member_id, NEVER) <= now:
                     logger.info("group %s: nobody joined with the member id %s in time", self.group_id, member_id)
                     effects.note(Kind.NEVER_JOINED, member_id=cut(member_id))
                     self._try_complete_join(effects)
@@ -380,23 +391,23 @@ class Rebalancing(Membership):
         if self.fence_deadline_ms <= now:
             self._end_fence(now)
         self.wake_ms = min(
-            min(self.pending_members.values(), default=NEVER),
-            min((member.session_deadline_ms for member in self.members.values()), default=NEVER),
+            min(self.members.pending.values(), default=NEVER),
+            min((member.session_deadline_ms for member in self.members.by_id.values()), default=NEVER),
             self.sync_deadline_ms,
             self.join_deadline_ms,
             self.fence_deadline_ms,
         )
 
     def _end_fence(self, monotonic_ms: float) -> None:
-        if any(member.is_stale for member in self.members.values()):
-            self.fence_deadline_ms = monotonic_ms + self.rebalance_timeout_ms
+        if any(member.is_stale for member in self.members.by_id.values()):
+            self.fence_deadline_ms = monotonic_ms + self.members.rebalance_timeout_ms
             return
         self.fence_deadline_ms = NEVER
         self.reset_generation = -1
         self.newcomers_are_stale = False
 
     def _session_over(self, member_id: str, effects: Effects) -> None:
-        member = self.members.get(member_id)
+        member = self.members.by_id.get(member_id)
         if member is None or member.session_deadline_ms > effects.monotonic_ms:
             return
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
@@ -404,20 +415,20 @@ class Rebalancing(Membership):
             return
         what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
         effects.note(Kind.SILENT, member, session_timeout_ms=member.session_timeout_ms, is_new=member.is_new)
-        self._remove(member_id, effects)
+        self.members.remove(member_id, effects)
         self._after_removal(f"member {who(member)} {what}", effects)
 
     def _sync_over(self, effects: Effects) -> None:
         self.sync_deadline_ms = NEVER
-        if self.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not self.pending_sync:
+        if self.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not self.members.pending_sync:
             return
-        missing = [member_id for member_id in self.members if member_id in self.pending_sync]
-        names = listed((who(self.members[member_id]) for member_id in missing), len(missing))
-        logger.info("group %s: no sync within %d ms from %s", self.group_id, self.rebalance_timeout_ms, names)
+        missing = [member_id for member_id in self.members.by_id if member_id in self.members.pending_sync]
+        names = listed((who(self.members.by_id[member_id]) for member_id in missing), len(missing))
+        logger.info("group %s: no sync within %d ms from %s", self.group_id, self.members.rebalance_timeout_ms, names)
         for member_id in missing:
-            member = self.members[member_id]
-            effects.note(Kind.DID_NOT_SYNC, member, rebalance_timeout_ms=self.rebalance_timeout_ms)
-            self._remove(member_id, effects)
+            member = self.members.by_id[member_id]
+            effects.note(Kind.DID_NOT_SYNC, member, rebalance_timeout_ms=self.members.rebalance_timeout_ms)
+            self.members.remove(member_id, effects)
         self._prepare_rebalance("members did not sync in time", effects)
 
     def _after_removal(self, reason: str, effects: Effects) -> None:
@@ -434,8 +445,8 @@ class Rebalancing(Membership):
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
         """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""
-        for member in self.members.values():
-            waiter = self._unpark_join(member)
+        for member in self.members.by_id.values():
+            waiter = self.members.unpark_join(member)
             if waiter is not None:
                 effects.reply_join(waiter, join_error(member.join_version, member.member_id, error))
             if member.awaiting_sync is not None:
@@ -451,7 +462,7 @@ class Rebalancing(Membership):
             generation_id=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name or (None if version >= 7 else ""),
-            leader=self.leader or "",
+            leader=self.members.leader or "",
             member_id=member.member_id,
             members=[
                 messages.JoinGroupResponse.JoinGroupResponseMember(
@@ -459,7 +470,7 @@ class Rebalancing(Membership):
                     group_instance_id=each.group_instance_id,
                     metadata=each.metadata(self.protocol_name),
                 )
-                for each in self.members.values()
+                for each in self.members.by_id.values()
             ]
             if with_members
             else [],
@@ -487,6 +498,6 @@ class Rebalancing(Membership):
             self.wake_ms = deadline_ms
 
     def _move_to(self, state: State, effects: Effects) -> None:
-        assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
+        assert state in MOVES[self.state], f"{self.group_id}: {self.state} -> {state}"
         self.state = state
         self.state_timestamp_ms = effects.now_ms

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.groups.classic import State
-from barnabas.groups.member import CONSUMER_PROTOCOL_TYPE
+from barnabas.groups.members import CONSUMER_PROTOCOL_TYPE
 from barnabas.groups.requests import ROWS_PER_PIECE, Asker, Context, Gate, Origins, Topics
 from barnabas.groups.runtime import Shard
+from barnabas.groups.states import State
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import TopicPartition

@@ -23,10 +23,11 @@ from barnabas.coordinators.shard import (
     Done,
     Write,
 )
-from barnabas.groups.classic import ClassicGroup, State
+from barnabas.groups.classic import ClassicGroup
+from barnabas.groups.effects import Effects
 from barnabas.groups.events import EventBook
-from barnabas.groups.member import Effects
 from barnabas.groups.records import GroupRecord, ResetRecords
+from barnabas.groups.states import State
 from barnabas.offsets.expiry import SIMPLE, GroupSituation
 from barnabas.offsets.journal_writer import PartitionJournal
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals, PendingCommits, TopicPartition, TransactionEnd
@@ -236,7 +237,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         group = self.groups.get(group_id)
         if group is None:
             return SIMPLE
-        if group.pending_members:
+        if group.members.pending:
             return None  # a client was given a member id, and will join with it
         state = group.state
         return GroupSituation(

@@ -10,8 +10,8 @@ from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, rout
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.broker.waits_for_transactions import as_json, waits
 from barnabas.groups.classic import ClassicGroup
-from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
+from barnabas.groups.states import State
 from barnabas.offsets.expiry import Kept, forecast, warning_ms
 from barnabas.offsets.records import NO_TOPIC_ID, GroupOffsets
 from barnabas.protocol import uuids
@@ -167,7 +167,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "protocol_type": group.protocol_type or "",
             "protocol": group.protocol_name,
             "generation": group.generation,
-            "leader": group.leader,
+            "leader": group.members.leader,
             "members": _member_rows(group),
             "offsets": _offset_rows(coordinator, shard_of(broker, name), name, committed),
             "waits": [as_json(wait, known) for wait, known in waiting],
@@ -176,7 +176,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
 
 
 def _member_rows(group: ClassicGroup) -> Generator[dict[str, Any], None, None]:
-    for member in list(group.members.values()):
+    for member in list(group.members.by_id.values()):
         yield {
             "member_id": member.member_id,
             "instance_id": member.group_instance_id,

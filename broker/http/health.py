@@ -12,9 +12,9 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.events import Event, Kind, identity
 from barnabas.groups.explanation import STORM_WITHIN_MS, advice
-from barnabas.groups.rebalance import State
 from barnabas.groups.runtime import Shard
 from barnabas.groups.standstill import STALLED_MS
+from barnabas.groups.states import State
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.lag_history import Point
 from barnabas.runtime.turns import Pieces
@@ -358,7 +358,7 @@ def _group(broker: Broker, shard: Shard, group_id: str, now_ms: int, stalled_ms:
         "group": group_id,
         "state": State.EMPTY.value if group is None else group.state.value,
         "members": 0 if group is None else len(group.members),
-        "clients": [] if group is None else [_named(group, each) for each in islice(group.members, NAMES_MAX)],
+        "clients": [] if group is None else [_named(group, each) for each in islice(group.members.by_id, NAMES_MAX)],
         "standing_partitions": len(standing),
         "unread_partitions": sampling.standstills.unread_partitions(group_id),
         "is_moving": bool(standing) and _moves(sampling.histories.of_group(group_id), now_ms - stalled_ms),
@@ -415,15 +415,15 @@ def _waits(group: ClassicGroup | None, monotonic_ms: float) -> tuple[float, list
     if group is None:
         return 0.0, []
     if group.state is State.PREPARING_REBALANCE:
-        absent = [key for key, member in group.members.items() if member.awaiting_join is None]
+        absent = [key for key, member in group.members.by_id.items() if member.awaiting_join is None]
         return (monotonic_ms - group.began_ms if absent else 0.0), absent
     if group.state is State.COMPLETING_REBALANCE:
-        absent = [key for key in group.members if key in group.pending_sync]
-        if group.leader in absent:
-            absent = [group.leader]  # the others wait for the assignment that it makes
+        absent = [key for key in group.members.by_id if key in group.members.pending_sync]
+        if group.members.leader in absent:
+            absent = [group.members.leader]  # the others wait for the assignment that it makes
         return (monotonic_ms - group.began_ms if absent else 0.0), absent
     return 0.0, []
 
 
 def _named(group: ClassicGroup, member_id: str) -> dict[str, Any]:
-    return identity(group.members[member_id])._asdict()
+    return identity(group.members.by_id[member_id])._asdict()

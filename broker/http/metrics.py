@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from barnabas.broker.http.metric_names import METRICS, Metric
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
-from barnabas.groups.rebalance import State
+from barnabas.groups.states import State
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:

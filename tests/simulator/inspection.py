@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from barnabas.broker.broker import Broker
 from barnabas.coordination import payloads
 from barnabas.coordinators.hashing import partition_for
-from barnabas.groups.classic import State
+from barnabas.groups.states import State
 from barnabas.offsets.table import partitions_of
 
 from simulator.commits import Owned
@@ -190,7 +190,7 @@ class Inspector:
         late_ms = now_ms - LATE_MS
         if group.join_deadline_ms < late_ms or group.sync_deadline_ms < late_ms:
             raise Violation("timers fire", f"{group_id} is {state.value} behind its deadline")
-        for member in group.members.values():
+        for member in group.members.by_id.values():
             if member.session_deadline_ms < late_ms:
                 raise Violation("timers fire", f"{member.member_id} of {group_id} is behind its session deadline")
             last_ms = ledger.last_sign_ms.get((group_id, member.member_id))

@@ -3,8 +3,9 @@
 import tracemalloc
 
 import pytest
+from barnabas.groups.effects import Effects
 from barnabas.groups.events import EVENTS_MAX, EVENTS_OF_GROUP_MAX, Event, EventBook, Identity, Kind, cut, identity
-from barnabas.groups.member import Effects, Member
+from barnabas.groups.members import Member
 from group_world import GroupWorld
 
 

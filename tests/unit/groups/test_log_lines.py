@@ -2,7 +2,7 @@
 
 import pytest
 from barnabas.groups.log_lines import ASSIGNMENT_BYTES_MAX, LINE_CHARACTERS_MAX, assignments
-from barnabas.groups.member import Member
+from barnabas.groups.members import Member
 from barnabas.protocol import records
 
 

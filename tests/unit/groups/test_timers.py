@@ -59,7 +59,7 @@ def test_the_session_ends_when_it_should_however_the_timer_was_armed() -> None:
     world.clock.advance(7000)
     assert heartbeat(world, member_id) == ErrorCode.NONE
     world.clock.advance(9999)
-    assert member_id in world.coordinator.shards[0].groups["g"].members
+    assert member_id in world.coordinator.shards[0].groups["g"].members.by_id
     world.clock.advance(1)
     assert heartbeat(world, member_id) == ErrorCode.UNKNOWN_MEMBER_ID
 

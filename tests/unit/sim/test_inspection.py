@@ -6,7 +6,8 @@ from typing import Any, cast
 import pytest
 from barnabas.broker.broker import Broker
 from barnabas.coordinators.hashing import partition_for
-from barnabas.groups.classic import State
+from barnabas.groups.members import Members
+from barnabas.groups.states import State
 from barnabas.offsets.records import CommittedOffset
 from simulator.commits import Commits
 from simulator.coordination import SimTree
@@ -35,7 +36,12 @@ class _Looks:
 
     def has(self, state: State, generation: int) -> None:
         self.shard.groups[GROUP] = SimpleNamespace(
-            group_id=GROUP, generation=generation, state=state, members={}, join_deadline_ms=9e9, sync_deadline_ms=9e9
+            group_id=GROUP,
+            generation=generation,
+            state=state,
+            members=Members(),
+            join_deadline_ms=9e9,
+            sync_deadline_ms=9e9,
         )
 
     def look(self) -> None:

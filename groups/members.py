@@ -1,16 +1,15 @@
-"""`Member`: one member of a classic group. `Membership`: all members. `Effects`: the results of a transition."""
+"""`Member`: one member of a classic group. `Members`: the table of all members of a group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from barnabas.groups.events import Event, Kind, identity
-from barnabas.groups.records import GroupRecord, subscribed_topics, topics_end
+from barnabas.groups.effects import Effects
+from barnabas.groups.records import subscribed_topics, topics_end
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
@@ -18,36 +17,6 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 CONSUMER_PROTOCOL_TYPE = "consumer"
-
-
-class Effects:
-    """What the caller must do after a transition: first the `stores`, then the `replies`."""
-
-    __slots__ = ("events", "monotonic_ms", "now_ms", "replies", "stores")
-
-    def __init__(self, now_ms: int, monotonic_ms: float) -> None:
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms
-        self.events: list[Event] = []
-        self.replies: list[tuple[Pending[Any], Message]] = []
-        self.stores: list[tuple[GroupRecord, Callable[[ErrorCode, Effects], None] | None]] = []
-
-    def reply_join(self, waiter: Pending[JoinGroupResponse], response: JoinGroupResponse) -> None:
-        """Answer a parked JoinGroup."""
-        self.replies.append((waiter, response))
-
-    def reply_sync(self, waiter: Pending[SyncGroupResponse], response: SyncGroupResponse) -> None:
-        """Answer a parked SyncGroup."""
-        self.replies.append((waiter, response))
-
-    def note(self, kind: Kind, member: Member | None = None, **details: Any) -> None:
-        """Note an event of the group (events.py)."""
-        who = None if member is None else identity(member)
-        self.events.append(Event(kind, self.now_ms, self.monotonic_ms, who, details))
-
-    def store(self, record: GroupRecord, then: Callable[[ErrorCode, Effects], None] | None = None) -> None:
-        """Append a record. `then(error, effects)` is called when the record is committed or has failed."""
-        self.stores.append((record, then))
 
 
 class Drain(IntEnum):
@@ -119,84 +88,83 @@ class Member:
         return b""
 
 
-class Membership:
-    """The members of a group, and which of them wait for an answer. `protocol_type` None: no member ever joined."""
+class Members:
+    """The members of a group, their leader and their protocols, and which of them wait for an answer.
+
+    It knows no state, no generation and no timer. `by_id` and the other collections are changed by its methods only,
+    but for `pending` and `pending_sync`, which the phases of a rebalance fill and empty.
+    """
 
     __slots__ = (
-        "_awaiting_join_count",
         "_support",
+        "by_id",
+        "by_instance",
+        "joined_count",
         "leader",
-        "members",
-        "pending_members",
+        "pending",
         "pending_sync",
-        "protocol_name",
-        "protocol_type",
-        "static_members",
-        "subscribed_topics",
     )
 
     def __init__(self) -> None:
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        self.pending_members: dict[str, float] = {}  # ids given out with MEMBER_ID_REQUIRED -> deadline
-        self.pending_sync: set[str] = set()
-        self.subscribed_topics: frozenset[str] | None = None
-        self._awaiting_join_count = 0
+        self.by_id: dict[str, Member] = {}
+        self.by_instance: dict[str, str] = {}  # group.instance.id -> member id
+        self.pending: dict[str, float] = {}  # ids given out with MEMBER_ID_REQUIRED -> deadline
+        self.pending_sync: set[str] = set()  # who has not synced since the last join phase
+        self.joined_count = 0  # how many wait for the end of the join phase
         self._support: dict[str, int] = {}  # protocol name -> how many members support it
+
+    def __len__(self) -> int:
+        return len(self.by_id)
 
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest rebalance timeout of a member."""
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
 
-    def subscribes(self, topic: str) -> bool:
-        """Whether a consumer group reads this topic. True for all topics if its subscriptions cannot be decoded."""
-        if self.subscribed_topics is None:
-            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
-        return topic in self.subscribed_topics
-
-    def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+    def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """NONE if there is such a member under this instance id, if any; else why not."""
         if instance_id is not None:
-            known = self.static_members.get(instance_id)
+            known = self.by_instance.get(instance_id)
             if known is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if known != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self.by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def _add(self, member: Member) -> None:
-        self.members[member.member_id] = member
+    def add(self, member: Member) -> None:
+        """Take in a new member. The first one leads."""
+        self.by_id[member.member_id] = member
         if member.group_instance_id is not None:
-            self.static_members[member.group_instance_id] = member.member_id
+            self.by_instance[member.group_instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
         self._count_protocols(member, 1)
 
-    def _remove(self, member_id: str, effects: Effects) -> None:
-        self.pending_members.pop(member_id, None)
+    def remove(self, member_id: str, effects: Effects) -> None:
+        """Let a member go, if it is there: its parked requests are answered UNKNOWN_MEMBER_ID."""
+        self.pending.pop(member_id, None)
         self.pending_sync.discard(member_id)
-        member = self.members.get(member_id)
+        member = self.by_id.get(member_id)
         if member is None:
             return
-        waiter = self._unpark_join(member)
+        waiter = self.unpark_join(member)
         if waiter is not None:
             effects.reply_join(waiter, join_error(member.join_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
         if member.awaiting_sync is not None:
             effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             member.awaiting_sync = None
-        del self.members[member_id]
+        del self.by_id[member_id]
         self._count_protocols(member, -1)
         if member.group_instance_id is not None:
-            self.static_members.pop(member.group_instance_id, None)
+            self.by_instance.pop(member.group_instance_id, None)
         if self.leader == member_id:
-            self.leader = next(iter(self.members), None)
+            self.leader = next(iter(self.by_id), None)
 
-    def _rename(self, old_id: str, new_id: str, instance_id: str, effects: Effects) -> Member:
-        member = self.members.pop(old_id)
-        waiter = self._unpark_join(member)
+    def rename(self, old_id: str, new_id: str, instance_id: str, effects: Effects) -> Member:
+        """Give a static member another id: parked requests under the old one are answered FENCED_INSTANCE_ID."""
+        member = self.by_id.pop(old_id)
+        waiter = self.unpark_join(member)
         if waiter is not None:
             effects.reply_join(waiter, join_error(member.join_version, old_id, ErrorCode.FENCED_INSTANCE_ID))
         if member.awaiting_sync is not None:
@@ -205,8 +173,8 @@ class Membership:
             )
             member.awaiting_sync = None
         member.member_id = new_id
-        self.members[new_id] = member
-        self.static_members[instance_id] = new_id
+        self.by_id[new_id] = member
+        self.by_instance[instance_id] = new_id
         if self.leader == old_id:
             self.leader = new_id
         if old_id in self.pending_sync:
@@ -214,9 +182,10 @@ class Membership:
             self.pending_sync.add(new_id)
         return member
 
-    def _update(
+    def update(
         self, member: Member, protocols: list[tuple[str, bytes]], rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
+        """Take what the last JoinGroup of a member says."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
@@ -231,69 +200,72 @@ class Membership:
             else:
                 del self._support[name]
 
-    def _all_joined(self) -> bool:
-        return len(self.members) <= self._awaiting_join_count and not self.pending_members
+    def all_joined(self) -> bool:
+        """Whether nobody is missing in the join phase."""
+        return len(self.by_id) <= self.joined_count and not self.pending
 
-    def _park_join(self, member: Member, version: int, effects: Effects) -> Pending[JoinGroupResponse]:
+    def park_join(self, member: Member, version: int, effects: Effects) -> Pending[JoinGroupResponse]:
+        """Let a JoinGroup wait for the end of the join phase."""
         if member.awaiting_join is not None:  # sent again over another connection: the first request gets an answer too
             superseded = join_error(member.join_version, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
             effects.reply_join(member.awaiting_join, superseded)
         else:
-            self._awaiting_join_count += 1
+            self.joined_count += 1
         waiter: Pending[JoinGroupResponse] = Pending()
         member.awaiting_join = waiter
         member.join_version = version
         member.joined_ms = effects.monotonic_ms
         return waiter
 
-    def _unpark_join(self, member: Member) -> Pending[JoinGroupResponse] | None:
+    def unpark_join(self, member: Member) -> Pending[JoinGroupResponse] | None:
+        """The JoinGroup of a member that waits, which is answered by the caller now."""
         waiter = member.awaiting_join
         if waiter is not None:
             member.awaiting_join = None
-            self._awaiting_join_count -= 1
+            self.joined_count -= 1
         return waiter
 
-    def _elect_joined_leader(self) -> bool:
-        leader = None if self.leader is None else self.members.get(self.leader)
+    def elect_joined_leader(self) -> bool:
+        """Keep the leader if it has joined, else take the first who has. False: nobody has joined."""
+        leader = None if self.leader is None else self.by_id.get(self.leader)
         if leader is not None and leader.awaiting_join is not None:
             return True
-        for member in self.members.values():
+        for member in self.by_id.values():
             if member.awaiting_join is not None:
                 self.leader = member.member_id
                 return True
         return False
 
-    def _select_protocol(self) -> str:
+    def select_protocol(self) -> str:
         """Each member votes for the first of its protocols that all support; the protocol with most votes wins."""
-        everyone = len(self.members)
+        everyone = len(self.by_id)
         votes: dict[str, int] = {}
-        for member in self.members.values():
+        for member in self.by_id.values():
             for name, _ in member.protocols:
                 if self._support.get(name, 0) == everyone:
                     votes[name] = votes.get(name, 0) + 1
                     break
         return max(votes, key=lambda name: votes[name])
 
-    def _compute_subscribed_topics(self) -> None:
-        """Set the topics that the members read in this generation. None: unknown, or not a consumer group."""
-        if not self.members:
-            self.subscribed_topics = frozenset()
-            return
-        self.subscribed_topics = None
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol_name is None:
-            return
+    def supports(self, protocols: Iterable[tuple[str, bytes]]) -> bool:
+        """Whether all members support one of these protocols."""
+        everyone = len(self.by_id)
+        return any(self._support.get(name, 0) == everyone for name, _ in protocols)
+
+    def subscribed_topics(self, protocol_name: str) -> frozenset[str] | None:
+        """The topics of all members of a consumer group. None: a subscription cannot be decoded."""
         union: set[str] = set()
         last: bytes | None = None  # the topics of the last subscription, as bytes: the next one has mostly the same
-        for member in self.members.values():
-            metadata = member.metadata(self.protocol_name)
+        for member in self.by_id.values():
+            metadata = member.metadata(protocol_name)
             if last is not None and metadata.startswith(last, 2):
                 continue
             topics = subscribed_topics(metadata)
             if topics is None:
-                return
+                return None
             union.update(topics)
             last = metadata[2 : topics_end(metadata)]
-        self.subscribed_topics = frozenset(union)
+        return frozenset(union)
 
 
 def join_error(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:

@@ -1,17 +1,21 @@
-"""The headers of the batches in a segment's file, read a window of the file at a time."""
+"""The batches in a segment's file by their headers, read a window of the file at a time."""
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from barnabas.protocol.batch_layout import (
     HEADER,
     HEADER_BYTES,
+    INT32,
+    LAST_OFFSET_DELTA_AT,
     MAGIC,
     MAGIC_AT,
     PREFIX,
     PREFIX_BYTES,
 )
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.ports import File
 from barnabas.storage.open_files import OpenFiles
 
 WINDOW_BYTES = 65536
@@ -32,6 +36,29 @@ class StoredBatch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+
+class Located(NamedTuple):
+    """Where whole batches lie. No record in them has an offset ≥ `next_offset`.
+
+    `chunk` are bytes that were read already, from `chunk_position` on.
+    """
+
+    position: int
+    size: int
+    first_offset: int
+    next_offset: int
+    chunk: bytes
+    chunk_position: int
+
+
+class AppendedBatch(NamedTuple):
+    """What the indexes need to know of a batch that is being appended; `position` within the appended bytes."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
 
 
 def stored_batches(files: OpenFiles, path: str, position: int, end: int) -> Iterator[StoredBatch]:
@@ -84,3 +111,77 @@ def stored_batches(files: OpenFiles, path: str, position: int, end: int) -> Iter
 def begins_a_batch(data: bytes, offset: int, at: int = 0) -> bool:
     """Whether a batch begins there, whose base offset is not behind `offset`."""
     return len(data) > at + MAGIC_AT and data[at + MAGIC_AT] == MAGIC and PREFIX.unpack_from(data, at)[0] <= offset
+
+
+class HeaderReader:
+    """Passes the batches of a file by their headers, of which some may have been read already (`window`)."""
+
+    __slots__ = ("_end", "_file", "_path", "_window_bytes")
+
+    def __init__(self, file: File, path: str, window_bytes: int, end: int) -> None:
+        """`end`: the batches of the file end there. `window_bytes`: how much is read at a time."""
+        self._file = file
+        self._path = path
+        self._window_bytes = window_bytes
+        self._end = end
+
+    def first_batch(self, window: bytes, start: int, offset: int) -> tuple[int, int, int, int, bytes, int] | None:
+        """The first batch from `start` on that holds `offset` or a later one, and the window that its header is in.
+
+        (position, size, base offset, last offset, window, start of the window). `window` is what is read already.
+        """
+        position = start
+        while True:
+            at = position - start
+            if at + HEADER_BYTES > len(window):
+                if position >= self._end:
+                    return None
+                window = self._window(position)
+                start, at = position, 0
+            base_offset, length = PREFIX.unpack_from(window, at)
+            last_offset = base_offset + INT32.unpack_from(window, at + LAST_OFFSET_DELTA_AT)[0]
+            size = length + PREFIX_BYTES
+            if size < HEADER_BYTES:
+                raise CorruptBatchError(f"{self._path}: no batch at {position}")
+            if last_offset >= offset:
+                return position, size, base_offset, last_offset, window, start
+            position += size
+
+    def pass_batches(
+        self, window: bytes, start: int, position: int, next_offset: int, limit: int, upper_bound: int
+    ) -> tuple[int, int]:
+        """Pass whole batches in front of the position `limit` and the offset `upper_bound`: what lies behind them.
+
+        (position, offset). `window` is what is read already, from `start` on.
+        """
+        while position + HEADER_BYTES <= limit:
+            at = position - start
+            if at + HEADER_BYTES > len(window):
+                window = self._window(position)
+                start, at = position, 0
+            base_offset, length = PREFIX.unpack_from(window, at)
+            if base_offset >= upper_bound or position + length + PREFIX_BYTES > limit:
+                break
+            if length + PREFIX_BYTES < HEADER_BYTES:
+                raise CorruptBatchError(f"{self._path}: no batch at {position}")
+            next_offset = base_offset + INT32.unpack_from(window, at + LAST_OFFSET_DELTA_AT)[0] + 1
+            position += length + PREFIX_BYTES
+        return position, next_offset
+
+    def _window(self, position: int) -> bytes:
+        window = self._file.read(position, min(self._window_bytes, self._end - position))
+        if len(window) < HEADER_BYTES:
+            raise CorruptBatchError(f"{self._path}: {len(window)} bytes at {position} are no batch")
+        return window
+
+
+def is_old_format(read: Callable[[int, int], bytes], position: int, end: int) -> bool:
+    """Whether a whole message of format 0 or 1 lies there, of a file whose batches end at `end`."""
+    start = read(position, HEADER_BYTES)
+    if len(start) < 26 or start[MAGIC_AT] > 1:
+        return False
+    size = PREFIX.unpack_from(start)[1]
+    if size < 14 or position + 12 + size > end:
+        return False
+    message = read(position + 12, size)
+    return zlib.crc32(memoryview(message)[4:]) == int.from_bytes(message[:4], "big")

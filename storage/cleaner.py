@@ -21,12 +21,12 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, may_pass
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
-from barnabas.storage.batch_headers import StoredBatch
+from barnabas.storage.batch_headers import AppendedBatch, StoredBatch
 from barnabas.storage.durability import sync_later
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
-from barnabas.storage.segment import AppendedBatch, Segment
+from barnabas.storage.segment import Segment
 from barnabas.storage.segments import delete_later
 
 if TYPE_CHECKING:

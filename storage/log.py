@@ -22,13 +22,14 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
 from barnabas.storage import checkpoints
+from barnabas.storage.batch_headers import AppendedBatch
 from barnabas.storage.durability import Durability, flush_together
 from barnabas.storage.health import Health
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.rolling import if_room, must_roll
-from barnabas.storage.segment import AppendedBatch, Segment
+from barnabas.storage.segment import Segment
 from barnabas.storage.segments import NEVER_BY_REFERENCE, FetchData, Segments, TimestampOffset, delete_later
 from barnabas.storage.validation import (
     Appendable,

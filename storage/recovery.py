@@ -11,6 +11,7 @@ from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.storage import checkpoints
+from barnabas.storage.batch_headers import is_old_format
 from barnabas.storage.directory_contents import LogFolder, is_log_file
 from barnabas.storage.index import TransactionIndex
 from barnabas.storage.leader_epochs import LeaderEpochCache
@@ -402,11 +403,11 @@ class _Check:
                     leader_epochs.assign(epoch, batch.base_offset)
                 if batch.producer_id >= 0:
                     self.has_producers = True
-                segment.index_recovered(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+                segment.index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
                 next_offset = batch.last_offset + 1
                 position = batch.position + batch.size
         except CorruptBatchError:
-            if segment.is_old_format(position):
+            if is_old_format(segment.bytes_at, position, segment.size):
                 raise OldFormatError(
                     f"{segment.path} holds message sets of an old format (magic 0 or 1) at {position}; "
                     "rewrite the topic with a Kafka 3.x broker first, or move the folder away"

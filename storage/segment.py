@@ -2,24 +2,18 @@
 
 import errno
 import logging
-import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
-from barnabas.protocol.batch_layout import (
-    HEADER_BYTES,
-    INT32,
-    LAST_OFFSET_DELTA_AT,
-    MAGIC_AT,
-    PREFIX,
-    PREFIX_BYTES,
-)
+from barnabas.protocol.batch_layout import HEADER_BYTES, MAGIC_AT
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Buffer, File, may_pass
 from barnabas.storage.batch_headers import (
     WINDOW_BYTES,
+    AppendedBatch,
+    HeaderReader,
+    Located,
     StoredBatch,
     begins_a_batch,
     stored_batches,
@@ -33,29 +27,6 @@ UNSYNCED = "unsynced"
 _INT32_MAX = 2**31 - 1
 _OFFSETS_END = 2**63
 _RECENT_BATCHES_MAX = 128
-
-
-class Located(NamedTuple):
-    """Where whole batches lie. No record in them has an offset ≥ `next_offset`.
-
-    `chunk` are bytes that were read already, from `chunk_position` on.
-    """
-
-    position: int
-    size: int
-    first_offset: int
-    next_offset: int
-    chunk: bytes
-    chunk_position: int
-
-
-class AppendedBatch(NamedTuple):
-    """What the indexes need to know of a batch that is being appended; `position` within the appended bytes."""
-
-    position: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
 
 
 def file_name(base_offset: int, extension: str) -> str:
@@ -243,10 +214,8 @@ class Segment:
         try:
             for batch in self.batches():
                 if batch.base_offset < next_offset or not self.can_hold(batch.last_offset):
-                    raise CorruptBatchError(
-                        f"{self.path}: the batch at {batch.position} has no offset that may be there"
-                    )
-                self._index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+                    raise CorruptBatchError(f"{self.path}: the offset of the batch at {batch.position} is not of it")
+                self.index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
                 next_offset = batch.last_offset + 1
         except CorruptBatchError as error:
             logger.error("%s; what comes behind is not found by its time", error)
@@ -259,7 +228,7 @@ class Segment:
         self._files.indexes.loaded(self)
 
     def reset_indexes(self) -> None:
-        """Begin with empty indexes, to which `index_recovered` adds."""
+        """Begin with empty indexes, to which `index` adds."""
         self.offset_index.reset()
         self.time_index.reset()
         self._max_timestamp, self._offset_of_max_timestamp = -1, self.base_offset
@@ -268,15 +237,12 @@ class Segment:
         self._forget_recent()
         self._loaded = self._times_known = True
 
-    def index_recovered(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Add a batch that recovery found to be good."""
-        self._index(position, size, last_offset, max_timestamp)
-
     def _forget_recent(self) -> None:
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
 
-    def _index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+    def index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Let the indexes know of a batch that was appended, or that recovery found to be good."""
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = last_offset
@@ -408,7 +374,8 @@ class Segment:
         if start and not begins_a_batch(window, offset):
             self._mend_indexes(start)
             return self.locate(offset, max_bytes, upper_bound, at_least_one)
-        first = self._first_batch(file, window, start, offset)
+        headers = HeaderReader(file, self.path, self._window_bytes, end)
+        first = headers.first_batch(window, start, offset)
         if first is None:
             return None
         position, size, first_offset, last_offset, window, start = first
@@ -427,59 +394,8 @@ class Segment:
                 return self.locate(offset, max_bytes, upper_bound, at_least_one)
             stop, next_offset = indexed_position, indexed_offset + 1
         if stop + HEADER_BYTES <= limit:
-            stop, next_offset = self._pass_batches(file, last_window, last_start, stop, next_offset, limit, upper_bound)
+            stop, next_offset = headers.pass_batches(last_window, last_start, stop, next_offset, limit, upper_bound)
         return Located(position, stop - position, first_offset, next_offset, window, start)
-
-    def _first_batch(
-        self, file: File, window: bytes, start: int, offset: int
-    ) -> tuple[int, int, int, int, bytes, int] | None:
-        """The first batch from `start` on that holds `offset` or a later one, and the window that its header is in.
-
-        (position, size, base offset, last offset, window, start of the window). `window` is what is read already.
-        """
-        position = start
-        while True:
-            at = position - start
-            if at + HEADER_BYTES > len(window):
-                if position >= self.size:
-                    return None
-                window = self._header_window(file, position)
-                start, at = position, 0
-            base_offset, length = PREFIX.unpack_from(window, at)
-            last_offset = base_offset + INT32.unpack_from(window, at + LAST_OFFSET_DELTA_AT)[0]
-            size = length + PREFIX_BYTES
-            if size < HEADER_BYTES:
-                raise CorruptBatchError(f"{self.path}: no batch at {position}")
-            if last_offset >= offset:
-                return position, size, base_offset, last_offset, window, start
-            position += size
-
-    def _pass_batches(
-        self, file: File, window: bytes, start: int, position: int, next_offset: int, limit: int, upper_bound: int
-    ) -> tuple[int, int]:
-        """Pass whole batches in front of the position `limit` and the offset `upper_bound`: what lies behind them.
-
-        (position, offset). `window` is what is read already, from `start` on.
-        """
-        while position + HEADER_BYTES <= limit:
-            at = position - start
-            if at + HEADER_BYTES > len(window):
-                window = self._header_window(file, position)
-                start, at = position, 0
-            base_offset, length = PREFIX.unpack_from(window, at)
-            if base_offset >= upper_bound or position + length + PREFIX_BYTES > limit:
-                break
-            if length + PREFIX_BYTES < HEADER_BYTES:
-                raise CorruptBatchError(f"{self.path}: no batch at {position}")
-            next_offset = base_offset + INT32.unpack_from(window, at + LAST_OFFSET_DELTA_AT)[0] + 1
-            position += length + PREFIX_BYTES
-        return position, next_offset
-
-    def _header_window(self, file: File, position: int) -> bytes:
-        window = file.read(position, min(self._window_bytes, self.size - position))
-        if len(window) < HEADER_BYTES:
-            raise CorruptBatchError(f"{self.path}: {len(window)} bytes at {position} are no batch")
-        return window
 
     def take(self, found: Located) -> Buffer:
         """The bytes of what was located."""
@@ -523,7 +439,7 @@ class Segment:
             self._recent_offsets.append(batch.base_offset)
             self._recent_positions.append(position + batch.position)
             following = batches[slot + 1].position if slot + 1 < len(batches) else end
-            self._index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
+            self.index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
 
     def _cut_back(self, file: File, position: int, error: OSError) -> None:
         """There was no room. The part that was written must not be taken for a batch.
@@ -570,17 +486,6 @@ class Segment:
                 self._max_timestamp, self._offset_of_max_timestamp = kept.max_timestamp, kept.last_offset
         self._bytes_since_index_entry = self.size - last_position
         return dropped
-
-    def is_old_format(self, position: int) -> bool:
-        """Whether a whole message of format 0 or 1 lies there."""
-        start = self._files.get(self.path).read(position, HEADER_BYTES)
-        if len(start) < 26 or start[MAGIC_AT] > 1:
-            return False
-        size = PREFIX.unpack_from(start)[1]
-        if size < 14 or position + 12 + size > self.size:
-            return False
-        message = self._files.get(self.path).read(position + 12, size)
-        return zlib.crc32(memoryview(message)[4:]) == int.from_bytes(message[:4], "big")
 
     def cut_at(self, position: int) -> None:
         """Recovery: drop the bytes from `position` on."""
@@ -667,11 +572,8 @@ class Segment:
         old_index, old_time, old_transaction = (self.file_path(name) for name in ("index", "timeindex", "txnindex"))
         old_log = self.path
         self.suffix = suffix
-        self.path = self.file_path("log")
-        self._files.rename(old_log, self.path)
-        self.offset_index.path = self.file_path("index")
-        self.time_index.path = self.file_path("timeindex")
-        self.transaction_index.path = self.file_path("txnindex")
+        self._files.rename(old_log, self.file_path("log"))
+        self._take_names()
         for source, target in ((old_index, self.offset_index.path), (old_time, self.time_index.path)):
             if disk.exists(source):
                 disk.rename(source, target)
@@ -683,6 +585,9 @@ class Segment:
         self._files.close(self.path)
         self._files.indexes.unloaded(self)
         self.directory = directory
+        self._take_names()
+
+    def _take_names(self) -> None:
         self.path = self.file_path("log")
         self.offset_index.path = self.file_path("index")
         self.time_index.path = self.file_path("timeindex")

@@ -9,10 +9,10 @@ from typing import NamedTuple, overload
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer, Clock
-from barnabas.storage.batch_headers import StoredBatch
+from barnabas.storage.batch_headers import AppendedBatch, StoredBatch
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.open_files import FileRange
-from barnabas.storage.segment import AppendedBatch, Segment
+from barnabas.storage.segment import Segment
 
 logger = logging.getLogger("barnabas.storage")
 

@@ -359,13 +359,13 @@ class Sequences(Choices):
         if found is None:
             return
         world, (key, leader, others) = self._world, found
+        count = sum(key[0] == OFFSETS_TOPIC for key in world.states())  # now: another trouble may empty the tree
         slowness = self._rng.choice((20.0, 100.0, 500.0))
         world.note(f"processors take {slowness:.0f} times as long")
         visitors = [Visitor(world, host) for host in others]
         for host, visitor in zip(others, visitors):
             host.slow_the_processor(slowness)
             await visitor.look_at_groups(1)
-        count = sum(key[0] == OFFSETS_TOPIC for key in world.states())
         before = self._committed(key[1], count)
         await self._until(lambda: self._committed(key[1], count) != before, 5_000)
         self._kill(leader)

@@ -70,7 +70,8 @@ class TreeTroubles(Choices):
         for host in hosts:
             await self._end(host)
             await self._sleep(0, rng.choice((0.0, 100.0, 2_000.0)))
-        if self._topics() == topics:
+        is_stopped = all(host.life is None for host in hosts)  # another trouble may have started one of them meanwhile
+        if is_stopped and self._topics() == topics:
             self._put_back(copy, "an older copy of the tree is put back")
         first = behind if rng.random() < 0.7 else rng.choice(hosts)
         for host in [first, *(host for host in hosts if host is not first)]:

@@ -180,6 +180,7 @@ class ClusterWorld(Simulation):
         settings = SETTINGS | {
             "node.id": str(node),
             "listeners": f"PLAINTEXT://{name}:{PORT}",
+            "zookeeper.connect": "tree:2181",  # the brokers have it in common: who finds it empty adopts nothing alone
             "default.replication.factor": str(copies),
             "offsets.topic.replication.factor": str(copies),
             "min.insync.replicas": str(min(2, copies)),

@@ -337,7 +337,7 @@ FAULTS = (
     Fault(
         "index entry one batch too far",
         "storage",
-        "storage.segment:Segment._index",
+        "storage.segment:Segment.index",
         "self.offset_index.append(last_offset, position)",
         "self.offset_index.append(last_offset, position + size)",
         "the offset index agrees",

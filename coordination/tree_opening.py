@@ -35,6 +35,12 @@ CREATE TABLE IF NOT EXISTS counter (zxid INTEGER NOT NULL, session INTEGER NOT N
 """
 LOG, INDEX, JOURNAL = "-wal", "-shm", "-journal"  # what SQLite keeps beside the file, by the ends of the names
 _FORMAT = 1  # PRAGMA user_version
+_ADVICE = {  # by the kind of SQLite's error
+    sqlite3.SQLITE_FULL: ". Make room there (`df`, `df -i`)",
+    sqlite3.SQLITE_IOERR: ". Look after its disk: it may be full (`df`, `df -i`), or broken",
+    sqlite3.SQLITE_READONLY: ". Let this user write the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: ". Let this user write the file and its folder",
+}
 
 
 class BusyError(ConnectionLossError):
@@ -214,11 +220,11 @@ def _read_format(connection: sqlite3.Connection, path: str) -> int:
 
 def lost(path: str, error: sqlite3.Error) -> ConnectionLossError:
     """The error for a read or a change that SQLite could not do."""
-    # The low byte is the kind of the error. SQLITE_PROTOCOL: it gave up a race with another process.
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL):
+    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF  # SQLITE_PROTOCOL: it gave up a race with another process
+    if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL):
         return BusyError("", f"cannot use {path}: {error}")
     if isinstance(error, sqlite3.OperationalError):  # the file is locked, or cannot be read, or the disk is full
-        return ConnectionLossError("", f"cannot use {path}: {error}")
+        return ConnectionLossError("", f"cannot use {path}: {error}{_ADVICE.get(kind, '')}")
     return damaged(path, str(error))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.coordination.port import ConnectionLossError, Create
+from barnabas.coordination.tree_opening import lost
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
 from barnabas.runtime.ports import File
@@ -268,3 +269,18 @@ async def test_a_tree_that_may_not_be_written_is_refused_before_anything_is_made
     ):
         await EmbeddedCoordination(env, f"{tmp_path}/tree").look()
     assert sorted(tmp_path.iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (sqlite3.SQLITE_FULL, "Make room there"),
+        (sqlite3.SQLITE_IOERR | 19 << 8, "Look after its disk"),  # SQLITE_IOERR_SHMSIZE
+        (sqlite3.SQLITE_READONLY, "Let this user write"),
+        (sqlite3.SQLITE_CANTOPEN, "Let this user write"),
+    ],
+)
+def test_a_tree_that_cannot_be_used_says_what_to_do(code: int, advice: str) -> None:
+    error = sqlite3.OperationalError("it")
+    error.sqlite_errorcode = code
+    assert f"cannot use /tree: it. {advice}" in str(lost("/tree", error))

@@ -21,7 +21,7 @@ producer → when it is committed, the offsets wait in the table by producer. A 
 dropped. The journal notes them then.
 
 **A live reset.** `broker/http/live_reset.py` checks all rows → `live_reset.py` takes the group with `Shard.hold` and
-fences it (`Rebalancing.fence` in `rebalance.py`): no member is left, so none can commit. One batch has the offsets
+fences it (`Rebalance.fence` in `rebalance.py`): no member is left, so none can commit. One batch has the offsets
 and the group without members. Clients are told UNKNOWN_MEMBER_ID, lose their partitions, join again and fetch the new
 offsets. Who was in the middle of a join keeps its partitions when it is told that, so newcomers are stale: they get
 nothing in one generation. The docstring has the states and the reasons; `tests/simulator/live_resets.py` holds it to

@@ -14,13 +14,14 @@ from barnabas.groups import log_lines
 from barnabas.groups.effects import Effects
 from barnabas.groups.events import Kind, cut
 from barnabas.groups.log_lines import listed, who
-from barnabas.groups.members import NEVER, Drain, Member, join_error
-from barnabas.groups.rebalance import GroupConfig, Rebalancing
-from barnabas.groups.records import live_reset_of, subscribed_topics
+from barnabas.groups.members import NEVER, Drain, Member, Members, join_error
+from barnabas.groups.rebalance import GroupConfig, Rebalance
+from barnabas.groups.records import subscribed_topics
 from barnabas.groups.states import State
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Timer
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import (
@@ -37,10 +38,28 @@ logger = logging.getLogger("barnabas.groups")
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # until its first join ends, the member has no id for heartbeats
 
 
-class ClassicGroup(Rebalancing):
-    """One group of the classic protocol."""
+class ClassicGroup:
+    """One group of the classic protocol: its table of members, and the rebalance that takes them on."""
 
-    __slots__ = ()
+    __slots__ = ("_config", "group_id", "members", "rebalance", "timer", "timer_ms")
+
+    def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
+        self.group_id = group_id
+        self.members = Members()
+        self.rebalance = Rebalance(group_id, self.members, config, now_ms)
+        self.timer: Timer | None = None  # the shard's timer for this group, and when it goes off
+        self.timer_ms = NEVER
+        self._config = config
+
+    @property
+    def state(self) -> State:
+        """Its state now."""
+        return self.rebalance.state
+
+    @property
+    def generation(self) -> int:
+        """How many join phases have ended."""
+        return self.rebalance.generation
 
     # ---- storing and describing ----
 
@@ -49,11 +68,7 @@ class ClassicGroup(Rebalancing):
         """The group of a stored record. `start_sessions` starts its session timers later."""
         timestamp = metadata.current_state_timestamp
         group = cls(group_id, config, timestamp)
-        group.state_timestamp_ms = None if timestamp < 0 else timestamp
-        group.generation = metadata.generation
-        group.protocol_type = metadata.protocol_type or None
-        group.protocol_name = metadata.protocol
-        group.state = State.STABLE if metadata.members else State.EMPTY
+        group.rebalance.restore(metadata)
         for stored in metadata.members:
             protocols = [(metadata.protocol or "", stored.subscription)]
             timeout = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
@@ -69,26 +84,24 @@ class ClassicGroup(Rebalancing):
             )
             group.members.add(member)
         group.members.leader = metadata.leader if metadata.leader is not None else group.members.leader
-        group.reset_generation = live_reset_of(metadata)
-        group.newcomers_are_stale = group.reset_generation >= 0  # it is not known who is in the middle of a join
-        group._compute_subscribed_topics()
+        group.rebalance.compute_subscribed_topics()
         return group
 
     def start_sessions(self, monotonic_ms: float) -> None:
         """Call after loading: every member has its full session timeout to send a request."""
         for member in self.members.by_id.values():
-            self._restart_session(member, monotonic_ms)
-        if self.reset_generation >= 0:
-            self.keep_fence(monotonic_ms)
+            self.rebalance.restart_session(member, monotonic_ms)
+        if self.rebalance.reset_generation >= 0:
+            self.rebalance.keep_fence(monotonic_ms)
 
     def describe(self) -> DescribeGroupsResponse.DescribedGroup:
         """The answer of DescribeGroups. The protocol and the members' metadata are shown only while Stable."""
-        stable = self.state is State.STABLE
-        protocol_name = self.protocol_name
+        stable = self.rebalance.state is State.STABLE
+        protocol_name = self.rebalance.protocol_name
         return messages.DescribeGroupsResponse.DescribedGroup(
             group_id=self.group_id,
-            group_state=self.state.value,
-            protocol_type=self.protocol_type or "",
+            group_state=self.rebalance.state.value,
+            protocol_type=self.rebalance.protocol_type or "",
             protocol_data=(protocol_name or "") if stable else "",
             members=[
                 messages.DescribeGroupsResponse.DescribedGroupMember(
@@ -119,7 +132,7 @@ class ClassicGroup(Rebalancing):
         if not self._has_room_for(member_id):
             self.members.remove(member_id, effects)
             return join_error(version, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if self.state is State.DEAD:
+        if self.rebalance.state is State.DEAD:
             return join_error(version, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         protocols = [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
         if not self._supports(request.protocol_type, protocols):
@@ -135,7 +148,7 @@ class ClassicGroup(Rebalancing):
             if instance_id is None and version >= 4:  # KIP-394: a lost answer leaves no dead member
                 deadline = effects.monotonic_ms + request.session_timeout_ms
                 self.members.pending[new_id] = deadline
-                self._wake_at(deadline)
+                self.rebalance.wake_at(deadline)
                 return join_error(version, new_id, ErrorCode.MEMBER_ID_REQUIRED)
             member_id = new_id
         elif member_id in self.members.pending:
@@ -143,25 +156,25 @@ class ClassicGroup(Rebalancing):
         else:
             error = self.members.check(member_id, instance_id)
             if error:
-                self._note_unknown_joiner()
+                self.rebalance.note_unknown_joiner()
                 return join_error(version, member_id, error)
             return self._rejoin(request, version, protocols, rebalance_timeout_ms, effects)
         member = Member(
             member_id, instance_id, client_id, client_host, rebalance_timeout_ms, request.session_timeout_ms, protocols
         )
         member.is_new = True
-        if self.state is State.PREPARING_REBALANCE and self.generation == 0:
-            self._new_member_added = True
+        if self.rebalance.state is State.PREPARING_REBALANCE and self.rebalance.generation == 0:
+            self.rebalance.new_member_added = True
         if not self.members:
-            self.protocol_type = request.protocol_type
-        if self.reset_generation >= 0:
-            self._judge_positions(member, is_new=True)
+            self.rebalance.protocol_type = request.protocol_type
+        if self.rebalance.reset_generation >= 0:
+            self.rebalance.judge_positions(member, is_new=True)
         self.members.add(member)
         effects.note(Kind.JOINED, member, **_sent(member, request))
         waiter = self.members.park_join(member, version, effects)
         member.session_deadline_ms = effects.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
-        self._wake_at(member.session_deadline_ms)
-        self._prepare_or_try_complete(_why(f"member {who(member)} joined", request.reason), effects)
+        self.rebalance.wake_at(member.session_deadline_ms)
+        self.rebalance.prepare_or_try_complete(_why(f"member {who(member)} joined", request.reason), effects)
         return waiter
 
     def _rejoin(
@@ -177,18 +190,18 @@ class ClassicGroup(Rebalancing):
             return self._rejoin_stale(member, request, version, protocols, rebalance_timeout_ms, effects)
         is_leader = member.member_id == self.members.leader
         same = member.protocols == protocols
-        if self.state is State.COMPLETING_REBALANCE and same:
-            return self._join_response(member, version, with_members=is_leader)  # the first answer was lost
-        if self.state is State.STABLE and same and not is_leader:
-            return self._join_response(member, version, with_members=False)
-        if self.state is State.EMPTY:
+        if self.rebalance.state is State.COMPLETING_REBALANCE and same:
+            return self.rebalance.join_response(member, version, with_members=is_leader)  # the first answer was lost
+        if self.rebalance.state is State.STABLE and same and not is_leader:
+            return self.rebalance.join_response(member, version, with_members=False)
+        if self.rebalance.state is State.EMPTY:
             return join_error(version, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         waiter = self.members.park_join(member, version, effects)
-        if self.state is not State.PREPARING_REBALANCE:
+        if self.rebalance.state is not State.PREPARING_REBALANCE:
             effects.note(Kind.REJOINED, member, is_leader=is_leader, changed=not same, **_sent(member, request))
         reason = f"{'the leader' if is_leader else 'member'} {who(member)} rejoined"
-        self._prepare_or_try_complete(_why(reason, request.reason), effects)
+        self.rebalance.prepare_or_try_complete(_why(reason, request.reason), effects)
         return waiter
 
     def _rejoin_stale(
@@ -202,9 +215,9 @@ class ClassicGroup(Rebalancing):
     ) -> Pending[JoinGroupResponse]:
         """A member that a live reset has not reached yet joins again: never with the answer of the last join."""
         self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
-        self._judge_positions(member, is_new=False)
+        self.rebalance.judge_positions(member, is_new=False)
         waiter = self.members.park_join(member, version, effects)
-        self._prepare_or_try_complete(
+        self.rebalance.prepare_or_try_complete(
             _why(f"member {who(member)} rejoined after the live reset", request.reason), effects
         )
         return waiter
@@ -225,61 +238,65 @@ class ClassicGroup(Rebalancing):
         member = self.members.rename(old_id, new_id, instance_id, effects)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
-        if self.reset_generation >= 0:
-            self._judge_positions(member, is_new=True)
+        if self.rebalance.reset_generation >= 0:
+            self.rebalance.judge_positions(member, is_new=True)
         waiter = self.members.park_join(member, version, effects)
         effects.note(Kind.JOINED, member, replaces=cut(old_id), **_sent(member, request))
-        self._restart_session(member, effects.monotonic_ms)
-        if self.state is State.STABLE and not member.is_stale and self.protocol_name == self.members.select_protocol():
+        self.rebalance.restart_session(member, effects.monotonic_ms)
+        if (
+            self.rebalance.state is State.STABLE
+            and not member.is_stale
+            and self.rebalance.protocol_name == self.members.select_protocol()
+        ):
 
             def stored(error: ErrorCode, effects: Effects) -> None:
                 if member.awaiting_join is not waiter or self.members.by_id.get(new_id) is not member:
                     return  # already answered: the member joined again or was replaced, or the join phase ended
                 self.members.unpark_join(member)
                 if error:
-                    level = self._log_level(logging.WARNING)
+                    level = self.rebalance.log_level(logging.WARNING)
                     logger.log(
                         level, "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
                     )
                     self.members.update(member, *before)
                     self.members.rename(new_id, old_id, instance_id, effects)
-                    response = self._join_response(member, version, with_members=False)
+                    response = self.rebalance.join_response(member, version, with_members=False)
                     response.error_code = group_error(error)
                     response.member_id = ""
                     response.leader = leader_before or ""
                     if error is ErrorCode.REQUEST_TIMED_OUT:
                         # The record that timed out may still be committed, so this one must follow it.
-                        effects.store(self.record())
+                        effects.store(self.rebalance.record())
                 elif version >= 9:
                     is_leader = self.members.leader == new_id
-                    response = self._join_response(member, version, with_members=is_leader)
+                    response = self.rebalance.join_response(member, version, with_members=is_leader)
                     response.skip_assignment = is_leader
                 else:  # an old client that is told of another leader does not assign
-                    response = self._join_response(member, version, with_members=False)
+                    response = self.rebalance.join_response(member, version, with_members=False)
                     response.leader = leader_before or ""
-                self._restart_session(member, effects.monotonic_ms)
+                self.rebalance.restart_session(member, effects.monotonic_ms)
                 effects.reply_join(waiter, response)
 
-            effects.store(self.record(), stored)
-        elif self.state is State.PREPARING_REBALANCE:
-            self._try_complete_join(effects)
+            effects.store(self.rebalance.record(), stored)
+        elif self.rebalance.state is State.PREPARING_REBALANCE:
+            self.rebalance.try_complete_join(effects)
         else:
-            self._prepare_rebalance(f"static member {who(member)} came back", effects)
+            self.rebalance.prepare(f"static member {who(member)} came back", effects)
         return waiter
 
     def _has_room_for(self, member_id: str) -> bool:
         limit = self._config.group_max_size
-        if self.state is State.PREPARING_REBALANCE:
+        if self.rebalance.state is State.PREPARING_REBALANCE:
             member = self.members.by_id.get(member_id)
             return (member is not None and member.awaiting_join is not None) or self.members.joined_count < limit
-        if self.state in (State.COMPLETING_REBALANCE, State.STABLE):
+        if self.rebalance.state in (State.COMPLETING_REBALANCE, State.STABLE):
             return member_id in self.members.by_id or len(self.members) < limit
         return True
 
     def _supports(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> bool:
-        if self.state is State.EMPTY:
+        if self.rebalance.state is State.EMPTY:
             return protocol_type != "" and bool(protocols)
-        return protocol_type == self.protocol_type and self.members.supports(protocols)
+        return protocol_type == self.rebalance.protocol_type and self.members.supports(protocols)
 
     # ---- SyncGroup ----
 
@@ -288,17 +305,17 @@ class ClassicGroup(Rebalancing):
         error = self._check_sync(request)
         if error:
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
-                self._note_unknown_joiner()
+                self.rebalance.note_unknown_joiner()
             return messages.SyncGroupResponse(error_code=error)
         member = self.members.by_id[request.member_id]
         self.members.pending_sync.discard(member.member_id)
         if not self.members.pending_sync:
-            self.sync_deadline_ms = NEVER
-        if self.state is State.STABLE:
-            self._restart_session(member, effects.monotonic_ms)
-            answer = self._sync_response(member)
+            self.rebalance.sync_deadline_ms = NEVER
+        if self.rebalance.state is State.STABLE:
+            self.rebalance.restart_session(member, effects.monotonic_ms)
+            answer = self.rebalance.sync_response(member)
             if member.is_stale:
-                self._rebalance_behind_stale(effects)
+                self.rebalance.rebalance_behind_stale(effects)
             return answer
         if member.awaiting_sync is not None:  # sent again over another connection: the first request gets an answer too
             effects.reply_sync(
@@ -309,49 +326,51 @@ class ClassicGroup(Rebalancing):
         if member.member_id == self.members.leader:
             given = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
             assignments = {member_id: given.get(member_id, b"") for member_id in self.members.by_id}
-            generation = self.generation
+            generation = self.rebalance.generation
 
             def stored(error: ErrorCode, effects: Effects) -> None:
-                if self.state is not State.COMPLETING_REBALANCE or self.generation != generation:
+                if self.rebalance.state is not State.COMPLETING_REBALANCE or self.rebalance.generation != generation:
                     return  # a member joined or left meanwhile, so the parked requests are answered already
                 if error:
-                    level = self._log_level(logging.WARNING)
+                    level = self.rebalance.log_level(logging.WARNING)
                     logger.log(level, "group %s: assignment could not be stored: %s", self.group_id, error.name)
-                    self._propagate_sync_error(group_error(error), effects)
-                    self._prepare_or_try_complete("the assignment could not be stored", effects)
+                    self.rebalance.propagate_sync_error(group_error(error), effects)
+                    self.rebalance.prepare_or_try_complete("the assignment could not be stored", effects)
                     return
                 for member_id, assignment in assignments.items():
                     if member_id in self.members.by_id:
                         self.members.by_id[member_id].assignment = assignment
-                self._move_to(State.STABLE, effects)
-                self._note_stable(effects)
+                self.rebalance.move_to(State.STABLE, effects)
+                self.rebalance.note_stable(effects)
                 if logger.isEnabledFor(logging.INFO):
-                    got = log_lines.assignments(self.members.by_id.values(), len(self.members), self.protocol_type)
+                    got = log_lines.assignments(
+                        self.members.by_id.values(), len(self.members), self.rebalance.protocol_type
+                    )
                     logger.info("group %s: stable in generation %d: %s", self.group_id, generation, got)
-                self._answer_parked_syncs(effects)
-                if self.reset_generation >= 0:
-                    self._rebalance_behind_stale(effects)
+                self.rebalance.answer_parked_syncs(effects)
+                if self.rebalance.reset_generation >= 0:
+                    self.rebalance.rebalance_behind_stale(effects)
 
-            effects.store(self.record(assignments), stored)
+            effects.store(self.rebalance.record(assignments), stored)
         return waiter
 
     def _check_sync(self, request: SyncGroupRequest) -> ErrorCode:
-        if self.state is State.DEAD:
+        if self.rebalance.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self.members.check(request.member_id, request.group_instance_id)
         if error:
             return error
-        if request.generation_id != self.generation:
+        if request.generation_id != self.rebalance.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        if (request.protocol_type is not None and request.protocol_type != self.protocol_type) or (
+        if (request.protocol_type is not None and request.protocol_type != self.rebalance.protocol_type) or (
             request.protocol_name is not None
-            and self.protocol_name is not None
-            and request.protocol_name != self.protocol_name
+            and self.rebalance.protocol_name is not None
+            and request.protocol_name != self.rebalance.protocol_name
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.state is State.EMPTY:
+        if self.rebalance.state is State.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if self.state is State.PREPARING_REBALANCE:
+        if self.rebalance.state is State.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
@@ -359,20 +378,20 @@ class ClassicGroup(Rebalancing):
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, monotonic_ms: float) -> ErrorCode:
         """Move the session deadline of a member. Returns REBALANCE_IN_PROGRESS when the member must join again."""
-        if self.state is State.DEAD:
+        if self.rebalance.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         member = self.members.by_id.get(member_id)
         if member is None or instance_id is not None:
             error = self.members.check(member_id, instance_id)
             if error:
                 return error
-        if generation != self.generation:
+        if generation != self.rebalance.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        if self.state is State.EMPTY:
+        if self.rebalance.state is State.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         assert member is not None
         member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
-        if self.state is not State.PREPARING_REBALANCE:
+        if self.rebalance.state is not State.PREPARING_REBALANCE:
             return ErrorCode.NONE
         if member.drain is Drain.UNASSIGNED:
             member.drain = Drain.HEARD
@@ -399,7 +418,7 @@ class ClassicGroup(Rebalancing):
                 self.members.remove(member_id, effects)
             errors.append(error)
         if left:
-            self._after_removal(listed(left, len(left)), effects)
+            self.rebalance.after_removal(listed(left, len(left)), effects)
         return errors
 
     def check_commit(
@@ -411,19 +430,19 @@ class ClassicGroup(Rebalancing):
         transactional: bool = False,
     ) -> ErrorCode:
         """NONE when such a commit is allowed, else the reason why not. Changes nothing."""
-        state = self.state
+        state = self.rebalance.state
         if state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and state is State.EMPTY:
             # Just after a live reset, some clients that were members commit as if they had never been any.
-            return ErrorCode.NONE if self.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if self.rebalance.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
         if generation >= 0 or member_id != "" or instance_id is not None:
             error = self.members.check(member_id, instance_id)
             if error:
                 return error
-            if generation != self.generation:
+            if generation != self.rebalance.generation:
                 return ErrorCode.ILLEGAL_GENERATION
-            if self.reset_generation >= 0 and self.members.by_id[member_id].is_stale:
+            if self.rebalance.reset_generation >= 0 and self.members.by_id[member_id].is_stale:
                 return ErrorCode.ILLEGAL_GENERATION
         elif not transactional and state is not State.EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID

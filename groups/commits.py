@@ -185,7 +185,7 @@ class Commits:
             generation < 0
             and not member_id
             and (
-                (group is not None and group.protocol_type is not None)
+                (group is not None and group.rebalance.protocol_type is not None)
                 or (context.client_id or "").startswith(ADMIN_CLIENTS)
             )
         ):

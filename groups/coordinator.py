@@ -208,7 +208,7 @@ class GroupCoordinator(Coordinator[Shard]):
             group.start_sessions(self.clock.monotonic_ms())
             each = shard.effects()
             if len(group.members) > self.config.group_max_size:
-                group.rebalance(f"more than {self.config.group_max_size} members", each)
+                group.rebalance.begin(f"more than {self.config.group_max_size} members", each)
             shard.run_effects(group, each)
 
     def _all_groups(self) -> Iterator[GroupInShard[Shard]]:
@@ -279,8 +279,8 @@ class GroupCoordinator(Coordinator[Shard]):
             if request.member_id != "":
                 return join_error(version, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = shard.groups[group_id] = ClassicGroup(group_id, self.config, effects.now_ms)
-            group.is_unstorable = shard.is_unstorable
-        before = group.record() if is_new else None
+            group.rebalance.is_unstorable = shard.is_unstorable
+        before = group.rebalance.record() if is_new else None
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
         if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self._refusals.log(context, ErrorCode(reply.error_code), "group %r, member %r", group_id, request.member_id)
@@ -296,11 +296,11 @@ class GroupCoordinator(Coordinator[Shard]):
             if error is ErrorCode.REQUEST_TIMED_OUT:
                 return  # the record is in the log, and will be committed unless the leader changes
             if error and group.generation == 0 and not shard.closed and shard.groups.get(group.group_id) is group:
-                if not group.is_unstorable:
+                if not group.rebalance.is_unstorable:
                     logger.warning("group %s: could not be created: %s", group.group_id, error.name)
                 del shard.groups[group.group_id]
                 effects = shard.effects()
-                group.die(group_error(error), effects)
+                group.rebalance.die(group_error(error), effects)
                 shard.run_effects(group, effects)
 
         return done
@@ -424,7 +424,7 @@ class GroupCoordinator(Coordinator[Shard]):
                     response.groups.append(
                         messages.ListGroupsResponse.ListedGroup(
                             group_id=group.group_id,
-                            protocol_type=group.protocol_type or "",
+                            protocol_type=group.rebalance.protocol_type or "",
                             group_state=group.state.value,
                             group_type=CLASSIC,
                         )

@@ -12,7 +12,7 @@ have. So the coordinator must take every partition from every member, and refuse
 | of a later protocol, or Dead | refused |
 
 `Shard.hold` comes first: it waits for commits in flight, and commits and joins that come later wait for the outcome.
-Then the group changes in memory (`Rebalancing.fence`), and one batch is written: the offsets and the group without
+Then the group changes in memory (`Rebalance.fence`), and one batch is written: the offsets and the group without
 members (`ResetRecords`). After a crash the log has both or neither. If the write fails, members only join again and
 read on from what was committed. So whatever happens, no commit of a thrown-out member is accepted any more: it is
 unknown, and if it commits as nobody (generation -1, as librdkafka and aiokafka do after they have lost their id), the
@@ -105,11 +105,11 @@ class LiveResets:
                 records, generation = ResetRecords(commits, None), 0
             else:
                 effects = shard.effects()
-                thrown = group.fence(commits.count, effects)
+                thrown = group.rebalance.fence(commits.count, effects)
                 members = tuple(map(identity, thrown))
                 generation = group.generation
                 # Also if nobody was thrown out now: the record of an earlier live reset may not have been written.
-                records = ResetRecords(commits, group.record() if group.generation else None)
+                records = ResetRecords(commits, group.rebalance.record() if group.generation else None)
                 shard.run_effects(group, effects)
 
             def written(error: ErrorCode) -> None:

@@ -16,15 +16,15 @@ from barnabas.groups.effects import Effects
 from barnabas.groups.events import ASSIGNMENT_BYTES_MAX, ASSIGNMENTS_MAX, Kind, cut, identity
 from barnabas.groups.log_lines import listed, quoted, who
 from barnabas.groups.members import CONSUMER_PROTOCOL_TYPE, NEVER, Drain, Member, Members, join_error
-from barnabas.groups.records import EMPTY_ASSIGNMENT, GroupRecord, claims_partitions, live_reset_tag
+from barnabas.groups.records import EMPTY_ASSIGNMENT, GroupRecord, claims_partitions, live_reset_of, live_reset_tag
 from barnabas.groups.states import MOVES, State
 from barnabas.protocol import messages, records
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
-from barnabas.runtime.ports import Timer
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse, SyncGroupResponse
+    from barnabas.protocol.records import GroupMetadataValue
 
 logger = logging.getLogger("barnabas.groups")
 
@@ -39,8 +39,8 @@ class GroupConfig(Protocol):
     group_max_size: int
 
 
-class Rebalancing:
-    """A group with its members, states and deadlines. The requests of members are in classic.py."""
+class Rebalance:
+    """Takes the members of one group from generation to generation. Their requests are in classic.py."""
 
     __slots__ = (
         "_changes",
@@ -48,7 +48,6 @@ class Rebalancing:
         "_entered_from_empty",
         "_initial_delay_ms",
         "_initial_remaining_ms",
-        "_new_member_added",
         "began_ms",
         "fence_deadline_ms",
         "generation",
@@ -56,6 +55,7 @@ class Rebalancing:
         "is_unstorable",
         "join_deadline_ms",
         "members",
+        "new_member_added",
         "newcomers_are_stale",
         "protocol_name",
         "protocol_type",
@@ -64,14 +64,12 @@ class Rebalancing:
         "state_timestamp_ms",
         "subscribed_topics",
         "sync_deadline_ms",
-        "timer",
-        "timer_ms",
         "wake_ms",
     )
 
-    def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
+    def __init__(self, group_id: str, members: Members, config: GroupConfig, now_ms: int) -> None:
         self.group_id = group_id
-        self.members = Members()
+        self.members = members
         self.protocol_type: str | None = None  # None: no member ever joined
         self.protocol_name: str | None = None
         self.subscribed_topics: frozenset[str] | None = None
@@ -87,13 +85,22 @@ class Rebalancing:
         self.fence_deadline_ms = NEVER  # when the group forgets its last live reset
         self.newcomers_are_stale = False  # a client was in the middle of a join when the live reset came
         self.is_unstorable = False  # its log cannot be written; this was logged once, and not again for each attempt
-        self.timer: Timer | None = None  # the shard's timer for this group, and when it goes off
-        self.timer_ms = NEVER
         self._changes = 0  # what members did in this join phase
         self._entered_from_empty = False
-        self._new_member_added = False
+        self.new_member_added = False
         self._initial_delay_ms = 0
         self._initial_remaining_ms = 0
+
+    def restore(self, metadata: GroupMetadataValue) -> None:
+        """Go on where a stored record says. The members are restored by the group."""
+        timestamp = metadata.current_state_timestamp
+        self.state_timestamp_ms = None if timestamp < 0 else timestamp
+        self.generation = metadata.generation
+        self.protocol_type = metadata.protocol_type or None
+        self.protocol_name = metadata.protocol
+        self.state = State.STABLE if metadata.members else State.EMPTY
+        self.reset_generation = live_reset_of(metadata)
+        self.newcomers_are_stale = self.reset_generation >= 0  # it is not known who is in the middle of a join
 
     def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
         """The record of the group as it is now. `assignments`, if given, replace those of the members.
@@ -135,7 +142,7 @@ class Rebalancing:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
 
-    def _compute_subscribed_topics(self) -> None:
+    def compute_subscribed_topics(self) -> None:
         """Set the topics that the members read in this generation. None: unknown, or not a consumer group."""
         if not self.members:
             self.subscribed_topics = frozenset()
@@ -146,37 +153,39 @@ class Rebalancing:
 
     # ---- the join phase ----
 
-    def _prepare_or_try_complete(self, reason: str, effects: Effects) -> None:
+    def prepare_or_try_complete(self, reason: str, effects: Effects) -> None:
+        """A member has joined: begin a rebalance, or end the join phase that is under way, if it was the last."""
         if State.PREPARING_REBALANCE in MOVES[self.state]:
-            self._prepare_rebalance(reason, effects)
+            self.prepare(reason, effects)
         else:
             self._log_change(reason)
-            self._try_complete_join(effects)
+            self.try_complete_join(effects)
 
     def _log_change(self, what: str) -> None:
         """Log what a member did in a join phase. The members of a large group must not fill the log."""
         self._changes += 1
         if self._changes <= LINES_MAX:
-            logger.log(self._log_level(), "group %s: %s", self.group_id, what)
+            logger.log(self.log_level(), "group %s: %s", self.group_id, what)
         elif self._changes == LINES_MAX + 1:
-            logger.log(self._log_level(), "group %s: more members follow, too many for the log", self.group_id)
+            logger.log(self.log_level(), "group %s: more members follow, too many for the log", self.group_id)
 
-    def _log_level(self, level: int = logging.INFO) -> int:
+    def log_level(self, level: int = logging.INFO) -> int:
         """`level`, or DEBUG while the group cannot be stored."""
         return logging.DEBUG if self.is_unstorable else level
 
-    def _prepare_rebalance(self, reason: str, effects: Effects) -> None:
+    def prepare(self, reason: str, effects: Effects) -> None:
+        """Begin a rebalance: the members must join again."""
         if self.state is State.COMPLETING_REBALANCE:
-            self._propagate_sync_error(ErrorCode.REBALANCE_IN_PROGRESS, effects)
+            self.propagate_sync_error(ErrorCode.REBALANCE_IN_PROGRESS, effects)
         self.sync_deadline_ms = NEVER
         initial = self.state is State.EMPTY
         effects.note(Kind.REBALANCE, generation=self.generation, cause=reason, members=len(self.members))
         self.began_ms = effects.monotonic_ms
-        self._move_to(State.PREPARING_REBALANCE, effects)
+        self.move_to(State.PREPARING_REBALANCE, effects)
         self._changes = 0
         self._entered_from_empty = initial
         logger.log(
-            self._log_level(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
+            self.log_level(), "group %s: rebalance from generation %d: %s", self.group_id, self.generation, reason
         )
         if initial:
             delay = self._config.group_initial_rebalance_delay_ms
@@ -188,13 +197,14 @@ class Rebalancing:
         else:
             self._set_join_deadline(effects.monotonic_ms + self.members.rebalance_timeout_ms)
 
-    def _try_complete_join(self, effects: Effects) -> None:
+    def try_complete_join(self, effects: Effects) -> None:
+        """End the join phase if nobody is missing."""
         if self.state is State.PREPARING_REBALANCE and not self._entered_from_empty and self.members.all_joined():
             self._complete_join(effects)
 
     def _initial_delay_over(self, effects: Effects) -> None:
-        if self._new_member_added and self._initial_remaining_ms:
-            self._new_member_added = False
+        if self.new_member_added and self._initial_remaining_ms:
+            self.new_member_added = False
             delay = min(self._config.group_initial_rebalance_delay_ms, self._initial_remaining_ms)
             self._initial_remaining_ms = max(self._initial_remaining_ms - self._initial_delay_ms, 0)
             self._initial_delay_ms = delay
@@ -222,18 +232,18 @@ class Rebalancing:
         self.members.pending_sync.clear()
         if not self.members:
             self.protocol_name = None
-            self._compute_subscribed_topics()
-            self._move_to(State.EMPTY, effects)
+            self.compute_subscribed_topics()
+            self.move_to(State.EMPTY, effects)
             effects.note(Kind.EMPTY, generation=self.generation)
             logger.info("group %s: empty with generation %d", self.group_id, self.generation)
             effects.store(self.record())
             return
         self.protocol_name = self.members.select_protocol()
-        self._compute_subscribed_topics()
-        self._move_to(State.COMPLETING_REBALANCE, effects)
+        self.compute_subscribed_topics()
+        self.move_to(State.COMPLETING_REBALANCE, effects)
         self._note_generation(effects)
         logger.log(
-            self._log_level(),
+            self.log_level(),
             "group %s: generation %d with %s, led by %s, protocol %s",
             *(
                 self.group_id,
@@ -247,15 +257,15 @@ class Rebalancing:
             waiter = self.members.unpark_join(member)
             if waiter is not None:
                 is_leader = member.member_id == self.members.leader
-                effects.reply_join(waiter, self._join_response(member, member.join_version, with_members=is_leader))
-            self._restart_session(member, effects.monotonic_ms)
+                effects.reply_join(waiter, self.join_response(member, member.join_version, with_members=is_leader))
+            self.restart_session(member, effects.monotonic_ms)
             if member.drain is Drain.JOINED:  # only now, because commits of the last generation may still arrive
                 member.is_stale = False
                 member.drain = Drain.NOT_BEGUN
             member.is_new = False
             self.members.pending_sync.add(member.member_id)
         self.sync_deadline_ms = effects.monotonic_ms + self.members.rebalance_timeout_ms
-        self._wake_at(self.sync_deadline_ms)
+        self.wake_at(self.sync_deadline_ms)
 
     def _note_generation(self, effects: Effects) -> None:
         last = max(self.members.by_id.values(), key=lambda member: member.joined_ms)
@@ -272,7 +282,8 @@ class Rebalancing:
         )
         self.began_ms = effects.monotonic_ms
 
-    def _note_stable(self, effects: Effects) -> None:
+    def note_stable(self, effects: Effects) -> None:
+        """Note that all have their assignments."""
         size = sum(len(member.assignment) for member in self.members.by_id.values())
         effects.note(
             Kind.STABLE,
@@ -300,8 +311,8 @@ class Rebalancing:
         self._entered_from_empty = False
         self.generation += 1
         self.protocol_name = None
-        self._compute_subscribed_topics()
-        self._move_to(State.EMPTY, effects)
+        self.compute_subscribed_topics()
+        self.move_to(State.EMPTY, effects)
         self.reset_generation = self.generation
         self.newcomers_are_stale = self.newcomers_are_stale or in_a_join
         self.keep_fence(effects.monotonic_ms)
@@ -316,14 +327,14 @@ class Rebalancing:
     def keep_fence(self, monotonic_ms: float) -> None:
         """Remember the live reset for `FENCE_MS` from now on."""
         self.fence_deadline_ms = monotonic_ms + FENCE_MS
-        self._wake_at(self.fence_deadline_ms)
+        self.wake_at(self.fence_deadline_ms)
 
-    def _note_unknown_joiner(self) -> None:
+    def note_unknown_joiner(self) -> None:
         """A client joins or syncs with the id that a live reset has taken from it: it is in the middle of a join."""
         if self.reset_generation >= 0:
             self.newcomers_are_stale = True
 
-    def _judge_positions(self, member: Member, *, is_new: bool) -> None:
+    def judge_positions(self, member: Member, *, is_new: bool) -> None:
         """Decide at a JoinGroup whether the member may read on where it was before a live reset."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return
@@ -334,7 +345,7 @@ class Rebalancing:
         member.drain = Drain.JOINED if has_lost_them else Drain.NOT_BEGUN
         member.has_claims = has_claims
 
-    def _rebalance_behind_stale(self, effects: Effects) -> None:
+    def rebalance_behind_stale(self, effects: Effects) -> None:
         """Begin the next rebalance when all stale members have got their empty assignment."""
         stale = [member for member in self.members.by_id.values() if member.is_stale]
         if (
@@ -342,26 +353,26 @@ class Rebalancing:
             and self.state is State.STABLE
             and not any(member.member_id in self.members.pending_sync for member in stale)
         ):
-            self._prepare_rebalance(
-                f"{counted(len(stale), 'member')} gave up what there was before the live reset", effects
-            )
+            self.prepare(f"{counted(len(stale), 'member')} gave up what there was before the live reset", effects)
 
     # ---- the sync phase ----
 
-    def _answer_parked_syncs(self, effects: Effects) -> None:
+    def answer_parked_syncs(self, effects: Effects) -> None:
+        """Answer all parked SyncGroups with their assignments."""
         for member in self.members.by_id.values():
             if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, self._sync_response(member))
+                effects.reply_sync(member.awaiting_sync, self.sync_response(member))
                 member.awaiting_sync = None
-                self._restart_session(member, effects.monotonic_ms)
+                self.restart_session(member, effects.monotonic_ms)
 
-    def _propagate_sync_error(self, error: ErrorCode, effects: Effects) -> None:
+    def propagate_sync_error(self, error: ErrorCode, effects: Effects) -> None:
+        """Answer all parked SyncGroups with an error. No member has an assignment then."""
         for member in self.members.by_id.values():
             member.assignment = b""
             if member.awaiting_sync is not None:
                 effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
                 member.awaiting_sync = None
-                self._restart_session(member, effects.monotonic_ms)
+                self.restart_session(member, effects.monotonic_ms)
 
     # ---- time, removal, end ----
 
@@ -378,7 +389,7 @@ class Rebalancing:
                 if self.members.pending.pop(member_id, NEVER) <= now:
                     logger.info("group %s: nobody joined with the member id %s in time", self.group_id, member_id)
                     effects.note(Kind.NEVER_JOINED, member_id=cut(member_id))
-                    self._try_complete_join(effects)
+                    self.try_complete_join(effects)
             elif kind == 1:
                 self._session_over(member_id, effects)
             elif kind == 2 and self.sync_deadline_ms <= now:
@@ -416,7 +427,7 @@ class Rebalancing:
         what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
         effects.note(Kind.SILENT, member, session_timeout_ms=member.session_timeout_ms, is_new=member.is_new)
         self.members.remove(member_id, effects)
-        self._after_removal(f"member {who(member)} {what}", effects)
+        self.after_removal(f"member {who(member)} {what}", effects)
 
     def _sync_over(self, effects: Effects) -> None:
         self.sync_deadline_ms = NEVER
@@ -429,19 +440,20 @@ class Rebalancing:
             member = self.members.by_id[member_id]
             effects.note(Kind.DID_NOT_SYNC, member, rebalance_timeout_ms=self.members.rebalance_timeout_ms)
             self.members.remove(member_id, effects)
-        self._prepare_rebalance("members did not sync in time", effects)
+        self.prepare("members did not sync in time", effects)
 
-    def _after_removal(self, reason: str, effects: Effects) -> None:
+    def after_removal(self, reason: str, effects: Effects) -> None:
+        """A member has gone: begin a rebalance, or end the join phase if nobody else is missing."""
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            self._prepare_rebalance(reason, effects)
+            self.prepare(reason, effects)
         else:
             self._log_change(reason)
-            self._try_complete_join(effects)
+            self.try_complete_join(effects)
 
-    def rebalance(self, reason: str, effects: Effects) -> None:
+    def begin(self, reason: str, effects: Effects) -> None:
         """Begin a rebalance: the members must join again. No effect in the join phase, or without members."""
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            self._prepare_rebalance(reason, effects)
+            self.prepare(reason, effects)
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
         """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""
@@ -452,12 +464,13 @@ class Rebalancing:
             if member.awaiting_sync is not None:
                 effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
                 member.awaiting_sync = None
-        self._move_to(State.DEAD, effects)
+        self.move_to(State.DEAD, effects)
         self.join_deadline_ms = self.sync_deadline_ms = self.fence_deadline_ms = self.wake_ms = NEVER
 
     # ---- bookkeeping ----
 
-    def _join_response(self, member: Member, version: int, *, with_members: bool) -> JoinGroupResponse:
+    def join_response(self, member: Member, version: int, *, with_members: bool) -> JoinGroupResponse:
+        """What a JoinGroup is answered in this generation."""
         return messages.JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
@@ -476,7 +489,8 @@ class Rebalancing:
             else [],
         )
 
-    def _sync_response(self, member: Member) -> SyncGroupResponse:
+    def sync_response(self, member: Member) -> SyncGroupResponse:
+        """What a SyncGroup is answered in this generation."""
         if member.is_stale:
             member.drain = Drain.UNASSIGNED
         return messages.SyncGroupResponse(
@@ -485,19 +499,22 @@ class Rebalancing:
             assignment=EMPTY_ASSIGNMENT if member.is_stale else member.assignment,
         )
 
-    def _restart_session(self, member: Member, monotonic_ms: float) -> None:
+    def restart_session(self, member: Member, monotonic_ms: float) -> None:
+        """The member has its full session timeout from now on."""
         member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
-        self._wake_at(member.session_deadline_ms)
+        self.wake_at(member.session_deadline_ms)
 
     def _set_join_deadline(self, deadline_ms: float) -> None:
         self.join_deadline_ms = deadline_ms
-        self._wake_at(deadline_ms)
+        self.wake_at(deadline_ms)
 
-    def _wake_at(self, deadline_ms: float) -> None:
+    def wake_at(self, deadline_ms: float) -> None:
+        """Ask for `on_time` at this time, if it is not asked for earlier."""
         if deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
 
-    def _move_to(self, state: State, effects: Effects) -> None:
+    def move_to(self, state: State, effects: Effects) -> None:
+        """Go to another state, if MOVES allows it."""
         assert state in MOVES[self.state], f"{self.group_id}: {self.state} -> {state}"
         self.state = state
         self.state_timestamp_ms = effects.now_ms

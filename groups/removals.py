@@ -135,10 +135,12 @@ class Removals:
                 return
             errors: dict[str, ErrorCode] = {}
             if group.state is not State.EMPTY:
-                if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                if group.rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
                     end(messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
                     return
-                errors = {name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.subscribes(name)}
+                errors = {
+                    name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.rebalance.subscribes(name)
+                }
             remove(errors)
 
         shard.hold(group_id, act)

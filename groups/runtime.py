@@ -191,7 +191,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.events.forget(group_id)
         if group is not None and group.state is not State.DEAD:
             effects = self.effects()
-            group.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
+            group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
             stop_timer(group)
             for waiter, reply in effects.replies:
                 waiter.complete(reply)
@@ -241,11 +241,11 @@ class Shard(CoordinatorShard[StoredRecords]):
             return None  # a client was given a member id, and will join with it
         state = group.state
         return GroupSituation(
-            group.protocol_type,
+            group.rebalance.protocol_type,
             state is State.EMPTY,
             state is State.STABLE,
-            group.state_timestamp_ms,
-            group.subscribed_topics,
+            group.rebalance.state_timestamp_ms,
+            group.rebalance.subscribed_topics,
         )
 
     def group_ids(self) -> list[str]:
@@ -262,7 +262,7 @@ class Shard(CoordinatorShard[StoredRecords]):
             self.events.note(group.group_id, effects.events)
         for record, then in effects.stores:
             self.write(group.group_id, record, self._stored(group, then))
-        if group.wake_ms < group.timer_ms:
+        if group.rebalance.wake_ms < group.timer_ms:
             self._arm(group)
         if len(effects.replies) > AT_ONCE_MAX:  # each is encoded and sent, which takes long for a large group
             self._turns.begin(_reply_to_all(effects.replies))
@@ -273,23 +273,23 @@ class Shard(CoordinatorShard[StoredRecords]):
     def _stored(self, group: ClassicGroup, then: Callable[[ErrorCode, Effects], None] | None) -> Done:
         def done(error: ErrorCode) -> None:
             if then is None:
-                if error and not group.is_unstorable:
+                if error and not group.rebalance.is_unstorable:
                     logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
-                group.is_unstorable = self.is_unstorable
+                group.rebalance.is_unstorable = self.is_unstorable
                 return
             if group.state is State.DEAD:
                 return
             effects = self.effects()
             then(error, effects)
-            group.is_unstorable = self.is_unstorable
+            group.rebalance.is_unstorable = self.is_unstorable
             self.run_effects(group, effects)
 
         return done
 
     def _arm(self, group: ClassicGroup) -> None:
         stop_timer(group)
-        group.timer_ms = group.wake_ms
-        delay_ms = max(group.wake_ms - self._clock.monotonic_ms(), 0)
+        group.timer_ms = group.rebalance.wake_ms
+        delay_ms = max(group.rebalance.wake_ms - self._clock.monotonic_ms(), 0)
         group.timer = self._clock.call_later(delay_ms, lambda: self._on_time(group))
 
     def _on_time(self, group: ClassicGroup) -> None:
@@ -298,13 +298,13 @@ class Shard(CoordinatorShard[StoredRecords]):
         if self.closed or group.state is State.DEAD:
             return
         effects = self.effects()
-        group.on_time(effects)
+        group.rebalance.on_time(effects)
         self.run_effects(group, effects)
 
     def recover_timer(self, group_id: str, late_ms: float) -> None:
         """Do what is due in a group that is `late_ms` late: its timer was lost, or its last attempt failed."""
         group = self.groups.get(group_id)
-        if group is not None and group.wake_ms + late_ms < self._clock.monotonic_ms():
+        if group is not None and group.rebalance.wake_ms + late_ms < self._clock.monotonic_ms():
             stop_timer(group)
             self._on_time(group)
 
@@ -318,7 +318,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         effects = self.effects()
         for group in self.groups.values():
             if group.state is not State.DEAD:
-                group.die(ErrorCode.NOT_COORDINATOR, effects)
+                group.rebalance.die(ErrorCode.NOT_COORDINATOR, effects)
             stop_timer(group)
         self._end_all(unwritten)
         for waiter, reply in effects.replies:

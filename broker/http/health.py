@@ -416,12 +416,12 @@ def _waits(group: ClassicGroup | None, monotonic_ms: float) -> tuple[float, list
         return 0.0, []
     if group.state is State.PREPARING_REBALANCE:
         absent = [key for key, member in group.members.by_id.items() if member.awaiting_join is None]
-        return (monotonic_ms - group.began_ms if absent else 0.0), absent
+        return (monotonic_ms - group.rebalance.began_ms if absent else 0.0), absent
     if group.state is State.COMPLETING_REBALANCE:
         absent = [key for key in group.members.by_id if key in group.members.pending_sync]
         if group.members.leader in absent:
             absent = [group.members.leader]  # the others wait for the assignment that it makes
-        return (monotonic_ms - group.began_ms if absent else 0.0), absent
+        return (monotonic_ms - group.rebalance.began_ms if absent else 0.0), absent
     return 0.0, []
 
 

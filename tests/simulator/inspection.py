@@ -188,7 +188,7 @@ class Inspector:
         if state is State.DEAD:
             return seen
         late_ms = now_ms - LATE_MS
-        if group.join_deadline_ms < late_ms or group.sync_deadline_ms < late_ms:
+        if min(group.rebalance.join_deadline_ms, group.rebalance.sync_deadline_ms) < late_ms:
             raise Violation("timers fire", f"{group_id} is {state.value} behind its deadline")
         for member in group.members.by_id.values():
             if member.session_deadline_ms < late_ms:

@@ -65,9 +65,9 @@ def test_a_transactional_commit_was_decided_by_its_marker(world: GroupWorld) -> 
 
 def test_groups_come_back(world: GroupWorld) -> None:
     billing = shard_of(world, "billing").groups["billing"]
-    assert billing.protocol_type == "consumer"
+    assert billing.rebalance.protocol_type == "consumer"
     assert shard_of(world, "shipping").groups["shipping"].state is State.EMPTY
-    assert shard_of(world, "simple-tool").groups["simple-tool"].protocol_type is None
+    assert shard_of(world, "simple-tool").groups["simple-tool"].rebalance.protocol_type is None
     assert "gone" not in shard_of(world, "gone").groups
 
 

@@ -116,4 +116,4 @@ def test_the_topics_of_all_members_are_known(subscriptions: list[bytes], expecte
     world.clock.advance(1_000)
     assert len(answers) == len(subscriptions)
     (shard,) = [shard for shard in world.coordinator.loaded_shards() if "g" in shard.groups]
-    assert shard.groups["g"].subscribed_topics == expected
+    assert shard.groups["g"].rebalance.subscribed_topics == expected

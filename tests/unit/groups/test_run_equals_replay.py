@@ -17,7 +17,7 @@ def stored(group: ClassicGroup) -> Any:
     The time when it became Empty, and that it has no members, are those of its last record. A group between two
     generations comes back as it was before.
     """
-    return group.record().metadata
+    return group.rebalance.record().metadata
 
 
 def opened(table: OffsetTable) -> Any:

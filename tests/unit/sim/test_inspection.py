@@ -40,8 +40,7 @@ class _Looks:
             generation=generation,
             state=state,
             members=Members(),
-            join_deadline_ms=9e9,
-            sync_deadline_ms=9e9,
+            rebalance=SimpleNamespace(join_deadline_ms=9e9, sync_deadline_ms=9e9),
         )
 
     def look(self) -> None:

@@ -34,6 +34,7 @@ from simulator.env import sim_env
 from simulator.simulation import Simulation, Verdict
 from simulator.violation import Violation
 
+PARTS = {"offset_commit": "commits", "offset_fetch": "offset_fetches"}
 GROUP = "readers"
 TOPIC = "t"
 EPOCH = 1_000_000  # offsets of the n-th live reset begin at n times this
@@ -445,7 +446,8 @@ class LiveResets(Simulation):
             await self.clock.sleep(rng.uniform(10, 100))
             return None
         context = SimpleNamespace(api_version=version, client_id="c", client_host="/h", is_long=False)
-        reply = getattr(coordinator, method)(request, context)
+        part = PARTS.get(method)  # of the coordinator: which one answers
+        reply = getattr(getattr(coordinator, part) if part else coordinator, method)(request, context)
         if isinstance(reply, Pending):
             arrived: asyncio.Future[Any] = self.clock.loop.create_future()
             reply.then(arrived.set_result)

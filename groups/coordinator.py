@@ -193,6 +193,13 @@ class GroupCoordinator(Coordinator[Shard]):
                 has_offsets=shard.offsets.has_offsets,
                 longest_transaction=shard.offsets.longest_transaction,
             )
+        if self.offsets is self.legacy_offsets and shard.offsets.has_offsets:
+            logger.warning(
+                "offsets partition %d: offsets.storage=zookeeper, so nobody is told the offsets that %s committed to "
+                "it. Start with offsets.storage=kafka to use them",
+                shard.partition,
+                counted(shard.offsets.group_count, "group has", "groups have"),
+            )
         shard.loading = False
         shard.in_doubt = None
         for action in shard.after_loading:

@@ -1,11 +1,13 @@
 """The tree as offset storage, on the embedded tree: version 0 requests, and `offsets.storage=zookeeper`."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from group_world import GroupWorld
 from tree_world import TreeWorld
 
 
@@ -57,6 +59,22 @@ def test_offsets_storage_zookeeper_serves_the_newer_versions_too(tmp_path: Path)
     assert [row.partition_index for row in response.topics[0].partitions] == [0, 1]
     world.env.run(world.tree.close())
     world.settle()
+
+
+@pytest.mark.parametrize("storage", ["kafka", "zookeeper"])
+def test_offsets_that_a_changed_setting_hides_are_said(storage: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = GroupWorld()
+    world.commit("g", {("t", 0): 5})
+    world.config.offsets_storage = storage
+    world.restart()
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    if storage == "kafka":
+        assert warnings == []
+    else:
+        assert warnings == [
+            "offsets partition 0: offsets.storage=zookeeper, so nobody is told the offsets that 1 group has committed "
+            "to it. Start with offsets.storage=kafka to use them"
+        ]
 
 
 def test_a_node_that_holds_no_number_is_no_offset(world: TreeWorld) -> None:

@@ -1,29 +1,31 @@
 """The process: its wiring, connections, APIs, commands, HTTP API, and the order of its start and stop.
 
 Wiring. `broker.py` makes all parts and says in which order they start and stop. `server.py` (listeners, limits),
-`connection.py` (frames in, answers out in order; `connection_states.py` has its states and moves), `read_buffers.py`,
-`answer_writer.py` and `senders.py` are the bytes; `crowds.py` is where the requests of a large group wait for their
-turn; `dispatch.py` is the table of APIs, `context.py` what a handler gets and may return, `api/` has one module per
-family of handlers. `adoption.py` decides what a start does with log folders that the tree does not know (a data
-directory of Kafka is served at once), `open_transactions.py` aborts open transactions in them that no coordinator
-knows, `transactional_writes.py` says which transactional batches are taken, and with which error others are refused,
-`before_registering.py` is what a start waits for because its disk may lack records, `tree_mark.py` how a broker knows
-an older copy of the tree, and `restored_tree.py` and `later_numbers.py` are what is done then. `addresses.py` says
-under which address a client finds a broker, `auto_topics.py` creates topics on demand, `fetch_sessions.py` is
-incremental fetches, `offset_forwarding.py` asks other coordinators for offsets, `group_lag.py` puts the lag of a
-group together, `waits_for_transactions.py` finds the open transactions that a group waits for, `log_ranges.py` knows
-where the logs end that groups read, `waited_groups.py` for which groups retention waits, `offset_journal.py` knows
-where the journal is and reaches its other leaders, `config_resources.py` and `loggers.py` are what DescribeConfigs
-and AlterConfigs reach, `refusals.py` logs refused requests. `http/` is the HTTP API: `http/server.py` opens the
-listeners and imports the rest when the first connection comes, `http/connection.py` is one connection (who may ask,
-limits, h11), `http/routes.py` the table of routes (`http/schemas.py` says what fields a body has, `http/openapi.py`
-makes the document of it), `http/coordinators.py` redirects to a group's coordinator, and one module per family of
-routes answers (`http/metrics.py` is what Prometheus scrapes, `http/metric_names.py` its table, `http/readiness.py`
-what a load balancer asks); `main.py` and `cli/` are the command line: `cli/start.py` runs a broker,
-`cli/cluster_start.py` several, each in its process (`cli/cluster_directory.py` checks their directory first);
-`cli/commands.py` lists the others (`cli/offset_targets.py` is where `offsets set` moves a group, `cli/live_reset.py`
-does it while members read on, `cli/backup.py` writes and reads backups of offsets, with `cli/backup_file.py` for the
-file and `cli/log_headers.py` for the headers of batches in logs, `cli/json_records.py` is a record as a line of JSON
+`connection.py` (frames in, answers out in order; `connection_states.py` has its states and moves, `carried_out.py`
+the answers that wait for replicas), `read_buffers.py`, `answer_writer.py` and `senders.py` are the bytes;
+`request_gate.py` is the one way to a handler, also for the HTTP API and for what the broker asks itself; `crowds.py`
+is where the requests of a large group wait for their turn; `dispatch.py` is the table of APIs, `context.py` what a
+handler gets and may return, `api/` has one module per family of handlers. `adoption.py` decides what a start does
+with log folders that the tree does not know (a data directory of Kafka is served at once), `open_transactions.py`
+aborts open transactions in them that no coordinator knows, `transactional_writes.py` says which transactional batches
+are taken, and with which error others are refused, `before_registering.py` is what a start waits for because its disk
+may lack records, `tree_mark.py` how a broker knows an older copy of the tree, and `restored_tree.py` and
+`later_numbers.py` are what is done then. `addresses.py` says under which address a client finds a broker,
+`auto_topics.py` creates topics on demand, `fetch_sessions.py` is incremental fetches, `offset_forwarding.py` asks
+other coordinators for offsets, `group_lag.py` puts the lag of a group together, `waits_for_transactions.py` finds the
+open transactions that a group waits for, `log_ranges.py` knows where the logs end that groups read,
+`waited_groups.py` for which groups retention waits, `offset_journal.py` knows where the journal is and reaches its
+other leaders, `config_resources.py` and `loggers.py` are what DescribeConfigs and AlterConfigs reach, `refusals.py`
+logs refused requests. `http/` is the HTTP API: `http/server.py` opens the listeners and imports the rest when the
+first connection comes, `http/connection.py` is one connection (who may ask, limits, h11), `http/routes.py` the table
+of routes (`http/schemas.py` says what fields a body has, `http/openapi.py` makes the document of it),
+`http/coordinators.py` redirects to a group's coordinator, and one module per family of routes answers
+(`http/metrics.py` is what Prometheus scrapes, `http/metric_names.py` its table, `http/readiness.py` what a load
+balancer asks); `main.py` and `cli/` are the command line: `cli/start.py` runs a broker, `cli/cluster_start.py`
+several, each in its process (`cli/cluster_directory.py` checks their directory first); `cli/commands.py` lists the
+others (`cli/offset_targets.py` is where `offsets set` moves a group, `cli/live_reset.py` does it while members read
+on, `cli/backup.py` writes and reads backups of offsets, with `cli/backup_file.py` for the file and
+`cli/log_headers.py` for the headers of batches in logs, `cli/json_records.py` is a record as a line of JSON
 (`strict_json.py`: what of JSON is refused, and values as they stand there), `cli/record_printing.py` and
 `cli/record_places.py` are the forms and places of `consume`, `cli/completion.py` is for shells, `cli/cluster.py`
 shows brokers and replicas (`cli/cluster_backup.py` writes a backup of the tree), `cli/doctor.py` asks all brokers

@@ -17,6 +17,7 @@ from barnabas.broker.http.server import HttpServer
 from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.offset_journal import JournalOfBroker
 from barnabas.broker.refusals import Refusals
+from barnabas.broker.request_gate import RequestGate
 from barnabas.broker.restored_tree import RestoredTree
 from barnabas.broker.server import Server
 from barnabas.broker.tree_mark import OwnMark
@@ -86,6 +87,7 @@ class Broker:
         self.tree_path: str | None = None  # None: the tree is not in a file
         self.config = config
         self.refusals = Refusals(env.clock)
+        self.request_gate = RequestGate(env.clock, self, self.refusals)
         self.turns = env.turns
         if not config.is_numbered:
             config.take_number(number_of_directories(env.disk, data_directories))
@@ -107,7 +109,7 @@ class Broker:
             self.node_id,
             self.metadata_cache,
             self.broker_clients,
-            lambda request, version: self.server.ask(request, version),
+            self.request_gate.ask,
         )
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
         self.features = Features(env, coordination)
@@ -184,7 +186,7 @@ class Broker:
         self.replica_manager.on_deleted.append(self.config_changes.forget_topics)
         self.auto_topics = AutoTopics(self)
         self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
-        self.server = Server(env, config, self, self.refusals)
+        self.server = Server(env, config, self.request_gate)
         self.http = HttpServer(env, config, self)
         self.addresses = Addresses(config, self.server.ports, self.metadata_cache)
 
@@ -413,14 +415,14 @@ class Broker:
         """
         logger.info("broker %d stops", self.node_id)
         await self._end(
-            partial(self.server.tasks.settle, TASKS_END_WITHIN_MS),
+            partial(self.request_gate.tasks.settle, TASKS_END_WITHIN_MS),
             self.replica_manager.fetchers.begin_shutdown,
             self._hand_over,
             self._count_for_the_last_time,
             self.server.stop_accepting,
             self.http.stop_accepting,
             self.auto_topics.stop,
-            partial(self.server.tasks.end, TASKS_END_WITHIN_MS),
+            partial(self.request_gate.tasks.end, TASKS_END_WITHIN_MS),
             partial(self.http.settle, TASKS_END_WITHIN_MS),
             self._stop_transactions,
             self.group_coordinator.shutdown,
@@ -570,7 +572,7 @@ class Broker:
     ) -> Pending[Any]:
         """Ask a broker, or this one, for the sake of a transaction. None: no answer."""
         if broker_id == self.node_id:
-            return answer_now(self.server.ask, request, version)
+            return answer_now(self.request_gate.ask, request, version)
         client = self.broker_clients.to(broker_id, purpose, within_ms or self.config.request_timeout_ms)
         if client is not None:
             return client.send(request, version)

@@ -18,9 +18,7 @@ Order and memory. One request is in flight at a time. No further frame is handle
 the client does not take its answers (the write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX`
 bytes are read ahead; then reading stops.
 
-Produces that wait for replicas are the exception. Their records are in the log already, and only their answers wait
-(`CarriedOut`). So the Produces behind them are handled, as long as all together have no more than
-`CARRIED_OUT_BYTES_MAX`. Otherwise each batch of a producer would be a round trip to the followers of its own.
+Produces that wait for replicas are the exception: see carried_out.py.
 
 The end of the client. Every complete frame that has arrived is handled, in order, even if its client is gone. A client
 that sends no more (end of file) still gets its answers; then the connection is closed. When the socket is lost, its
@@ -31,18 +29,16 @@ a frame that cannot be read, a failed Produce with acks=0, an idle connection, t
 """
 
 import asyncio
-import logging
-from collections import deque
 from struct import Struct
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.answer_writer import AnswerWriter
+from barnabas.broker.carried_out import CARRIED_OUT_BYTES_MAX, CarriedOutAnswers
 from barnabas.broker.connection_states import REQUESTS_MOVES, SOCKET_MOVES, Requests, Socket
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.read_buffers import IncompleteFrame
-from barnabas.broker.refusals import no_descriptor, not_built
+from barnabas.broker.refusals import not_built
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
@@ -54,35 +50,14 @@ from barnabas.runtime.ports import Buffer
 if TYPE_CHECKING:
     from barnabas.broker.server import Server
 
-logger = logging.getLogger("barnabas.broker")
-
 FRAME_SIZE = Struct(">i")
 READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
-CARRIED_OUT_BYTES_MAX = 128 * 1024  # of Produces that wait for replicas, of one connection
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
 FRAMES_PER_TURN = 64  # so many of one connection are handled before the others get their turn
 
 API_KEY = Struct(">h")
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n%s\n"
-_NO_REPLY = object()
-
 READY, IN_FLIGHT, DROPPED = Requests.READY, Requests.IN_FLIGHT, Requests.DROPPED
-
-NOT_YET = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
-
-
-class _Answer:
-    """An answer that must wait: for replicas, or for the answers to earlier requests."""
-
-    __slots__ = ("api", "context", "pending", "reply", "request", "size")
-
-    def __init__(self, api: Api, context: RequestContext, request: Any, size: int, reply: Any) -> None:
-        self.api = api
-        self.context = context
-        self.request = request
-        self.size = size  # of the request
-        self.reply = reply
-        self.pending: Pending[Any] | None = None  # what it waits for
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -90,7 +65,6 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_carried_out",
-        "_carried_out_bytes",
         "_held",
         "_in_flight",
         "_incomplete",
@@ -131,8 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: tuple[Api, RequestContext, Any] | None = None  # the request that the next frame waits for
         self._parked: Pending[Any] | None = None  # its answer
         self._held: bytes | None = None  # its frame, if it waits at the gate
-        self._carried_out: deque[_Answer] = deque()  # their records are in the log; in the order of the requests
-        self._carried_out_bytes = 0
+        self._carried_out = CarriedOutAnswers()
 
     def _socket_to(self, state: Socket) -> None:
         assert state in SOCKET_MOVES[self._socket], f"{self._socket.name} to {state.name}"
@@ -193,7 +166,9 @@ class Connection(asyncio.BufferedProtocol):
             self._take_in(self._server.env.network.unread(self.transport))
         if self._parked is not None and self._parked.cancel():
             self._end_wait()
-        self._give_up_carried_out()
+        if self._requests is Requests.BEHIND_PRODUCE:
+            self._requests_to(READY)
+        self._carried_out.give_up()
         self._handle_read_ahead()
 
     def _take_in(self, data: bytes) -> None:
@@ -337,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_follow(self, data: memoryview, position: int, size: int) -> bool:
         """Whether the next frame is handled while Produces wait for replicas: if it is another one, and complete."""
-        if API_KEY.size <= size <= CARRIED_OUT_BYTES_MAX - self._carried_out_bytes:
+        if API_KEY.size <= size <= CARRIED_OUT_BYTES_MAX - self._carried_out.size_bytes:
             if len(data) - position < 4 + size:
                 return False
             if API_KEY.unpack_from(data, position + 4)[0] == ApiKey.PRODUCE:
@@ -390,14 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, ProtocolError):
             self._refuse("unreadable", f"a request that cannot be read: {error}")
             return
-        why = no_descriptor(error)
-        if why is not None:
-            self._server.tell_now_and_then(f"a request of {self.client_host}, whose connection is closed", why)
-            self.close()
-            return
-        # It is a bug of the broker, not of the client.
-        logger.error("a request of %s cannot be decoded; closing its connection", self.client_host, exc_info=error)
-        self._server.handler_failures += 1
+        self._server.gate.note_decoding_failure(self.client_host, error)
         self.close()
 
     def _waits_in_crowd(self, api: Api, context: RequestContext, frame: memoryview, position: int) -> bool:
@@ -446,15 +414,10 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         server.requests_of[context.api_key] += 1
-        try:
-            reply = api.handler(server.broker, request, context)
-        except Exception:
-            reply = server.answer_failure(api, context, request)
+        reply = server.gate.handle(api, request, context)
         if isinstance(reply, Message) and not self._carried_out:  # nearly always
             self._answer(api, context, request, reply)
             return
-        if isinstance(reply, NOT_YET):
-            reply = server.outcome(api, context, request, reply)
         if not isinstance(reply, Pending):
             self._answer_in_order(api, context, request, reply)
         elif self._socket is Socket.LOST and reply.cancel():
@@ -462,7 +425,8 @@ class Connection(asyncio.BufferedProtocol):
         elif reply.done:
             self._answer_in_order(api, context, request, reply.take())
         elif type(reply) is CarriedOut:
-            self._await_replicas(api, context, request, len(frame), reply)
+            failed, completed = server.gate.answer_failure, self._answer_carried_out
+            self._carried_out.await_replicas(api, context, request, len(frame), reply, failed, completed)
         else:
             self._park(api, context, request, reply)
 
@@ -476,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
                 not_built(api_key) if row is None else f"versions {row.first_version} to {row.last_version} are served"
             )
             what = "version %d; its connection is closed: " + why
-            self._server.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, api_version)
+            self._server.gate.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, api_version)
             self._server.protocol_errors += 1
             self.close()
             return
@@ -499,7 +463,7 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, error: BaseException) -> None:
         """The parked request met a bug and has no answer: answer with an error."""
         assert self._in_flight is not None
-        self._complete(self._server.answer_failure(*self._in_flight, error))
+        self._complete(self._server.gate.answer_failure(*self._in_flight, error))
 
     def _complete(self, reply: Any) -> None:
         """Send the answer of the parked request, and go on with the next frame."""
@@ -513,44 +477,14 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(api, context, request, reply)
         self._go_on_soon()
 
-    def _await_replicas(
-        self, api: Api, context: RequestContext, request: Any, size: int, reply: CarriedOut[Any]
-    ) -> None:
-        """Answer when the replicas have the records. Produces behind it are handled meanwhile."""
-        # The plain row: an answer in this queue is encoded at once, so it must not be long.
-        answer = _Answer(TABLE[api.key], context, request, size, _NO_REPLY)
-        self._carried_out.append(answer)
-        self._carried_out_bytes += size
-        answer.pending = reply
-
-        def completed(reply: Any) -> None:
-            answer.reply, answer.pending = reply, None
-            self._answer_carried_out()
-
-        reply.on_failure = lambda error: completed(self._server.answer_failure(api, context, request, error))
-        reply.then(completed)
-
     def _answer_carried_out(self) -> None:
         """Send the answers that are there, in the order of the requests, and go on."""
         self.note_activity()
-        waiting = self._carried_out
-        while waiting and waiting[0].reply is not _NO_REPLY:
-            answer = waiting.popleft()
-            self._carried_out_bytes -= answer.size
+        while answer := self._carried_out.take_first():
             if self._requests is Requests.BEHIND_PRODUCE:
                 self._requests_to(READY)
-            self._answer(answer.api, answer.context, answer.request, answer.reply)
+            self._answer(*answer)
         self._go_on_soon()
-
-    def _give_up_carried_out(self) -> None:
-        """The client is gone: its records stay, and nobody waits for the answers."""
-        given_up, self._carried_out = self._carried_out, deque()
-        self._carried_out_bytes = 0
-        if self._requests is Requests.BEHIND_PRODUCE:
-            self._requests_to(READY)
-        for answer in given_up:
-            if answer.pending is not None:
-                answer.pending.cancel()
 
     def _answer_in_order(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
         """Answer now, or behind those that wait for replicas. A long answer is encoded now, in any case."""
@@ -561,7 +495,7 @@ class Connection(asyncio.BufferedProtocol):
             reply = self._encode_in_pieces(api, context, request, reply)
             if reply is None:
                 return
-        self._carried_out.append(_Answer(api, context, request, 0, reply))
+        self._carried_out.put_behind(api, context, request, reply)
 
     def _answer(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
         if reply is None or self._requests is DROPPED:
@@ -603,7 +537,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _encode_failure(self, api: Api, context: RequestContext, request: Any) -> Any:
         """What the client gets instead of an answer that cannot be encoded: an error, or CLOSE."""
-        failure = self._server.answer_failure(api, context, request)
+        failure = self._server.gate.answer_failure(api, context, request)
         if failure is CLOSE:
             return CLOSE
         return EncodedFrame(frames.encode_response(api.key, context.api_version, context.correlation_id, failure))

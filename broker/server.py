@@ -1,41 +1,28 @@
 """The listeners of a broker, and the connections that they accepted."""
 
 import logging
-import sys
-from asyncio import Future
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from barnabas.broker.connection import NOT_YET, Connection
-from barnabas.broker.context import CLOSE, RequestContext
+from barnabas.broker.connection import Connection
 from barnabas.broker.crowds import Crowds
-from barnabas.broker.dispatch import TABLE, Api
+from barnabas.broker.dispatch import Api
 from barnabas.broker.read_buffers import ReadBuffer
-from barnabas.broker.refusals import OnceAMinute, Refusals, no_descriptor
+from barnabas.broker.refusals import OnceAMinute
+from barnabas.broker.request_gate import RequestGate
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
 from barnabas.config.settings import address_limits
-from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.message import Message
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from barnabas.runtime.counted import counted
-from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Listener
-from barnabas.runtime.tasks import Tasks
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.open_files import share_out
 
-if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
-
 logger = logging.getLogger("barnabas.broker")
 
-TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
-TROUBLE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree, or a file, cannot be read or written
 REFUSALS_TOLD_EVERY_MS = 1_000
 API_KEYS_MAX = 128
 SWEEP_INTERVAL_MAX_MS = 60_000.0
@@ -43,17 +30,15 @@ IDLE_SWEEPS_PER_SPAN = 10  # so an idle connection lives at most a tenth longer 
 
 
 class Server:
-    """Opens listeners; counts and limits connections; closes idle ones; counts requests and failures."""
+    """Opens listeners; counts and limits connections; closes idle ones; counts requests."""
 
-    def __init__(self, env: Env, config: BrokerConfig, broker: "Broker", refusals: Refusals) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, gate: RequestGate) -> None:
         self.env = env
         self.config = config
-        self.broker = broker
-        self.refusals = refusals
+        self.gate = gate
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
         self.crowds = Crowds(env.clock, env.turns)
-        self.tasks = Tasks(env.clock)
         self._unreadable: OnceAMinute[tuple[str, str]] = OnceAMinute(env.clock)
         self.frame_bytes_max = config.socket_request_max_bytes
         self.connections: dict[Connection, None] = {}
@@ -63,19 +48,16 @@ class Server:
         self.serving = False  # until then only requests of brokers are handled
         self.accepted = 0  # connections so far
         self.requests_of = [0] * API_KEYS_MAX  # by API key
-        self.handler_failures = 0
         self.protocol_errors = 0
         self.refused_connections = 0
         self.last_told = -1, 0  # the latest controller epoch, and the number of its newest connection
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
-        self._failures_of: dict[int, int] = {}  # api key -> handler failures
         self._sweep: Task[Connection] | None = None
         config.on_change.append(self._settings_changed)
         self.connections_elsewhere = 0  # of the HTTP API; they take descriptors, too
         self._descriptors = share_out(env.disk.open_files_max()).connections
         self._next_refusal_told_ms = 0.0
-        self._next_trouble_told_ms = 0.0
 
     @property
     def requests(self) -> int:
@@ -269,69 +251,3 @@ class Server:
         idle_ms = self.env.clock.monotonic_ms() - connection.last_active_ms
         if 0 <= span_ms <= idle_ms:
             connection.end_idleness()
-
-    # ------------------------------------------------------------------ tasks and failures
-
-    def outcome(
-        self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | Future[Any]
-    ) -> Pending[Any]:
-        """The answer to a request whose handler returned a coroutine or a future."""
-        return self.tasks.outcome(work, lambda error: self.answer_failure(api, context, request, error))
-
-    def ask(self, request: Message, version: int) -> Pending[Any]:
-        """The answer to a request that this broker sends to itself, without a connection."""
-        api = TABLE[request.API_KEY]
-        context = RequestContext(request.API_KEY, version, 0, f"broker-{self.config.node_id}")
-        try:
-            reply = api.handler(self.broker, request, context)
-        except Exception:
-            reply = self.answer_failure(api, context, request)
-        if isinstance(reply, NOT_YET):
-            reply = self.outcome(api, context, request, reply)
-        if isinstance(reply, Pending):
-            return reply
-        answer: Pending[Any] = Pending()
-        answer.complete(reply)
-        return answer
-
-    def tell_now_and_then(self, what: str, why: str) -> bool:
-        """Log that the system refuses something; False: not again now. Clients that try again must not fill the log."""
-        now_ms = self.env.clock.monotonic_ms()
-        if now_ms < self._next_trouble_told_ms:
-            return False
-        self._next_trouble_told_ms = now_ms + TROUBLE_TOLD_EVERY_MS
-        logger.warning("%s: %s", what, why)
-        return True
-
-    def answer_failure(
-        self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None
-    ) -> Any:
-        """Log and count that a handler raised, and return what the client gets instead of an answer.
-
-        It is a bug, unless the tree cannot be read or written (a full disk, a lost session), or no descriptor is free.
-        """
-        error = error or sys.exception()
-        why = no_descriptor(error) or (str(error) if isinstance(error, CoordinationError) else None)
-        if why is not None:
-            if not self.tell_now_and_then(f"{api.key.name} of client {context.client_id!r}", why):
-                self.refusals.note(context, ErrorCode.KAFKA_STORAGE_ERROR, "%s", why)
-            response = api.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
-            return CLOSE if response is None else response
-        self.handler_failures += 1
-        failures = self._failures_of[api.key] = self._failures_of.get(api.key, 0) + 1
-        # Not for every failure: a client that repeats its request must not fill the disk.
-        if failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0:
-            logger.error(
-                "%s version %d of client %r failed (%s so far)",
-                api.key.name,
-                context.api_version,
-                context.client_id,
-                counted(failures, "time"),
-                exc_info=error,
-            )
-        try:
-            response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
-        except Exception:
-            logger.exception("%s: its error response cannot be built", api.key.name)
-            response = None
-        return CLOSE if response is None else response

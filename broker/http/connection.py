@@ -17,7 +17,7 @@ looks at). Limits: `HEAD_BYTES_MAX` of request line and headers, `BODY_BYTES_MAX
 
 import asyncio
 import hmac
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Generator, Iterator
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -408,14 +408,12 @@ class HttpConnection(asyncio.Protocol):
             if checked is not None:
                 self._expect(row, checked)
                 return
-        self._expect(row, row.handler(self._server.broker, asked))
+        self._expect(row, self._server.broker.request_gate.handle_http(row, asked, self._failure_answer))
 
     def _expect(self, row: Route, reply: Any) -> None:
         """Answer with what a handler has returned, now or later."""
         if isinstance(reply, Generator):
             reply = self._server.env.turns.run(reply, to_the_end=row.method in METHODS_THAT_CHANGE)
-        elif isinstance(reply, Coroutine):
-            reply = self._server.broker.server.tasks.outcome(reply, self._failure_answer)
         if not isinstance(reply, Pending):
             self._answer(reply)
             return

@@ -227,7 +227,7 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
                 *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
                 *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
             ],
-            "handler_failures": broker.server.handler_failures + broker.http.handler_failures,
+            "handler_failures": broker.request_gate.handler_failures + broker.http.handler_failures,
             "upkeep_failures": sum(task.failures for task in broker.env.upkeep.tasks),
             "groups_looked_at": looked_at,
             "are_all_watched": not broker.lag_sampling.standstills.is_full,

@@ -153,7 +153,7 @@ def _requests(broker: Broker, sums: Sums) -> None:
             put("barnabas_requests_total", count, api_name(key))
     for (key, error), count in broker.refusals.counts.items():
         put("barnabas_request_refusals_total", count, api_name(key), error.name)
-    put("barnabas_handler_failures_total", server.handler_failures)
+    put("barnabas_handler_failures_total", broker.request_gate.handler_failures)
     put("barnabas_protocol_errors_total", server.protocol_errors)
     put("barnabas_http_connections", len(http.connections))
     put("barnabas_http_requests_total", http.requests)

@@ -316,7 +316,7 @@ class ClusterWorld(Simulation):
             return
         self._seen_zxid = self.tree.zxid
         for life in touched:
-            if life.broker.server.handler_failures and life.host.disk.is_losing_power:
+            if life.broker.request_gate.handler_failures and life.host.disk.is_losing_power:
                 self.lose_power(life.host)  # it went in a handler
         touched, lives = [life for life in touched if life.alive], self.lives
         try:
@@ -324,7 +324,7 @@ class ClusterWorld(Simulation):
             if self.transactions is not None and not self.inspector.excused:
                 self.transactions.look(lives, self.calm_ms)
             for life in touched:
-                if life.broker.server.handler_failures or life.broker.replica_manager.role_failures:
+                if life.broker.request_gate.handler_failures or life.broker.replica_manager.role_failures:
                     raise Violation("no handler fails", f"{life.host.name}: see the log")
         except Violation as violation:
             self.fail(violation)

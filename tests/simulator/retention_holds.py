@@ -103,7 +103,7 @@ class RetentionHolds(Simulation):
         if life is None or not self.host.is_up:
             return None
         arrived: asyncio.Future[Any] = self.clock.loop.create_future()
-        reply: Pending[Any] = life.broker.server.ask(request, version)
+        reply: Pending[Any] = life.broker.request_gate.ask(request, version)
         reply.then(lambda answer: None if arrived.done() else arrived.set_result(answer))
         while not arrived.done():
             if not life.alive:

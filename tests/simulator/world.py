@@ -223,7 +223,7 @@ class World(Simulation):
                 self.inspector.look(life.broker, life.number, self.clock.monotonic_ms())
                 if self.journal is not None:
                     self.journal.look(life.broker)
-                if life.broker.server.handler_failures or life.broker.replica_manager.role_failures:
+                if life.broker.request_gate.handler_failures or life.broker.replica_manager.role_failures:
                     raise Violation("no handler fails", "see the log")
             except Violation as violation:
                 self.fail(violation)

@@ -13,6 +13,7 @@ from barnabas.broker.connection import Connection
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import Api
 from barnabas.broker.refusals import Refusals
+from barnabas.broker.request_gate import RequestGate
 from barnabas.broker.server import Server
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordination.port import Coordination
@@ -240,7 +241,7 @@ def world() -> Iterator[World]:
     world = World()
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -256,7 +257,7 @@ def own_world() -> Iterator[World]:
     world = World()
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -268,7 +269,7 @@ def world_of_transactions() -> Iterator[World]:
     world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -278,7 +279,8 @@ class Harness:
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self.env: SimEnv = sim_env(1)
         self.config = BrokerConfig.of(settings or {})
-        self.server = Server(self.env, self.config, SimpleNamespace(), Refusals(self.env.clock))  # type: ignore[arg-type]
+        gate = RequestGate(self.env.clock, SimpleNamespace(), Refusals(self.env.clock))  # type: ignore[arg-type]
+        self.server = Server(self.env, self.config, gate)
         self.server.is_reading = self.server.serving = True
 
     def connect(self, peer: str | None = "192.0.2.7", read_size: int = 1 << 30, listener: str = "PLAINTEXT") -> Wire:

@@ -95,7 +95,7 @@ def new_world(make_world: MakeWorld) -> Iterator[Callable[..., Any]]:
     yield make
     for world in made:
         world.env.run(world.broker.stop())
-        assert world.broker.server.handler_failures == 0
+        assert world.broker.request_gate.handler_failures == 0
 
 
 def test_a_client_that_never_reads_costs_one_piece(new_world: MakeWorld) -> None:

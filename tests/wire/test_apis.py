@@ -63,7 +63,7 @@ def test_a_row_is_complete(key: int) -> None:
 @pytest.mark.parametrize(("key", "version"), EACH)
 def test_kafkas_request_is_answered(world: World, key: int, version: int) -> None:
     (answer,) = world.exchange(REQUESTS[key, version])
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     if (key, version) in REFUSED:
         assert answer is None
         return
@@ -111,7 +111,7 @@ def test_half_a_request_disturbs_nobody(world: World, key: int, version: int) ->
     request = REQUESTS[key, version]
     for size in {len(request) // 2, len(request) - 1}:
         world.exchange(request[:size], answers=1)
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.exchange(REQUESTS[18, 0])[0] is not None
 
 
@@ -151,9 +151,9 @@ def test_mutilated_requests_are_answered_or_closed(world: World, seed: int) -> N
                     request[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
             if len(request) < 12:
                 break
-        before = world.broker.server.handler_failures
+        before = world.broker.request_gate.handler_failures
         world.send_and_close(bytes(request))
-        assert world.broker.server.handler_failures == before, (key, version, bytes(request).hex())
+        assert world.broker.request_gate.handler_failures == before, (key, version, bytes(request).hex())
     assert world.exchange(REQUESTS[18, 0])[0] is not None
 
 

@@ -40,7 +40,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     world = make_world(**profile("ci").settings)
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 

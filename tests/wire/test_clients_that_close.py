@@ -24,9 +24,9 @@ def world(make_world: Callable[..., World]) -> Iterator[World]:
     yield world
     world.env.run(world.env.clock.sleep(60_000))
     assert len(world.broker.server.connections) == 0, "clients that are gone are counted for ever"
-    assert len(world.broker.server.tasks) == 0
+    assert len(world.broker.request_gate.tasks) == 0
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -347,7 +347,7 @@ def test_what_was_asked_just_before_a_stop_is_done(make_world: type[World]) -> N
     async def ask_and_stop() -> None:
         client = await world.connect()
         client.send(*create("late"))
-        while len(world.broker.server.tasks) == 0:
+        while len(world.broker.request_gate.tasks) == 0:
             await world.env.clock.sleep(0)
         await world.broker.stop()
 
@@ -365,13 +365,13 @@ def test_a_work_that_has_no_end_does_not_keep_the_broker(make_world: type[World]
         world.broker.topic_admin.create_topic = lambda *_, **__: never
         client = await world.connect()
         client.send(*create("endless", 1))
-        while len(world.broker.server.tasks) == 0:
+        while len(world.broker.request_gate.tasks) == 0:
             await world.env.clock.sleep(0)
         await world.broker.stop()
 
     world.env.run(run())
     assert never.cancelled()
-    assert len(world.broker.server.tasks) == 0
+    assert len(world.broker.request_gate.tasks) == 0
 
 
 def restarted(make_world: type[World], world: World) -> World:

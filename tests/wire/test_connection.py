@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from barnabas.broker.answer_writer import UNSENT_BYTES_MAX
-from barnabas.broker.connection import CARRIED_OUT_BYTES_MAX, READ_AHEAD_BYTES_MAX
+from barnabas.broker.carried_out import CARRIED_OUT_BYTES_MAX
+from barnabas.broker.connection import READ_AHEAD_BYTES_MAX
 from barnabas.broker.context import CLOSE
 from barnabas.broker.read_buffers import CAPACITY_FIRST
 from barnabas.protocol import frames
@@ -485,7 +486,7 @@ def test_a_handler_that_raises_costs_its_client_an_error(
     harness.run()
     _, response = frames.decode_response(ApiKey.HEARTBEAT, 4, memoryview(wire.answers()[0]))
     assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert harness.server.handler_failures == 1
+    assert harness.server.gate.handler_failures == 1
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -508,7 +509,7 @@ def test_without_a_free_descriptor_no_bug_is_told(
         _, response = frames.decode_response(ApiKey.HEARTBEAT, 4, memoryview(wire.answers()[0]))
         assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "clients try again"
     assert wire.closed == (where == "decoding")
-    assert harness.server.handler_failures == 0
+    assert harness.server.gate.handler_failures == 0
     (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "no file descriptor is free" in line.getMessage()
     assert "ulimit -n" in line.getMessage()
@@ -525,7 +526,7 @@ def test_a_client_in_a_loop_does_not_fill_the_log(
     handle(ApiKey.HEARTBEAT, broken)
     harness.connect().feed(heartbeat(1) * requests)
     harness.run()
-    assert harness.server.handler_failures == requests
+    assert harness.server.gate.handler_failures == requests
     assert len(caplog.records) == tracebacks
 
 
@@ -568,7 +569,7 @@ def test_a_truncated_request_closes_the_connection(harness: Harness, handle: Han
     wire.feed(struct.pack(">i", len(body) - cut) + body[:-cut])
     assert wire.closed
     assert wire.answers() == []
-    assert harness.server.handler_failures == 0
+    assert harness.server.gate.handler_failures == 0
 
 
 @pytest.mark.parametrize(("key", "version"), [(12, 5), (12, -1), (9999, 0), (-1, 0), (18, -1)])

@@ -190,7 +190,7 @@ def told_much(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
     monkeypatch.setattr(clock, "WORK_STEP_MS", 1.0)
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
 
 
 def errors_of(answer: Any) -> list[list[int]]:

@@ -312,7 +312,7 @@ def test_a_bug_ends_one_fetch_that_waits(make_world: type[World], monkeypatch: p
     world = make_world()
     answer = wait_far_behind(world, lambda: monkeypatch.setattr(Fetching, "find", broken))
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    assert world.broker.server.handler_failures == 1
+    assert world.broker.request_gate.handler_failures == 1
 
 
 def test_by_topic_id(world: World) -> None:

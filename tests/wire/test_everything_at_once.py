@@ -34,7 +34,7 @@ def _a_piece_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_fails(world: World) -> Iterator[None]:
     yield
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
 
 
 def batch(text: str) -> bytes:

@@ -211,7 +211,7 @@ def transactions(make_world):
     yield lasting
     world = lasting.world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 

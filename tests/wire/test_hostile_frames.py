@@ -119,7 +119,7 @@ def test_changed_requests(world: World, failures: Failures) -> None:
             assert not failures.records, f"seed {seed}, frame {number}: {frame.hex()}\n{failures.records[0]}"
         for connection in list(world_of_seed.broker.server.connections):
             connection.connection_lost(None)
-        assert world_of_seed.broker.server.handler_failures == 0
+        assert world_of_seed.broker.request_gate.handler_failures == 0
         world_of_seed.env.run(world_of_seed.broker.stop())
         done += FRAMES_PER_WORLD
         seed += 1

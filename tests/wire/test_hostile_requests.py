@@ -25,9 +25,9 @@ def _nothing_fails(world: World) -> Any:
     while not world.broker.metadata_cache.contains("__consumer_offsets"):
         world.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="any"))
         world.env.clock.advance(1000)
-    before = world.broker.server.handler_failures
+    before = world.broker.request_gate.handler_failures
     yield
-    assert world.broker.server.handler_failures == before
+    assert world.broker.request_gate.handler_failures == before
 
 
 def test_the_longest_names_are_refused_in_words_that_can_be_sent(world: World) -> None:

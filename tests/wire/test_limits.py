@@ -285,7 +285,7 @@ LIMITS = {
 def test_limit(limited: World, name: str, excess: int) -> None:
     limit = LIMITS[name]
     assert limit.ask(limited, limit.at + excess) == (limit.within if excess <= 0 else limit.beyond)
-    assert limited.broker.server.handler_failures == 0
+    assert limited.broker.request_gate.handler_failures == 0
 
 
 @pytest.mark.parametrize("excess", [-1, 0, 1])

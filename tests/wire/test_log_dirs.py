@@ -42,7 +42,7 @@ def machine(make_world: Any) -> Machine:
 
 def stop(world: Any) -> None:
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
 
 
 def produce(world: Any, topic: str, index: int, value: bytes) -> int:

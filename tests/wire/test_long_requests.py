@@ -147,7 +147,7 @@ def test_one_that_cannot_be_read_costs_its_own_connection(harness: Harness, hand
     other.feed(heartbeat(3))
     harness.run()
     assert wire.closed
-    assert (handled.order, other.correlation_ids(), harness.server.handler_failures) == (["short"], [3], 0)
+    assert (handled.order, other.correlation_ids(), harness.server.gate.handler_failures) == (["short"], [3], 0)
 
 
 def test_a_long_one_waits_at_the_gate(harness: Harness, handled: Handled) -> None:
@@ -206,7 +206,7 @@ def wide(world: World) -> World:
 def _nothing_fails(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "wide" in request.fixturenames:
-        assert request.getfixturevalue("world").broker.server.handler_failures == 0
+        assert request.getfixturevalue("world").broker.request_gate.handler_failures == 0
 
 
 def append(world: World, index: int, text: bytes = b"value", topic: str = "wide") -> None:

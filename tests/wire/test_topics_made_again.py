@@ -32,7 +32,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     world = make_world(**{"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"})
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -290,7 +290,7 @@ def test_after_a_restart_the_leader_says_whether_the_producer_has_written(
     assert state(world) == "CompleteCommit"
     assert offsets_of(world) == ((2, 2) if has_written else (0, 0))
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -320,7 +320,7 @@ def test_after_a_restart_the_tree_says_which_topics_are_gone(make_world: type[Wo
     if not tree_answers:
         del world.broker.coordination.get_many
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 

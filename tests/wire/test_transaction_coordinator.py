@@ -43,7 +43,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     assert (found.error_code, found.node_id) == (ErrorCode.NONE, world.broker.node_id)
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 
@@ -118,7 +118,7 @@ def lasting(make_world: type[World]) -> Iterator[Lasting]:
     lasting = Lasting(make_world)
     yield lasting
     lasting.world.env.run(lasting.world.broker.stop())
-    assert lasting.world.broker.server.handler_failures == 0
+    assert lasting.world.broker.request_gate.handler_failures == 0
     assert lasting.world.escaped == []
 
 

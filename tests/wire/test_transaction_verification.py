@@ -269,7 +269,7 @@ def test_the_broker_stops_while_a_question_is_out(make_world: type[World]) -> No
     assert answer is not None
     response = frames.decode_response(ApiKey.PRODUCE, ADDS, memoryview(answer))[1]
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 

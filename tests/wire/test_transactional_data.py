@@ -96,7 +96,7 @@ def test_markers_of_many_transactions_are_written_in_pieces(world: World, monkey
     topics = [form.WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
     markers = [form.WritableTxnMarker(producer_id=producer_id, topics=topics) for producer_id in range(200)]
     log = world.broker.log_manager.get("t", 0)
-    answer = world.broker.server.ask(form(markers=markers), 1)
+    answer = world.broker.request_gate.ask(form(markers=markers), 1)
     assert 0 < log.log_end_offset < 200, "others get their turn in between"
     sleep(world, 1_000)
     results = answer.take().markers

@@ -30,7 +30,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 

@@ -35,7 +35,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     world = make_world(**{"transaction.partition.verification.enable": "false"})
     yield world
     world.env.run(world.broker.stop())
-    assert world.broker.server.handler_failures == 0
+    assert world.broker.request_gate.handler_failures == 0
     assert world.escaped == []
 
 

@@ -199,7 +199,7 @@ def test_who_waits_when_it_stops_is_let_go(env: SimEnv) -> None:
     assert isinstance(parked, Pending)
     env.run(broker.stop())
     assert not broker.server.connections
-    assert broker.server.handler_failures == 0
+    assert broker.request_gate.handler_failures == 0
 
 
 def test_a_step_of_the_stop_that_fails_keeps_no_log_from_its_clean_end(

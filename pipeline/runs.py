@@ -54,6 +54,7 @@ BATCH_COLUMNS = (
 GROWTH_COLUMNS = ("topic", "partition", "base_offset", "last_offset", "base_timestamp", "max_timestamp", "error")
 HEALTH_TOPIC = "barnabas.health"
 PARTITIONS = "spark.sql.shuffle.partitions"
+ADAPTIVE = "spark.sql.adaptive.enabled"  # plans each step anew when the one before it is done
 COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
 
@@ -238,8 +239,11 @@ def run_job(name: str, run: Run) -> Summary:
     is_small = is_small_run(name, run)
     with TemporaryDirectory(prefix="barnabas-") if is_small else nullcontext() as folder:
         run = replace(run, job=name, small_tables=None if folder is None else Path(folder))
-        if is_small and not run.spark.sparkContext.getConf().contains(PARTITIONS):
-            run.spark.conf.set(PARTITIONS, str(run.spark.sparkContext.defaultParallelism))
+        if is_small:
+            context = run.spark.sparkContext
+            for name_of, value in ((PARTITIONS, str(context.defaultParallelism)), (ADAPTIVE, "false")):
+                if not context.getConf().contains(name_of):
+                    run.spark.conf.set(name_of, value)
         last = last_run(name, run.source, run.out, run.settings) if is_small and run.is_plain else None
         summary = RUNS[name](run)
         held = "" if run.is_silent else run.held()
@@ -390,23 +394,30 @@ def run_lag(run: Run) -> Summary:
         )
     if run.is_silent:
         return SILENT
-    # The end is the last window: a group that was deleted before, or has expired, is behind no more.
-    (end,) = rows.agg(F.max("at")).first()
-    totals = (
-        rows.where(F.col("at") == F.lit(end))
-        .groupBy("group_id", "topic")
-        .agg(F.sum("lag_records").alias("records"), F.max("lag_seconds").alias("seconds"))
+    # All in one query, because each costs a small run about as much as the table itself. It gives a row for each group.
+    by = ("group_id", "topic")
+    windows = rows.groupBy(*by, "at").agg(
+        F.sum("lag_records").alias("records"), F.max("lag_seconds").alias("seconds"), F.count("*").alias("rows")
     )
-    peaks = rows.groupBy("group_id", "topic", "at").agg(F.sum("lag_records").alias("peak"))
-    peaks = peaks.groupBy("group_id", "topic").agg(F.max(F.struct("peak", "at")).alias("peak"))
-    found = totals.join(peaks, ["group_id", "topic"]).orderBy(F.col("records").desc_nulls_last(), "group_id")
-    count = rows.count()
+    ends = windows.groupBy(*by).agg(
+        F.max(F.struct("at", "records", "seconds")).alias("last"),
+        F.max(F.struct("records", "at")).alias("largest"),
+        F.sum("rows").alias("rows"),
+    )
+    groups = ends.withColumns(
+        {"end": F.unix_seconds("last.at"), "end_text": text(F.col("last.at")), "largest_at": text(F.col("largest.at"))}
+    ).collect()
+    # The end is the last window: a group that was deleted before, or has expired, is behind no more.
+    end = max(groups, key=lambda row: row.end, default=None)
+    found = [row for row in groups if end is not None and row.end == end.end]
+    found.sort(key=lambda row: (row.last.records is None, -(row.last.records or 0), row.group_id, row.topic))
+    count = sum(row.rows for row in groups)
     return Summary(
-        f"{counted(count, 'row')} in {place}." + ("" if end is None else f" At the end ({_time(end)}):"),
+        f"{counted(count, 'row')} in {place}." + ("" if end is None else f" At the end ({end.end_text}):"),
         ("group", "topic", "#lag", "#seconds behind", "#largest lag", "at"),
         [
-            (row.group_id, row.topic, row.records, _number(row.seconds), row.peak.peak, _time(row.peak.at))
-            for row in found.take(ROWS_MAX)
+            (row.group_id, row.topic, row.last.records, _number(row.last.seconds), row.largest.records, row.largest_at)
+            for row in found[:ROWS_MAX]
         ],
         is_empty=not count,
         added=added,

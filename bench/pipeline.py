@@ -30,7 +30,8 @@ from barnabas.offsets.records import decode_key, decode_value
 from barnabas.pipeline.directories import logs_of, pieces_of
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.records import take_apart
-from barnabas.pipeline.runs import Run, run_job
+from barnabas.pipeline.run import Run
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.schemas import COMMITS
 from barnabas.pipeline.segment_reading import READ_BYTES, read_piece
 from barnabas.pipeline.session import start_session

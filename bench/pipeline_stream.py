@@ -20,7 +20,7 @@ from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
-from barnabas.pipeline.runs import Run
+from barnabas.pipeline.run import Run
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import OFFSETS_TOPIC
 from barnabas.pipeline.streamed import TRIGGER_S, LiveTable

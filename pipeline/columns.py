@@ -77,7 +77,7 @@ def binaries(data: Array, at: Array, size: Array) -> pa.Array:
         ends = np.maximum.accumulate(np.where(absent, 0, ends))
         at = np.where(absent, ends, at)
     wanted = np.arange(0, 2 * len(at), 2)
-    if (at[1:] < ends[:-1]).any():  # unpacked batches lie behind the others
+    if (at[1:] < ends[:-1]).any():  # not in the order of the buffer
         order = np.argsort(at, kind="stable")
         wanted[order] = np.arange(0, 2 * len(at), 2)
         at, ends = at[order], ends[order]

@@ -74,7 +74,8 @@ def make_archive(settings: dict[str, str]) -> Path:
 
 def _run_jobs(spark: "SparkSession", folder: str) -> None:
     """What small runs do, so that their classes are there."""
-    from barnabas.pipeline.runs import Run, run_job
+    from barnabas.pipeline.run import Run
+    from barnabas.pipeline.runs import run_job
     from barnabas.pipeline.source import Source
 
     data, out = Path(folder, "data"), f"{folder}/out"

@@ -100,28 +100,26 @@ def _unpack(batches: Batches, begin: int, corrupt: list[Corrupt]) -> tuple[int, 
     if not codecs[begin:].any():
         return len(batches), (data, starts[begin:] + HEADER_BYTES, starts[begin:] + sizes[begin:])
     view = memoryview(data)
-    froms, tos = starts + HEADER_BYTES, starts + sizes
-    pieces: list[bytes] = []
-    position = len(data) - PADDING_BYTES
-    unpacked_end = position + UNPACKED_AT_ONCE_BYTES
+    froms, tos = (starts + HEADER_BYTES).tolist(), (starts + sizes).tolist()
+    pieces: list[bytes | memoryview] = []  # in the order of the log, so that what lies in them does, too
+    ends = [0]
     end = begin
     for codec in codecs[begin:].tolist():
+        if ends[-1] > UNPACKED_AT_ONCE_BYTES:
+            break
+        piece: bytes | memoryview = view[froms[end] : tos[end]]
         if codec:
-            if position > unpacked_end:
-                break
             try:
-                piece = decompress(codec, view[int(froms[end]) : int(tos[end])], UNPACKED_BYTES_MAX)
+                piece = decompress(codec, piece, UNPACKED_BYTES_MAX)
             except CorruptBatchError as error:
                 corrupt.append(_broken(batches, end, str(error)))
                 piece = b""
                 batches.headers["record_count"][end] = 0  # they are a copy
-            pieces.append(piece)
-            froms[end] = position
-            position += len(piece)
-            tos[end] = position
+        pieces.append(piece)
+        ends.append(ends[-1] + len(piece))
         end += 1
-    joined = np.frombuffer(b"".join((view[:-PADDING_BYTES], *pieces, bytes(PADDING_BYTES))), np.uint8)
-    return end, (joined, froms[begin:end], tos[begin:end])
+    borders = np.array(ends, np.int64)
+    return end, (np.frombuffer(b"".join((*pieces, bytes(PADDING_BYTES))), np.uint8), borders[:-1], borders[1:])
 
 
 def _take_apart(batches: Batches, data: Array, begins: Array, ends: Array, corrupt: list[Corrupt]) -> Records:

@@ -15,17 +15,17 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from barnabas.pipeline.errors import LostRecordsError
+from barnabas.pipeline.export_files import exported
 from barnabas.pipeline.file_sink import SUCCESS, bring, data_files, newest
 from barnabas.pipeline.files import LocalFiles
-from barnabas.pipeline.jobs.export import COLUMNS, PARTITIONED_BY
+from barnabas.pipeline.jobs.export import COLUMNS
 from barnabas.pipeline.local_files import local_path
 from barnabas.pipeline.losses import lost_in
-from barnabas.pipeline.parquet_files import FileWriting, day_text
-from barnabas.pipeline.runs import Summary, export_summary, is_small, with_losses
+from barnabas.pipeline.parquet_files import FileWriting
+from barnabas.pipeline.run import Summary
+from barnabas.pipeline.runs import export_summary, is_small, with_losses
 from barnabas.pipeline.schemas import RECORDS
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import RecordSource
@@ -38,7 +38,6 @@ CODEC = "snappy"  # Spark's default
 KEPT = 100  # micro-batches of which a checkpoint tells, as in Spark
 NEEDS_SPARK = ("follow", "table", "json_schema", "avro_schema_file")
 SCHEMA = pa.schema([*map(RECORDS.arrow.field, COLUMNS), ("reason", pa.string()), ("raw", pa.binary())])
-PLACES = ds.partitioning(pa.schema([(name, pa.string()) for name in PARTITIONED_BY]), flavor="hive")
 
 
 def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summary | None:
@@ -61,10 +60,9 @@ def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summa
             except LostRecordsError:  # while they were read
                 if not starts_left:
                     raise
-        found = export.said()
     except NeedsSparkError:
         return None
-    summary = export_summary(export.added, f"{out}/export/{topic}", found)
+    summary = export_summary(export.added, f"{out}/export/{topic}", exported(export.path, topic))
     return with_losses(summary, lost_in(out, "export"), f"{folder}/aside")
 
 
@@ -138,30 +136,6 @@ class SmallExport:
                 if 0 <= newest([name]) <= number - KEPT:
                     self.files.remove(f"{folder}/{name}")
 
-    def said(self) -> list[tuple[Any, ...]]:
-        """How many records of which outcome are there, and of which time."""
-        if not data_files(self.files, self.path):
-            return []
-        by = ("topic", "outcome", "reason")
-        schema = pa.schema([(name, pa.string()) for name in by] + [SCHEMA.field("timestamp")])
-        rows = ds.dataset(self.path, schema, format="parquet", partitioning=PLACES).to_table([*by, "timestamp"])
-        at = pc.cast(rows["timestamp"], pa.int64())
-        found = rows.set_column(rows.schema.get_field_index("timestamp"), "at", at).group_by(by)
-        counts = found.aggregate([([], "count_all"), ("at", "min"), ("at", "max")]).to_pylist()
-        counts.sort(key=lambda row: (row["topic"], row["outcome"] != "good", row["reason"] or ""))
-        return [
-            (*(row[name] for name in by), row["count_all"], _time(row["at_min"]), _time(row["at_max"]))
-            for row in counts
-        ]
-
 
 def _count(staged: str, names: Sequence[str]) -> int:
     return sum(pq.read_metadata(f"{staged}/{name}").num_rows for name in names)
-
-
-def _time(microseconds: int | None) -> str | None:
-    """As people write it."""
-    if microseconds is None:
-        return None
-    day, of_day = divmod(microseconds // 1_000_000, 86_400)
-    return f"{day_text(day)} {of_day // 3600:02}:{of_day // 60 % 60:02}:{of_day % 60:02}"

@@ -459,7 +459,8 @@ def _summary(
 
     from barnabas.pipeline.errors import LostRecordsError
     from barnabas.pipeline.progress import shown
-    from barnabas.pipeline.runs import Run, run_job, size_of
+    from barnabas.pipeline.run import Run
+    from barnabas.pipeline.runs import run_job, size_of
     from barnabas.pipeline.session import start_session
     from barnabas.pipeline.wire import UnreachableError
     from py4j.protocol import Py4JError

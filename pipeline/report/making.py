@@ -14,7 +14,7 @@ from barnabas.pipeline.jobs import audit, health, verify
 from barnabas.pipeline.local_files import write_file
 from barnabas.pipeline.report import figures
 from barnabas.pipeline.report.page import Report, charts_of, page
-from barnabas.pipeline.runs import Run, Summary
+from barnabas.pipeline.run import Run, Summary
 from barnabas.pipeline.table_folder import About, NoTableError, read_table
 from pyspark import StorageLevel
 

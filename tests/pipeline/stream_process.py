@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
-from barnabas.pipeline.runs import Run
+from barnabas.pipeline.run import Run
 from barnabas.pipeline.session import start_session
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register

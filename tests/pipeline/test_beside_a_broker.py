@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.last_run import last_run
-from barnabas.pipeline.runs import Run, run_job
+from barnabas.pipeline.run import Run
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from barnabas.protocol import messages

@@ -19,7 +19,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs import offsets
 from barnabas.pipeline.report.making import make_report
-from barnabas.pipeline.runs import HEALTH_TOPIC, RUNS, Run, Summary, run_job
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import HEALTH_TOPIC, RUNS, run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from barnabas.runtime.disk import RealDisk

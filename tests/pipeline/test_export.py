@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
-from barnabas.pipeline.runs import Run, run_export
+from barnabas.pipeline.run import Run
+from barnabas.pipeline.runs import run_export
 from barnabas.pipeline.schemas import RECORDS
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register

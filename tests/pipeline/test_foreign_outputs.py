@@ -15,7 +15,8 @@ from barnabas.offsets.records import CommittedOffset
 from barnabas.pipeline.history_folder import HistoryFolder
 from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
 from barnabas.pipeline.local_files import OutError
-from barnabas.pipeline.runs import Run, run_job
+from barnabas.pipeline.run import Run
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import LiveTable

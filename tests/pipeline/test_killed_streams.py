@@ -24,7 +24,7 @@ import stream_process
 from barnabas.coordinators.hashing import partition_for
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.lag import lag
-from barnabas.pipeline.runs import Run
+from barnabas.pipeline.run import Run
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.protocol.record_batch import Record as Stored

@@ -14,7 +14,8 @@ from barnabas.broker.cli import pipeline as cli
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import last_run, session
 from barnabas.pipeline.directories import logs_of
-from barnabas.pipeline.runs import Run, Summary, run_job, said_again
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import run_job, said_again
 from barnabas.pipeline.source import Source
 from barnabas.protocol.record_batch import Record
 from data_directories import NOW_MS, OFFSETS, DataDirectory

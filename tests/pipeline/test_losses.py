@@ -12,7 +12,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from barnabas.broker.cli.exits import ExitCode
 from barnabas.broker.cli.pipeline import _code
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
-from barnabas.pipeline.runs import Run, Summary, run_job
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import STARTS_MAX, LiveTable

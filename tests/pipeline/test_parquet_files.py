@@ -17,7 +17,8 @@ from barnabas.pipeline import parquet_files
 from barnabas.pipeline.history_folder import HistoryFolder
 from barnabas.pipeline.history_state import HistoryState
 from barnabas.pipeline.parquet_files import FileWriting
-from barnabas.pipeline.runs import Run, Summary, run_job
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.schemas import RECORDS
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register

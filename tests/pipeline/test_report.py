@@ -17,7 +17,8 @@ from barnabas.pipeline.jobs import capacity
 from barnabas.pipeline.local_files import OutError, check_file, write_file
 from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT, WIDE
 from barnabas.pipeline.report.making import make_report
-from barnabas.pipeline.runs import RUNS, Run, Summary, run_job
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import RUNS, run_job
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.table_folder import NoTableError, read_table, write_table
 from matplotlib.image import imread

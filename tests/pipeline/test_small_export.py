@@ -14,7 +14,8 @@ from barnabas.pipeline import session
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.local_files import OutError
-from barnabas.pipeline.runs import Run, Summary, run_job
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.small_export import KEPT, small_export
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register

@@ -10,7 +10,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline import log_files
 from barnabas.pipeline.jobs import verify
-from barnabas.pipeline.runs import Run, run_job
+from barnabas.pipeline.run import Run
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.protocol.record_batch import Record

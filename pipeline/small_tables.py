@@ -5,7 +5,7 @@ megabytes these are most of what a run costs. So they are read here, as tasks wo
 need no Python any more, and of which each query reads only the columns that it needs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 << 20  # what is held at a time
 
 
-def read_small(spark: "SparkSession", folder: Path, name: str, options: Mapping[str, str]) -> "DataFrame":
-    """A table of a source, by way of a file in a folder."""
+def rows_of(name: str, options: Mapping[str, str]) -> "tuple[StructType, Iterator[pa.RecordBatch]]":
+    """The columns and the rows of a source, which this process reads."""
     source = SOURCES[name](dict(options))
     schema = source.schema()
     reader = source.reader(schema)
-    return as_small(spark, folder, schema, (rows for task in reader.partitions() for rows in reader.read(task)))
+    return schema, (rows for task in reader.partitions() for rows in reader.read(task))
+
+
+def read_small(spark: "SparkSession", folder: Path, name: str, options: Mapping[str, str]) -> "DataFrame":
+    """A table of a source, by way of a file in a folder."""
+    return as_small(spark, folder, *rows_of(name, options))
 
 
 def as_small(

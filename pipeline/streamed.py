@@ -11,8 +11,10 @@ A micro-batch has a number, and one that the table has already is left out. So a
 the same runs: if one of them was deleted, or put back from a backup, a run says so and does nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline.errors import LostRecordsError
@@ -116,33 +118,45 @@ class LiveTable:
         to_topic: "ToTopic | None" = None,
         starts_max: int = 1,
         files: "DataFrame | None" = None,
+        look: Callable[[], None] | None = None,
     ) -> int:
         """Run the query until it has read what is there now, or with `follow` until Ctrl-C; how many rows came.
 
         `files`: the same rows as files that the tasks of a source write into the folder `staged`.
         `starts_max`: so often it is started if records are gone that it was to read: then it is planned again.
+        `look`: what is done every `trigger_s` or ten seconds, whichever is longer, while a query follows.
         """
         self.check(rows)
         before = 0 if self._has_files else self.read(rows).count()
         added_before = self._sink.added
         for starts in range(1, starts_max + 1):
             try:
-                self._run(rows if files is None else files, follow, trigger_s, to_topic)
+                self._run(rows if files is None else files, follow, trigger_s, to_topic, look)
                 break
             except StreamingQueryException as error:
                 if LostRecordsError.__name__ not in str(error) or starts == starts_max:
                     raise
         return self._sink.added - added_before if self._has_files else self.read(rows).count() - before
 
-    def _run(self, rows: "DataFrame", follow: bool, trigger_s: int, to_topic: "ToTopic | None") -> None:
+    def _run(
+        self,
+        rows: "DataFrame",
+        follow: bool,
+        trigger_s: int,
+        to_topic: "ToTopic | None",
+        look: Callable[[], None] | None,
+    ) -> None:
         running = [self.start(rows, follow=follow, trigger_s=trigger_s)]
         try:
             if to_topic is not None:
                 if not follow:
                     running[0].awaitTermination()
                 running.append(to_topic.start(self, rows, trigger(follow=follow, every_s=trigger_s)))
+            looked_at_s = monotonic()
             while not all(query.awaitTermination(1) for query in running):
-                pass
+                if follow and look is not None and monotonic() - looked_at_s >= max(trigger_s, TRIGGER_S):
+                    look()
+                    looked_at_s = monotonic()
         except KeyboardInterrupt:
             pass
         finally:

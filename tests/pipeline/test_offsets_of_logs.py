@@ -9,7 +9,9 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
-from barnabas.pipeline.runs import Run, Summary, run_job
+from barnabas.pipeline.held_back import HeldBack
+from barnabas.pipeline.run import Run, Summary
+from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from barnabas.protocol.record_batch import Record
@@ -139,6 +141,27 @@ def test_a_day_that_was_removed_by_hand_does_not_count(spark: SparkSession, tmp_
     empty = run(spark, source, tmp_path / "out")
     assert empty.is_empty
     assert empty.sentence.startswith("0 commits added, 0 in")
+
+
+def test_who_follows_is_told_what_open_transactions_hold_back(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path / "data")
+    log = directory.log(OFFSETS)
+    commit(directory, log, "billing", 10)
+    commit(directory, log, "copier", 7, **in_transaction(1))
+    source = closed(directory)
+    said: list[str] = []
+    held = HeldBack(source_of(str(source)), say=said.append)
+    held.look()
+    assert said == [], "it may be over soon"
+    held.look()
+    held.look()
+    assert said == ["1 commit is in an open transaction (of group copier) and does not count yet"]
+    directory = opened(source)
+    directory.end_transaction(directory.log(OFFSETS), 1, commit=True)
+    closed(directory)
+    held.look()
+    held.look()
+    assert said[1:] == ["What open transactions held back counts now"]
 
 
 @pytest.mark.timeout(900)  # twelve runs

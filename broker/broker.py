@@ -164,7 +164,7 @@ class Broker:
             env,
             config,
             self._offsets_log,
-            self.offsets_partition_count,
+            partial(self.metadata_cache.partition_count, OFFSETS_TOPIC),
             self.metadata_cache,
             coordination,
             self.lease,

@@ -244,7 +244,7 @@ def decide(
     if view.cluster_id is None:
         adopted = set() if choice.set_aside else {key[0] for key, _ in unknown if topic_name_problem(key[0]) is None}
     else:
-        _ask(found, {key[0] for key, _ in unknown}, view, choice, end_of)
+        _ask(found, {key[0] for key, _ in unknown}, view, choice, zookeeper, end_of)
         adopted = adoptable if choice.adopt else set()
     _check_folders(found, adopted)
     return Plan(sorted(adopted), sorted(key for key, _ in unknown if key[0] not in adopted))
@@ -319,7 +319,12 @@ def _check_that_no_shared_tree_is_lost(
 
 
 def _ask(
-    found: Sequence[DirectoryContents], unknown: set[str], view: TreeView, choice: StartChoice, end_of: EndOf
+    found: Sequence[DirectoryContents],
+    unknown: set[str],
+    view: TreeView,
+    choice: StartChoice,
+    zookeeper: str | None,
+    end_of: EndOf,
 ) -> None:
     known = view.assignments.keys() - unknown
     are_few = len(unknown) <= max(len(known - INTERNAL_TOPICS), STRAY_TOPICS_MAX)
@@ -331,7 +336,7 @@ def _ask(
     raise DataDirectoryError(
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
         f"{names_in_a_line(sorted(unknown))}{elsewhere}. It may be an older copy, or another tree: look for the right "
-        f"{TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
+        f"{f'data of ZooKeeper at {zookeeper}' if zookeeper else TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
         f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
     )
 

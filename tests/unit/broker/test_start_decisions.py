@@ -88,6 +88,12 @@ def test_when_a_tree_that_is_in_use_is_a_reason_to_ask(
     assert decide(view, [found], {}, ADOPT, 1) == Plan(sorted(unknown), [])
 
 
+def test_an_older_tree_in_zookeeper_is_not_looked_for_in_a_file() -> None:
+    found = directory("a", "b")
+    with pytest.raises(DataDirectoryError, match="look for the right data of ZooKeeper at zk:2181 first"):
+        decide(tree(of=found), [found], {}, ASK, 1, "zk:2181")
+
+
 def test_a_log_of_an_older_topic_of_that_name_is_never_adopted() -> None:
     found = directory("a", topic_id=lambda _: OTHER_ID)
     assert decide(tree("a", of=found), [found], {}, ADOPT, 1) == Plan([], [("a", 0)])

@@ -332,11 +332,12 @@ def _ask(
         return
     places = ", ".join(contents.path for contents in found if contents.folders)
     others = sorted(topic for topic in unknown if view.assignments[topic] is not None)
+    place = TREE_FILE if zookeeper is None else f"data of ZooKeeper at {zookeeper}"
     elsewhere = f" ({names_in_a_line(others)}: not as they are here, or on other brokers)" if others else ""
     raise DataDirectoryError(
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
         f"{names_in_a_line(sorted(unknown))}{elsewhere}. It may be an older copy, or another tree: look for the right "
-        f"{f'data of ZooKeeper at {zookeeper}' if zookeeper else TREE_FILE} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
+        f"{place} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
         f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
     )
 

@@ -42,7 +42,7 @@ class World:
         self.shards: dict[int, object] = {HERE: object()}
         coordinator = SimpleNamespace(
             shard_of=lambda group: self.shards.get(partition_for(group, COUNT), ErrorCode.NOT_COORDINATOR),
-            offset_fetch=lambda request, context: found(request, 0),
+            offset_fetches=SimpleNamespace(offset_fetch=lambda request, context: found(request, 0)),
         )
         cache = SimpleNamespace(
             leader=lambda topic, index: None if index == NOBODY else SimpleNamespace(broker_id=index)

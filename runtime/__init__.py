@@ -7,4 +7,21 @@ prints and logs in threads, which may block, because the loop must not; `counted
 `parent.py` notices that the process which started the broker is gone, and `watchdog.py` that the loop stands still;
 `processes.py` tells one process from another that gets its number, `lock_holders.py` finds the process that keeps
 others from the tree; `temporary.py` makes and removes temporary data.
+
+**Waiting, and work that is done later: which to use when.** Of what is not in this package the path says where it is.
+
+| what | use |
+| --- | --- |
+| an answer that is not there yet | `Pending` (`pending.py`); `turns.ended(pending)` to await one in a task |
+| a request that takes several steps in the tree | return a coroutine: `Tasks` (`tasks.py`) does it to its end |
+| work that may take long | `env.turns` (`turns.py`): `run`, or `begin` if nobody waits; in a task `pace` |
+| the same for many members of a group at once | `comes_in_crowds` of the API (`broker/crowds.py`) |
+| what blocks or computes for long | `Clock.in_thread`; for syncs `Disk.sync_in_background` |
+| work that is repeated or tried again | `env.upkeep.every` (`upkeep.py`); `run_soon` when there is news |
+| events that a coroutine handles one after the other | `env.upkeep.follow` |
+| one call after a time that ends with its request | `Clock.call_later`, cancelled by whoever ends the wait |
+| an object has news, and its waiters must not run inside the change | `Wakes.mark` (`replication/wakes.py`) |
+| a waiter for an offset of one partition | `Parked` (`replication/parked.py`) |
+| a request that waits for the replicas of several partitions | `ReplicaWait` (`replication/replica_wait.py`) |
+| a connection with much to send: parts of equal size in bytes, not time | `Senders.ask` (`broker/senders.py`) |
 """

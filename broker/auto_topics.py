@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
 from barnabas.config.broker import BrokerConfig
+from barnabas.controller.topic_admin import UNSET
 from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
@@ -129,13 +130,14 @@ class AutoTopics:
             await ended(self.creations_ended([name]))
 
     async def _create(self, name: str, partitions: int, factor: int) -> None:
+        placed = self._assignment(name)
         try:
             error, message = await self._broker.topic_admin.create_topic(
                 name,
-                partition_count=partitions,
-                replication_factor=factor,
+                partition_count=UNSET if placed else partitions,
+                replication_factor=UNSET if placed else factor,
                 configs=internal_settings(name, self._broker.config),
-                assignment=self._assignment(name),
+                assignment=placed,
             )
         except CoordinationError as lost:
             error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(lost)

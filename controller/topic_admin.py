@@ -222,6 +222,9 @@ class TopicAdmin:
         """The replicas of a new topic, or why it cannot have any."""
         config = self._config
         if assignment:
+            if partition_count != UNSET or replication_factor != UNSET:
+                message = "Replicas are assigned by hand, so the number of partitions and of replicas must be -1."
+                return None, (ErrorCode.INVALID_REQUEST, message)
             outcome = assignment_problem(assignment, racks)
             return (assignment if outcome is DONE else None), outcome
         count = config.num_partitions if partition_count == UNSET else partition_count

@@ -97,8 +97,6 @@ class Removals:
             return messages.OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group_id == "":
             return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-        if not wanted:
-            return answer({})
         found = self._gate.shard_of(group_id)
         if isinstance(found, ErrorCode):
             return messages.OffsetDeleteResponse(error_code=found)

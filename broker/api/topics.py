@@ -153,31 +153,28 @@ async def create_topic(
         return refused(topic.name, ErrorCode.INVALID_CONFIG, message)
     configs = {config.name: config.value for config in topic.configs if config.value is not None}
     assignments = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
-    partitions, factor = topic.num_partitions, topic.replication_factor
     if len(assignments) < len(topic.assignments):
         message = "One partition is assigned more than once."
         return refused(topic.name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    if assignments:
-        if partitions != UNSET or factor != UNSET:
-            message = "Replicas are assigned by hand, so the number of partitions and of replicas must be -1."
-            return refused(topic.name, ErrorCode.INVALID_REQUEST, message)
-        partitions, factor = len(assignments), len(topic.assignments[0].broker_ids)
-    else:
-        partitions = broker.config.num_partitions if partitions == UNSET else partitions
-        factor = broker.config.default_replication_factor if factor == UNSET else factor
     if topic.name == JOURNAL_TOPIC:
         message = f"{JOURNAL_TOPIC} has the partitions of {OFFSETS_TOPIC}, so brokers make it (offsets.journal.enable)."
         return refused(topic.name, ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     error, problem = await broker.topic_admin.create_topic(
         topic.name,
-        partition_count=partitions,
-        replication_factor=factor,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
         configs=configs,
         assignment=assignments or None,
         validate_only=validate_only,
     )
     if error is not ErrorCode.NONE:
         return refused(topic.name, error, problem)
+    partitions, factor = topic.num_partitions, topic.replication_factor
+    if assignments:
+        partitions, factor = len(assignments), len(topic.assignments[0].broker_ids)
+    else:
+        partitions = broker.config.num_partitions if partitions == UNSET else partitions
+        factor = broker.config.default_replication_factor if factor == UNSET else factor
     return CreatedTopic(
         name=topic.name,
         topic_id=broker.env.random_uuid() if validate_only else NO_TOPIC_ID,

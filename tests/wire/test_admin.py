@@ -21,6 +21,7 @@ from barnabas.protocol.messages import (
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     ProduceRequest,
 )
@@ -45,6 +46,43 @@ def test_the_offset_journal_is_made_by_brokers_only(make_world: type[Any]) -> No
     refused = create(world, topic("__offset_journal", 3))["__offset_journal"]
     assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert "offsets.journal.enable" in refused.error_message
+
+
+@pytest.mark.parametrize(
+    ("name", "configs", "error"),
+    [
+        ("t", {}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ("t", {"nosuch": "1"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ("new", {"nosuch": "1"}, ErrorCode.INVALID_CONFIG),
+        ("new", {}, ErrorCode.INVALID_REQUEST),
+        ("a/b", {}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_of_several_reasons_to_refuse_a_topic_the_answer_has_kafkas(
+    make_world: type[Any], name: str, configs: dict[str, str], error: ErrorCode
+) -> None:
+    """Who creates what may be there goes on only if told that it is there. (Numbers beside an assignment: refused.)"""
+    world = make_world()
+    world.create_topic("t", 1)
+    by_hand = [CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[0])]
+    wish = CreateTopicsRequest.CreatableTopicConfig
+    asked = topic(name, assignments=by_hand, configs=[wish(name=key, value=configs[key]) for key in configs])
+    assert create(world, asked)[name].error_code == error
+
+
+@pytest.mark.parametrize("topics", [["absent"], [], ["absent", "t"]])
+def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted_of_whatever_topic(
+    make_world: type[Any], topics: list[str]
+) -> None:
+    """Kafka asks the coordinator, although no partition is left to ask for."""
+    world = make_world()
+    world.create_topic("t", 1)
+    world.ask(ApiKey.FIND_COORDINATOR, 0, FindCoordinatorRequest(key="g"))
+    world.env.run(world.env.clock.sleep(1_000))
+    partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+    rows = [OffsetDeleteRequest.OffsetDeleteRequestTopic(name=name, partitions=[partition]) for name in topics]
+    answer = world.ask(ApiKey.OFFSET_DELETE, 0, OffsetDeleteRequest(group_id="g", topics=rows))
+    assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
 def change(world: World, kind: int, name: str, *operations: tuple[str, int, str | None], dry: bool = False) -> int:

@@ -16,7 +16,6 @@ All this is done once for each restored tree, also if the broker dies on the way
 has come, and changes together with the states.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +98,6 @@ class RestoredTree:
         self._waits_for: dict[TopicPartition, tuple[int, ...]] = {}
         self._said_ms = -math.inf
         self._said: list[int] = []
-        self._reporting: asyncio.Task[None] | None = None
         self._looking: Task[RestoredTree] | None = None
 
     # --- before this broker registers ---
@@ -276,18 +274,12 @@ class RestoredTree:
         if self._looking is not None:
             self._looking.stop()
             self._looking = None
-        if self._reporting is not None:
-            self._reporting.cancel()
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
+        """Those who do not know of anything newer say where their logs end, too."""
         if not self._is_known:
             self._is_known = True
             self._on_news()
-        if self._reporting is None or self._reporting.done():
-            self._reporting = asyncio.get_running_loop().create_task(self._report_undecided())
-
-    async def _report_undecided(self) -> None:
-        """Those who do not know of anything newer say where their logs end, too."""
         ends: dict[TopicPartition, LogEnd] = {}
         replicas: dict[TopicPartition, tuple[int, ...]] = {}
         for partition in self._replica_manager.undecided:

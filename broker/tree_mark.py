@@ -12,7 +12,6 @@ Beside it on the disks is what such a copy would give again: leader epochs, and 
 ids are there before they are used, and the epochs are a little behind.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -71,7 +70,6 @@ class OwnMark:
         self._restored_ms = -1
         self._counted_ms = -math.inf
         self._has_news = True
-        self._counting: asyncio.Task[None] | None = None
         self._looking: Task[OwnMark] | None = None
 
     @property
@@ -176,16 +174,12 @@ class OwnMark:
         if self._looking is not None:
             self._looking.stop()
             self._looking = None
-        if self._counting is not None:
-            self._counting.cancel()
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._counted_ms + BETWEEN_MS and (self._counting is None or self._counting.done()):
-            self._counted_ms, self._has_news = now_ms, False
-            self._counting = asyncio.get_running_loop().create_task(self._count_if_possible())
-
-    async def _count_if_possible(self) -> None:
+        if now_ms < self._counted_ms + BETWEEN_MS:
+            return
+        self._counted_ms, self._has_news = now_ms, False
         try:
             await self.count()
         except CoordinationError as error:

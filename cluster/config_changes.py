@@ -1,6 +1,5 @@
 """Settings in the tree: read whole at the start, then followed through `/config/changes`."""
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,13 +8,14 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.coordination import paths, payloads
 from barnabas.coordination.port import Coordination, CoordinationError, NoNodeError, WatchEvent
 from barnabas.runtime.ports import Env
-from barnabas.runtime.upkeep import Follower
+from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.cluster")
 
 NOTICE_RETENTION_MS = 15 * 60 * 1000
 SAID_AGAIN_MS = 10_000.0
-RETRY_BACKOFF_MS = 100
+RETRY_BACKOFF_MS = 100.0
+LOOK_MS = 5_000.0
 TOPICS = "topics"
 BROKERS = "brokers"
 
@@ -42,11 +42,11 @@ class ConfigChanges:
         self._cluster: Overrides = {}
         self._broker: Overrides = {}
         self._last_processed = -1
-        self._following: Follower | None = None
-        self._is_reading = False
+        self._following: Task[ConfigChanges] | None = None
+        self._changes = 0  # so far, as far as was heard
+        self._read_to = 0  # how many of them are read
         self._said_ms = -math.inf  # when it was said last that they cannot be read
         self._has_missed_notices = False  # its session was lost: others may have removed notices meanwhile
-        self._changed = asyncio.Event()
 
     def topic_overrides(self, topic: str) -> Overrides:
         """The topic's own settings; empty for one that has none."""
@@ -66,15 +66,18 @@ class ConfigChanges:
         except ValueError as error:
             text = f"a node below {paths.CONFIG} of the tree cannot be read: {error}. Restore the tree from a backup."
             raise CoordinationError(paths.CONFIG, text) from error
-        self._following = self._env.upkeep.follow(
-            "config changes", self._follow, lambda: self._is_reading or self._changed.is_set(), self._read_again
+        self._following = self._env.upkeep.every(
+            "config changes",
+            lambda: RETRY_BACKOFF_MS if self._is_behind else LOOK_MS,
+            lambda: [self] if self._is_behind else [],
+            ConfigChanges._read_changes,
         )
 
     async def stop(self) -> None:
         """Follow no more."""
-        following, self._following = self._following, None
-        if following is not None:
-            await following.stop()
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
 
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
@@ -110,36 +113,35 @@ class ConfigChanges:
         return payloads.decode_config(data)
 
     def _notified(self, event: WatchEvent) -> None:
-        self._changed.set()
+        self._changed()
 
     def _session_lost(self) -> None:
         self._has_missed_notices = True
-        self._changed.set()
+        self._changed()
 
-    def _read_again(self) -> None:
-        self._is_reading = False
-        self._changed.set()
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._following is not None:
+            self._following.run_soon()
 
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            self._is_reading = True
-            try:
-                if self._has_missed_notices:
-                    await self._read_notices(apply=False)
-                    await self._load_again()
-                    self._has_missed_notices = False
-                await self._read_notices(apply=True)
-            except CoordinationError as error:
-                if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
-                    self._said_ms = self._env.clock.monotonic_ms()
-                    logger.warning("cannot read the config changes, trying again: %s", error)
-                await self._env.clock.sleep(RETRY_BACKOFF_MS)
-                self._changed.set()
-            self._is_reading = False
-            if self._following is not None:
-                self._following.note_event()
+    @property
+    def _is_behind(self) -> bool:
+        return self._read_to != self._changes
+
+    async def _read_changes(self) -> None:
+        changes = self._changes  # another one may come during the reads
+        try:
+            if self._has_missed_notices:
+                await self._read_notices(apply=False)
+                await self._load_again()
+                self._has_missed_notices = False
+            await self._read_notices(apply=True)
+        except CoordinationError as error:
+            if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
+                self._said_ms = self._env.clock.monotonic_ms()
+                logger.warning("cannot read the config changes, trying again: %s", error)
+            return
+        self._read_to = changes
 
     async def _read_notices(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""

@@ -16,7 +16,6 @@ old behaviour, level 0, until an operator raises it (`barnabas features upgrade`
 an older release, and what it wrote may be read by that again.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -32,7 +31,7 @@ from barnabas.coordination.port import (
     WatchEvent,
 )
 from barnabas.runtime.ports import Env
-from barnabas.runtime.upkeep import Follower
+from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -40,7 +39,8 @@ GROUP_VERSION = "group.version"
 METADATA_VERSION = "metadata.version"
 TRANSACTION_VERSION = "transaction.version"
 
-RETRY_BACKOFF_MS = 100
+RETRY_BACKOFF_MS = 100.0
+LOOK_MS = 5_000.0
 NOT_READ = -1  # the epoch before the node was read, or where there is none
 
 Levels = Mapping[str, int]
@@ -182,9 +182,9 @@ class Features:
         self.transaction_version = 0
         self._env = env
         self._coordination = coordination
-        self._following: Follower | None = None
-        self._is_reading = False
-        self._changed = asyncio.Event()
+        self._following: Task[Features] | None = None
+        self._changes = 0  # so far, as far as was heard
+        self._read_to = 0  # how many of them are read
 
     def take(self, node: tuple[bytes, Stat] | None) -> None:
         """Let the levels of this node hold. UnreadableFeaturesError.
@@ -206,16 +206,19 @@ class Features:
         """Read the levels, and follow their changes from now on. See `take` for what it raises."""
         await self.read()
         if self._following is None:
-            self._coordination.on_session_expired(self._changed.set)
-            self._following = self._env.upkeep.follow(
-                "features", self._follow, lambda: self._is_reading or self._changed.is_set(), self._read_again
+            self._coordination.on_session_expired(self._changed)
+            self._following = self._env.upkeep.every(
+                "features",
+                lambda: RETRY_BACKOFF_MS if self._is_behind else LOOK_MS,
+                lambda: [self] if self._is_behind else [],
+                Features._read_again,
             )
 
     async def stop(self) -> None:
         """Follow no more."""
-        following, self._following = self._following, None
-        if following is not None:
-            await following.stop()
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
 
     async def read(self) -> None:
         """Read the levels that hold now, and leave a watch for the next change."""
@@ -229,25 +232,24 @@ class Features:
         self.take(node)
 
     def _notified(self, event: WatchEvent) -> None:
-        self._changed.set()
+        self._changed()
 
-    def _read_again(self) -> None:
-        self._is_reading = False
-        self._changed.set()
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._following is not None:
+            self._following.run_soon()
 
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            self._is_reading = True
-            try:
-                await self.read()
-            except (ConnectionLossError, SessionExpiredError) as error:
-                logger.warning("cannot read the features of the cluster, trying again: %s", error)
-                await self._env.clock.sleep(RETRY_BACKOFF_MS)
-                self._changed.set()
-            except CoordinationError as error:  # somebody wrote it by hand: the former levels still hold here
-                logger.error("%s", error)
-            self._is_reading = False
-            if self._following is not None:
-                self._following.note_event()
+    @property
+    def _is_behind(self) -> bool:
+        return self._read_to != self._changes
+
+    async def _read_again(self) -> None:
+        changes = self._changes  # another one may come during the read
+        try:
+            await self.read()
+        except (ConnectionLossError, SessionExpiredError) as error:
+            logger.warning("cannot read the features of the cluster, trying again: %s", error)
+            return
+        except CoordinationError as error:  # somebody wrote it by hand: the former levels still hold here
+            logger.error("%s", error)
+        self._read_to = changes

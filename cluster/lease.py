@@ -10,7 +10,6 @@ in `on_lost` are told first: the replica manager suspends what it leads until th
 registration.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -37,12 +36,12 @@ class Lease:
     """The lease of one broker over one session after the other."""
 
     __slots__ = (
-        "_asking",
         "_clock",
         "_coordination",
         "_is_lapsed",
         "_lasts_ms",
-        "_renewal",
+        "_looking",
+        "_renewing",
         "_session_id",
         "_upkeep",
         "on_lapsed",
@@ -60,8 +59,8 @@ class Lease:
         self._session_id = 0
         self._lasts_ms = 0.0
         self._is_lapsed = False
-        self._asking: asyncio.Task[None] | None = None
-        self._renewal: Task[Lease] | None = None
+        self._renewing: Task[Lease] | None = None
+        self._looking: Task[Lease] | None = None
 
     @property
     def holds(self) -> bool:
@@ -79,15 +78,15 @@ class Lease:
         self._coordination.on_session_expired(self._session_lost)
         self._coordination.on_session_silent(self._suspend)
         self._begin_session()
-        self._renewal = self._upkeep.every("lease", self._interval_ms, lambda: [self], Lease._renew)
+        self._renewing = self._upkeep.every("lease", self._interval_ms, lambda: [self], Lease._renew)
+        self._looking = self._upkeep.every("lapse of the lease", self._interval_ms, lambda: [self], Lease._look)
 
     def stop(self) -> None:
         """Renew no more: the session is about to be closed."""
-        if self._renewal is not None:
-            self._renewal.stop()
-            self._renewal = None
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._renewing is not None and self._looking is not None:
+            self._renewing.stop()
+            self._looking.stop()
+            self._renewing = self._looking = None
 
     def _interval_ms(self) -> float:
         return self._coordination.session_timeout_ms / ROUND_TRIPS
@@ -104,12 +103,7 @@ class Lease:
         self._suspend()
         self._begin_session()
 
-    def _renew(self) -> None:
-        self._look()
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-
-    async def _ask(self) -> None:
+    async def _renew(self) -> None:
         try:
             await self._coordination.confirm()
         except CoordinationError:

@@ -8,7 +8,7 @@ One task handles them, one after the other. An event belongs to one term: when t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ from barnabas.protocol.messages import (
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, Timer
-from barnabas.runtime.upkeep import Follower, Task
+from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.controller")
 
@@ -58,7 +58,10 @@ RETRY_BACKOFF_MS = 100
 GIVE_UP_BACKOFF_MS = 1_000
 STUCK_MS = 600_000.0  # longest time of one event: to take over many thousand partitions may take a minute
 
+LOOK_MS = 5_000.0  # how often to look for events whose handling was forgotten
+
 R = TypeVar("R")
+Event = tuple[Handler, Term | None]  # without a term: an event of any
 
 
 class Controller:
@@ -88,11 +91,9 @@ class Controller:
         self._channel = channel
         self._has_features = has_features  # whether the tree has them, as far as is known here
         self._heard_epoch = heard_epoch  # the largest of a controller that has told this broker something
-        self._events: deque[tuple[Handler, Term | None]] = deque()  # None: an event of any term
-        self._wakeup = asyncio.Event()
+        self._events: deque[Event] = deque()
         self._must_register = False  # before it may elect
-        self._is_handling = False
-        self._following: Follower | None = None
+        self._handling: Task[Event] | None = None
         self._balancing: Task[Term] | None = None
         self._balance_timer: Timer | None = None  # for the first balance after taking over
         self._watch: Watch | None = None  # the last one left on `/controller`
@@ -110,13 +111,13 @@ class Controller:
 
         Has no effect when it was called before.
         """
-        if self._following is not None:
+        if self._handling is not None:
             return
         self._coordination.on_session_expired(self.begin_again)
         self._config.on_change.append(self._settings_changed)
         upkeep = self._env.upkeep
-        self._following = upkeep.follow(
-            "controller", self._run, lambda: self._is_handling or bool(self._events), self._recover, late_ms=STUCK_MS
+        self._handling = upkeep.every(
+            "controller", lambda: LOOK_MS, self._due, self._handle, self._recover, wait_max_ms=STUCK_MS
         )
         self._balancing = upkeep.every(
             "leader balance",
@@ -146,18 +147,16 @@ class Controller:
 
     async def stop(self) -> None:
         """Handle nothing more; `/controller` goes when the session is closed."""
-        following, self._following = self._following, None
-        if following is not None and self._balancing is not None:
+        if self._handling is not None and self._balancing is not None:
             self._balancing.stop()
-            await following.stop()
+            self._handling.stop()
+            self._handling = None
         self._resign()
 
     def _recover(self) -> None:
         """Start again after an event that did not end: `_elect` reads the state from the tree."""
-        self._is_handling = False
         self._resign()
         self._events.appendleft((self._begin_session if self._must_register else self._elect, None))
-        self._wakeup.set()
 
     async def idle(self) -> None:
         """Return when the events that are queued now have been handled."""
@@ -173,22 +172,17 @@ class Controller:
 
     def _enqueue(self, handler: Handler, term: Term | None = None) -> None:
         self._events.append((handler, term))
-        self._wakeup.set()
+        if self._handling is not None:
+            self._handling.run_soon()
 
-    async def _run(self) -> None:
-        while True:
-            await self._wakeup.wait()
-            while self._events:
-                handler, term = self._events.popleft()
-                if term is None or term is self.term:
-                    self._is_handling = True
-                    await self._handle(handler, term)
-                    self._is_handling = False
-                if self._following is not None:
-                    self._following.note_event()
-            self._wakeup.clear()
+    def _due(self) -> Iterator[Event]:
+        while self._events:
+            event = self._events.popleft()
+            if event[1] in (None, self.term):
+                yield event
 
-    async def _handle(self, handler: Handler, term: Term | None) -> None:
+    async def _handle(self, event: Event) -> None:
+        handler, term = event
         try:
             await handler()
         except ControllerMovedError:

@@ -6,7 +6,6 @@ that takes replica.lag.time.max.ms. The followers have left the former leader by
 and serves nothing more until LeaderAndIsr comes: a group's offsets would be older than what was acknowledged since.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
@@ -41,7 +40,6 @@ class LedStates:
         self._led = led
         self._lag_time_max_ms = lag_time_max_ms
         self._overtaken = overtaken
-        self._reading: asyncio.Task[None] | None = None
         self._looking: Task[LedStates] | None = None
 
     def start(self) -> None:
@@ -55,16 +53,12 @@ class LedStates:
         if self._looking is not None:
             self._looking.stop()
             self._looking = None
-        if self._reading is not None:
-            self._reading.cancel()
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         since_ms = self._clock.monotonic_ms() - self._lag_time_max_ms() * SILENT
-        silent = [partition for partition in self._led() if partition.has_silent_follower(since_ms)]
-        if silent and (self._reading is None or self._reading.done()):
-            self._reading = asyncio.get_running_loop().create_task(self._read(silent))
-
-    async def _read(self, partitions: list[Partition]) -> None:
+        partitions = [partition for partition in self._led() if partition.has_silent_follower(since_ms)]
+        if not partitions:
+            return
         epochs = [partition.leader_epoch for partition in partitions]
         try:
             nodes = await self._coordination.get_many(

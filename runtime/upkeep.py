@@ -1,11 +1,14 @@
 """Upkeep: the work that a broker repeats without a request, as one table of tasks with one supervisor.
 
-In each round a task goes through its items (logs, groups, connections, …). An item that raises is logged once, counted
-and set aside. It is tried again later, each time after twice as long; the other items are not affected. A `Follower` is
-the other kind of task: a coroutine that handles events in the order in which they come.
+In each round a task goes through its items (logs, groups, connections, …). What it does with an item is a function, a
+generator of pieces, or a coroutine, which is awaited before the next item is taken. An item that raises is logged once,
+counted and set aside. It is tried again later, each time after twice as long; the other items are not affected.
 
-The supervisor looks at all tasks. A task is overdue when its timer was lost, when a completion never came, or when its
-coroutine ended. The supervisor logs and counts an overdue task, and starts it again.
+A task that handles events has them as its items, and begins a round when one comes (`run_soon`); its interval only
+finds what was forgotten.
+
+The supervisor looks at all tasks. A task is overdue when its timer was lost, or when a completion never came. The
+supervisor logs and counts an overdue task, and starts it again.
 """
 
 import asyncio
@@ -34,6 +37,7 @@ Item = TypeVar("Item", bound=Hashable)
 # The work is sent the value of the Pending.
 Pause = float | Pending[Any] | None
 Work = Iterator[Pause]
+Act = Work | Coroutine[Any, Any, None] | None
 
 
 class _SetAside:
@@ -50,7 +54,7 @@ class Task(Generic[Item]):
     """One row of the table: every `interval_ms` it calls `act` with each of its `items`.
 
     `items` may return a generator, whose next item is taken when the one before is done. `act` may return an iterator
-    of pieces.
+    of pieces, or a coroutine. `recover` is called before each restart by the supervisor.
     """
 
     def __init__(
@@ -59,12 +63,16 @@ class Task(Generic[Item]):
         name: str,
         interval_ms: Callable[[], float],
         items: Callable[[], Iterable[Item]],
-        act: Callable[[Item], Work | None],
+        act: Callable[[Item], Act],
+        recover: Callable[[], None],
+        wait_max_ms: float,
     ) -> None:
         self.name = name
         self.items = items
         self.act = act
         self.interval_ms = interval_ms
+        self.recover = recover
+        self.wait_max_ms = wait_max_ms
         self.rounds = 0  # rounds that have ended
         self.failures = 0  # exceptions, of all items
         self.restarts = 0  # restarts by the supervisor
@@ -104,6 +112,7 @@ class Task(Generic[Item]):
         """Drop the current round and begin a new one. The supervisor calls this for an overdue task."""
         self.restarts += 1
         self._drop()
+        self.recover()
         self.run_soon()
 
     def _drop(self) -> None:
@@ -133,7 +142,7 @@ class Task(Generic[Item]):
             try:
                 pieces = self.act(item)
                 if pieces is not None:
-                    yield from pieces
+                    yield from _awaited(pieces) if isinstance(pieces, Coroutine) else pieces
             except Exception as error:
                 self.set_aside(item, error)
             else:
@@ -168,7 +177,7 @@ class Task(Generic[Item]):
         if self._work is None:
             self._end()
         elif isinstance(pause, Pending):
-            turn = self._expect(WAIT_MAX_MS)
+            turn = self._expect(self.wait_max_ms)
             pause.then(lambda value: self._resume(value) if self._turn is turn else None)
         else:
             assert pause is not None
@@ -237,106 +246,13 @@ class Task(Generic[Item]):
         }
 
 
-class Follower:
-    """A coroutine that handles events as long as the broker lives: `run` ends only when it is cancelled.
-
-    `is_behind` says whether there are events to handle. `run` calls `note_event` after each event. The follower is
-    overdue when it was behind for `late_ms` and handled no event.
-    """
-
-    def __init__(
-        self,
-        upkeep: "Upkeep",
-        name: str,
-        run: Callable[[], Coroutine[Any, Any, None]],
-        is_behind: Callable[[], bool],
-        recover: Callable[[], None] = lambda: None,
-        late_ms: float = LATE_MS,
-    ) -> None:
-        self.name = name
-        self.late_ms = late_ms
-        self.run = run
-        self.is_behind = is_behind
-        self.recover = recover
-        self.rounds = 0
-        self.failures = 0
-        self.restarts = 0
-        self.task: asyncio.Task[None] | None = None
-        self._upkeep = upkeep
-        self._clock = upkeep.clock
-        self._is_stopped = False
-        self._heard_ms = 0.0
-        self._rounds_seen = 0
-
-    def start(self) -> None:
-        """Begin in the next pass of the loop."""
-        self._heard_ms = self._clock.monotonic_ms()
-        self._clock.call_soon(self._begin)
-
-    def _begin(self) -> None:
-        if not self._is_stopped and (self.task is None or self.task.done()):
-            self.task = asyncio.get_running_loop().create_task(self._live())
-
-    def note_event(self) -> None:
-        """Note that an event was handled."""
-        self.rounds += 1
-
-    async def stop(self) -> None:
-        """Cancel the coroutine, and wait until it has ended."""
-        task = self.cancel()
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
-
-    def cancel(self) -> "asyncio.Task[None] | None":
-        """Cancel the coroutine; returns its task, which ends soon. None if it was not running."""
-        self._is_stopped = True
-        self._upkeep.forget(self)
-        task, self.task = self.task, None
-        if task is not None:
-            task.cancel()
-        return task
-
-    def look(self, now_ms: float) -> bool:
-        """Note whether events were handled since the last look. True: it is overdue, or its task has ended."""
-        if self.rounds != self._rounds_seen or not self.is_behind():
-            self._rounds_seen = self.rounds
-            self._heard_ms = now_ms
-        return now_ms - self._heard_ms > self.late_ms or (self.task is not None and self.task.done())
-
-    def restart(self) -> None:
-        """Cancel the coroutine and start it again. The supervisor calls this for an overdue follower."""
-        self.restarts += 1
-        task, self.task = self.task, None
-        if task is not None:
-            task.cancel()
-        self.recover()
-        self.start()
-
-    async def _live(self) -> None:
-        backoff_ms = SET_ASIDE_MS
-        while True:
-            rounds = self.rounds
-            try:
-                await self.run()
-            except Exception as error:
-                self.failures += 1
-                if self.rounds != rounds or backoff_ms == SET_ASIDE_MS:
-                    backoff_ms = SET_ASIDE_MS
-                    logger.error("%s failed and is tried again: %r", self.name, error, exc_info=error)
-                await self._clock.sleep(backoff_ms)
-                backoff_ms = min(backoff_ms * 2, LATE_MS / 2)
-                self.recover()
-            else:
-                return
-
-
 class Upkeep:
     """The table of tasks, and their supervisor."""
 
     def __init__(self, clock: "Clock", turns: Turns) -> None:
         self.clock = clock
         self.turns = turns
-        self.tasks: list[Task[Any] | Follower] = []
+        self.tasks: list[Task[Any]] = []
         self.timer: Timer | None = None
         self._next_look_ms = 0.0
 
@@ -345,34 +261,19 @@ class Upkeep:
         name: str,
         interval_ms: Callable[[], float],
         items: Callable[[], Iterable[Item]],
-        act: Callable[[Item], Work | None],
-    ) -> Task[Item]:
-        """Add a task and start it."""
-        task = Task(self, name, interval_ms, items, act)
-        self._add(task)
-        task.start()
-        return task
-
-    def follow(
-        self,
-        name: str,
-        run: Callable[[], Coroutine[Any, Any, None]],
-        is_behind: Callable[[], bool],
+        act: Callable[[Item], Act],
         recover: Callable[[], None] = lambda: None,
-        late_ms: float = LATE_MS,
-    ) -> Follower:
-        """Add a follower and start it. `recover` is called before each restart."""
-        follower = Follower(self, name, run, is_behind, recover, late_ms)
-        self._add(follower)
-        follower.start()
-        return follower
-
-    def _add(self, task: Task[Any] | Follower) -> None:
+        wait_max_ms: float = WAIT_MAX_MS,
+    ) -> Task[Item]:
+        """Add a task and start it. `wait_max_ms`: how long one coroutine or Pending of it may take."""
+        task = Task(self, name, interval_ms, items, act, recover, wait_max_ms)
         self.tasks.append(task)
         if self.timer is None:
             self._look_later()
+        task.start()
+        return task
 
-    def forget(self, task: Task[Any] | Follower) -> None:
+    def forget(self, task: Task[Any]) -> None:
         """Remove a task that has stopped."""
         if task in self.tasks:
             self.tasks.remove(task)
@@ -404,6 +305,19 @@ class Upkeep:
             if task.look(now_ms):
                 logger.error("%s did not run in time, so it is started again", task.name)
                 task.restart()
+
+
+def _awaited(coroutine: Coroutine[Any, Any, None]) -> Work:
+    """Wait until a coroutine has ended, and raise what it raised. To close this cancels the coroutine."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    ended: Pending[None] = Pending()
+    task.add_done_callback(lambda _: ended.complete(None))
+    try:
+        yield ended
+    finally:
+        task.cancel()
+    if not task.cancelled():
+        task.result()
 
 
 def _named(item: object) -> str:

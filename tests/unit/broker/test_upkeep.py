@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
-from barnabas.runtime.upkeep import LATE_MS, LOOK_MS, Follower, Task
+from barnabas.runtime.upkeep import LATE_MS, LOOK_MS
 from simulator.env import SimEnv, sim_env
 
 LOOPS = {
@@ -35,6 +35,7 @@ LOOPS = {
         "offset expiry",
         "offset journal",
         "lease",
+        "lapse of the lease",
         "lag",
         "waited groups",
         "late transactions",
@@ -78,11 +79,13 @@ def test_the_table_has_every_loop(env: SimEnv, broker: Broker) -> None:
     assert env.upkeep.timer is None
 
 
+@pytest.mark.parametrize("is_awaited", [False, True])
 @pytest.mark.parametrize("name", sorted(LOOPS))
 def test_an_exception_of_one_item_ends_no_loop(
-    env: SimEnv, broker: Broker, name: str, caplog: pytest.LogCaptureFixture
+    env: SimEnv, broker: Broker, name: str, is_awaited: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = next(task for task in env.upkeep.tasks if task.name == name)
+    env.clock.advance(10)  # no round is running
     planted = 0
     acted: list[str] = []
     before = task.rounds
@@ -97,23 +100,24 @@ def test_an_exception_of_one_item_ends_no_loop(
 
         return failing
 
-    if isinstance(task, Task):
-        broken = fail(lambda: None)
-        task.items = lambda: ["broken", "whole"]
-        task.act = lambda item: broken() if item == "broken" else acted.append(item)
-    else:
-        task.run = fail(task.run)
-        assert task.task is not None
-        task.task.cancel()
+    broken = fail(lambda: None)
+    items, act = task.items, task.act
+
+    async def awaited(item: str) -> None:
+        await env.clock.sleep(1.0)
+        broken() if item == "broken" else acted.append(item)
+
+    task.items = lambda: ["broken", "whole"]
+    task.act = awaited if is_awaited else lambda item: broken() if item == "broken" else acted.append(item)
     with caplog.at_level(logging.INFO, "barnabas.upkeep"):
-        env.clock.advance(5 * max(task.interval_ms() if isinstance(task, Task) else 0, 5_000))
+        env.clock.advance(5 * max(task.interval_ms(), 5_000))
     assert (planted, task.failures) == (3, 3)
     assert "planted" in caplog.text
     assert caplog.text.count("ValueError: planted") == 1, "said once"
-    if isinstance(task, Task):
-        assert task.rounds - before >= 3
-        assert len(acted) == task.rounds - before, "the other item has its turn in each round"
-        assert "broken: recovered" in caplog.text
+    assert task.rounds - before >= 3
+    assert 0 <= len(acted) - (task.rounds - before) <= is_awaited, "the other item has its turn in each round"
+    assert "broken: recovered" in caplog.text
+    task.items, task.act = items, act
     assert works(env, broker, "new")
     env.run(broker.stop())
 
@@ -123,25 +127,19 @@ def test_a_lost_wake_up_ends_no_loop(env: SimEnv, broker: Broker, name: str, cap
     task = next(task for task in env.upkeep.tasks if task.name == name)
     before = task.rounds
     env.clock.advance(100)
-    if isinstance(task, Task):
-        assert task.timer is not None
-        task.timer.cancel()
-        env.clock.advance(task.interval_ms() + LATE_MS + 2 * LOOK_MS)
-        assert task.rounds > before
-    else:
-        assert task.task is not None
-        task.task.cancel()
-        env.clock.advance(2 * LOOK_MS)
-    assert task.restarts == 1
-    assert f"{name} did not run in time" in caplog.text
+    assert task.timer is not None
+    task.timer.cancel()
+    env.clock.advance(task.interval_ms() + LATE_MS + 2 * LOOK_MS)
+    assert task.rounds > before
+    assert task.restarts == (name != "controller"), "that has events meanwhile, and each begins a round"
+    assert (f"{name} did not run in time" in caplog.text) is (name != "controller")
     assert works(env, broker, "new")
     env.run(broker.stop())
 
 
 @pytest.mark.parametrize("name", ["controller", "log failure notices", "config changes"])
 def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name: str) -> None:
-    follower = next(task for task in env.upkeep.tasks if task.name == name)
-    assert isinstance(follower, Follower)
+    task = next(task for task in env.upkeep.tasks if task.name == name)
 
     async def hang(*_: Any, **__: Any) -> None:
         await env.clock.sleep(1e12)
@@ -155,16 +153,16 @@ def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name
     else:
         read = broker.config_changes._read_notices
         broker.config_changes._read_notices = hang  # type: ignore[method-assign]
-        broker.config_changes._changed.set()
+        broker.config_changes._changed()
     env.clock.advance(1_000)
     if name == "log failure notices":
         broker.coordination.create = original  # type: ignore[method-assign]
     elif name == "config changes":
         broker.config_changes._read_notices = read  # type: ignore[method-assign]
-    assert follower.restarts == 0
-    env.clock.advance(follower.late_ms + 3 * LOOK_MS)
-    assert follower.restarts == 1
-    assert not follower.is_behind()
+    assert task.restarts == 0
+    env.clock.advance(task.wait_max_ms + LATE_MS + 3 * LOOK_MS)
+    assert task.restarts == 1
+    assert list(task.items()) == [], "what it was behind with is done"
     assert works(env, broker, "new")
     env.run(broker.stop())
 
@@ -173,7 +171,6 @@ def test_the_timer_of_the_supervisor_is_not_needed_either(env: SimEnv, broker: B
     assert env.upkeep.timer is not None
     env.upkeep.timer.cancel()
     task = next(task for task in env.upkeep.tasks if task.name == "retention")
-    assert isinstance(task, Task)
     assert task.timer is not None
     task.timer.cancel()
     env.clock.advance(task.interval_ms() + LATE_MS + 2 * LOOK_MS)
@@ -220,3 +217,29 @@ def test_work_that_waits_is_told_when_and_a_completion_that_never_comes_holds_it
     assert told[4:] == ["in time"]
     task.stop()
     assert told[5:] == ["ended"]
+
+
+def test_a_coroutine_is_awaited_before_the_next_item_and_ends_with_its_task(env: SimEnv) -> None:
+    told: list[str] = []
+
+    async def act(item: str) -> None:
+        told.append(f"{item} begins")
+        try:
+            await env.clock.sleep(1e12 if item == "hangs" and len(told) > 3 else 1_000.0)
+            told.append(f"{item} is done")
+        finally:
+            told.append(f"{item} ends")
+
+    task = env.upkeep.every("awaiting", lambda: 1_000.0, lambda: ["hangs", "other"], act)
+    env.clock.advance(2_500)
+    assert told == ["hangs begins", "hangs is done", "hangs ends", "other begins"]
+    task.run_soon()
+    env.clock.advance(1_600)
+    assert told[4:] == ["other is done", "other ends", "hangs begins"], "rounds do not overlap"
+    env.clock.advance(task.wait_max_ms + LATE_MS + 2 * LOOK_MS)
+    assert task.restarts == 1
+    assert told[7:] == ["hangs ends", "hangs begins"], "the supervisor cancels what takes too long"
+    task.stop()
+    env.clock.advance(0)
+    assert told[9:] == ["hangs ends"]
+    assert env.upkeep.timer is None

@@ -39,6 +39,7 @@ from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.read_buffers import IncompleteFrame
 from barnabas.broker.refusals import not_built
+from barnabas.broker.request_gate import NOT_YET
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
@@ -418,6 +419,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, Message) and not self._carried_out:  # nearly always
             self._answer(api, context, request, reply)
             return
+        if isinstance(reply, NOT_YET):
+            reply = server.gate.outcome(api, context, request, reply)
         if not isinstance(reply, Pending):
             self._answer_in_order(api, context, request, reply)
         elif self._socket is Socket.LOST and reply.cancel():

@@ -46,19 +46,25 @@ class RequestGate:
         self._next_trouble_told_ms = 0.0
 
     def handle(self, api: Api, request: Any, context: RequestContext) -> Any:
-        """The answer to a request of Kafka's protocol, CLOSE, or a Pending of them; None: there is no answer."""
+        """What the handler of a request of Kafka's protocol returns (context.py). If it is `NOT_YET`, see `outcome`."""
         try:
-            reply = api.handler(self._broker, request, context)
+            return api.handler(self._broker, request, context)
         except Exception:
             return self.answer_failure(api, context, request)
-        if isinstance(reply, NOT_YET):
-            return self.tasks.outcome(reply, lambda error: self.answer_failure(api, context, request, error))
-        return reply
+
+    def outcome(
+        self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]
+    ) -> Pending[Any]:
+        """The answer to a request whose handler has returned a coroutine or a future."""
+        return self.tasks.outcome(work, lambda error: self.answer_failure(api, context, request, error))
 
     def ask(self, request: Message, version: int) -> Pending[Any]:
         """The answer to a request that this broker sends to itself, without a connection."""
         context = RequestContext(request.API_KEY, version, 0, f"broker-{self._broker.node_id}")
-        reply = self.handle(TABLE[request.API_KEY], request, context)
+        api = TABLE[request.API_KEY]
+        reply = self.handle(api, request, context)
+        if isinstance(reply, NOT_YET):
+            reply = self.outcome(api, context, request, reply)
         if isinstance(reply, Pending):
             return reply
         answer: Pending[Any] = Pending()

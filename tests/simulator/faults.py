@@ -186,9 +186,9 @@ FAULTS = (
     Fault(
         "snapshot with the last batch alone",
         "storage",
-        "storage.producer_state:ProducerStateManager.take_snapshot",
-        "*older, last = entry.batches or (_NO_BATCH,)",
-        "older, last = (), (entry.batches or (_NO_BATCH,))[-1]",
+        "storage.producer_snapshot:encode_snapshot",
+        "*older, last = entry.batches or (NO_BATCH,)",
+        "older, last = (), (entry.batches or (NO_BATCH,))[-1]",
         "producers are a function of the log",
         1,
     ),

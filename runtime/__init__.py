@@ -18,7 +18,7 @@ others from the tree; `temporary.py` makes and removes temporary data.
 | the same for many members of a group at once | `comes_in_crowds` of the API (`broker/crowds.py`) |
 | what blocks or computes for long | `Clock.in_thread`; for syncs `Disk.sync_in_background` |
 | work that is repeated or tried again | `env.upkeep.every` (`upkeep.py`); `run_soon` when there is news |
-| events that a coroutine handles one after the other | `env.upkeep.follow` |
+| events that are handled one after the other | `env.upkeep.every`, with the events as its items; `run_soon` |
 | one call after a time that ends with its request | `Clock.call_later`, cancelled by whoever ends the wait |
 | an object has news, and its waiters must not run inside the change | `Wakes.mark` (`replication/wakes.py`) |
 | a waiter for an offset of one partition | `Parked` (`replication/parked.py`) |

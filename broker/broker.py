@@ -40,7 +40,7 @@ from barnabas.coordination.port import ConnectionLossError, Coordination, Coordi
 from barnabas.coordinators.shard import CoordinatorLog, PartitionLog
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.groups.lag_sampling import LagSampling
-from barnabas.offsets.journal_writer import OffsetJournal
+from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.replication.partition import Partition
@@ -379,9 +379,9 @@ class Broker:
         """
         manager = self.log_manager
         if manager.has_lost(topic, index):
-            if manager.get(topic, index) is None or manager.topic_config(topic).min_insync_replicas >= 2:
+            if manager.get(topic, index) is None or manager.configs.of(topic).min_insync_replicas >= 2:
                 return before_registering.Loss.ALL
-        elif manager.may_lack_end(topic, index) and manager.topic_config(topic).min_insync_replicas >= 2:
+        elif manager.may_lack_end(topic, index) and manager.configs.of(topic).min_insync_replicas >= 2:
             return before_registering.Loss.END
         return before_registering.Loss.NOTHING
 
@@ -587,10 +587,8 @@ class Broker:
 
 
 def _zookeeper(env: Env, config: BrokerConfig) -> Coordination:
-    """The coordination tree in ZooKeeper. CoordinationError, with a sentence, if kazoo is not installed."""
-    try:
-        from barnabas.coordination.zookeeper import ZooKeeperCoordination  # late: brings kazoo
-        from barnabas.coordination.zookeeper_settings import ZooKeeperSettings
-    except ImportError as error:
-        raise CoordinationError("", f"zookeeper.connect needs kazoo ({error}): pip install kazoo") from error
+    """The coordination tree in ZooKeeper."""
+    from barnabas.coordination.zookeeper import ZooKeeperCoordination  # late: brings kazoo
+    from barnabas.coordination.zookeeper_settings import ZooKeeperSettings
+
     return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))

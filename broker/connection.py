@@ -16,9 +16,7 @@ that are allowed (connection_states.py).
 
 Order and memory. One request is in flight at a time. No further frame is handled while a request is parked, or while
 the client does not take its answers (the write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX`
-bytes are read ahead; then reading stops.
-
-Produces that wait for replicas are the exception: see carried_out.py.
+bytes are read ahead; then reading stops. Produces that wait for replicas are the exception (carried_out.py).
 
 The end of the client. Every complete frame that has arrived is handled, in order, even if its client is gone. A client
 that sends no more (end of file) still gets its answers; then the connection is closed. When the socket is lost, its

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.api.produce import ADMIN_CLIENT_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordinators.shard import PartitionLog
-from barnabas.offsets.journal_writer import Leader
+from barnabas.offsets.journal_place import Leader
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode

@@ -216,7 +216,7 @@ class RestoredTree:
                 if mark is None:
                     is_due = bool(known.log_ends) and self._node_id not in known.log_ends
                 else:
-                    min_isr = self._log_manager.topic_config(key[0]).min_insync_replicas
+                    min_isr = self._log_manager.configs.of(key[0]).min_insync_replicas
                     is_due = known.log_ends.get(self._node_id) != end and not can_go_on(
                         known, replicas[key], min_isr, live, mark.reports_since or 0
                     )

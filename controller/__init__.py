@@ -4,8 +4,8 @@
 controller does, from taking over to resigning. Its memory is in `state.py`, its state machines in
 `state_machines.py`, its policies in `election.py` and `assignment.py` (pure), its writes in `tree.py`, its messages
 in `requests.py`, which go out through `channels.py`. Leaders ask it for other ISRs (`alter_partition.py`, with a pure
-decision), clients for other leaders (`leader_elections.py`, also the balance), and topics are deleted by
-`topic_deletion.py`. `topic_admin.py` is what admin requests write.
+decision), clients for other leaders (`leader_elections.py`, also the balance), operators for other levels of features
+(`feature_levels.py`), and topics are deleted by `topic_deletion.py`. `topic_admin.py` is what admin requests write.
 
 **Create a topic.** `broker/api/topics.py` → `topic_admin.py` writes the assignment into the tree → the controller's
 watch fires → `state_machines.py` makes the partitions' states → LeaderAndIsr and UpdateMetadata (`channels.py`) →

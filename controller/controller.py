@@ -235,7 +235,7 @@ class Controller:
     ) -> Pending[tuple[ErrorCode, str | None]]:
         """A client wants other levels of features: the error, and what is wrong."""
         return self._ask(
-            lambda term: term.update_features(updates, validate_only=validate_only), lambda error: (error, None)
+            lambda term: term.feature_levels.update(updates, validate_only=validate_only), lambda error: (error, None)
         )
 
     def elect_leaders(

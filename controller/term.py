@@ -7,7 +7,6 @@ controller's epoch. A fence that fails ends the term, and with it all that this 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
-from barnabas.cluster import features
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker, decode_broker
 from barnabas.config.broker import BrokerConfig
@@ -15,6 +14,7 @@ from barnabas.config.topic import TopicConfig
 from barnabas.controller import election
 from barnabas.controller.alter_partition import Alterations
 from barnabas.controller.channels import BrokerChannel
+from barnabas.controller.feature_levels import FeatureLevels
 from barnabas.controller.leader_elections import LeaderElections
 from barnabas.controller.requests import Answered, RequestBatch
 from barnabas.controller.state import (
@@ -28,19 +28,7 @@ from barnabas.controller.state_machines import StateMachines
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.tree import ControllerTree
 from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import (
-    BadVersionError,
-    Coordination,
-    Create,
-    MultiError,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-    Stat,
-    Watch,
-    WatchEvent,
-)
+from barnabas.coordination.port import Coordination, NoNodeError, Set, Stat, Watch, WatchEvent
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,
@@ -79,7 +67,6 @@ class Term:
         self.tree = ControllerTree(coordination, env.clock, self.state, epoch, epoch_version)
         self._env = env
         self._config = config
-        self._node_id = node_id
         self._coordination = coordination
         self._channel = channel
         self._enqueue_event = enqueue
@@ -99,6 +86,7 @@ class Term:
         self._machines = StateMachines(self.state, env.turns, self.tree, self._batch, self._unclean_topics)
         self._deletion = TopicDeletion(self.state, self.tree, self._batch, self._machines)
         self.alterations = Alterations(self.state, self.tree, self._batch, self._isrs_altered)
+        self.feature_levels = FeatureLevels(self.state, self.tree, coordination, node_id)
         self.elections = LeaderElections(self.state, config, self._machines, self._batch)
         self._watches: dict[str, Watch] = {}  # the last one left on each path
         self._changed_topics: dict[str, None] = {}  # topics whose nodes have changed
@@ -120,7 +108,7 @@ class Term:
         state.brokers.update(await self._read_brokers(await self._children(paths.BROKER_IDS, self._brokers_changed)))
         await self._load_topics(await self._children(paths.TOPICS, self._topics_changed))
         if not self._has_features():
-            await self._make_features(is_new=not state.assignments)
+            await self.feature_levels.make(is_new=not state.assignments)
         await self.tree.read_states(list(state.all_partitions()))
         deleted = await self._children(paths.DELETE_TOPICS, self._deletions_changed)
         deletions, void = await self._sorted_deletions(deleted)
@@ -381,54 +369,6 @@ class Term:
             return AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         block = await self.tree.take_producer_ids(request.broker_id)
         return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.last - block.first + 1)
-
-    # --- features ---
-
-    async def _make_features(self, *, is_new: bool) -> None:
-        """Make the node of the finalised levels if it is not there. `cluster/features.py` says which ones, and why."""
-        levels = features.NEWEST if is_new else {}
-        if await self._coordination.exists(paths.FEATURE) is not None:
-            return
-        try:
-            await self.tree.write([Create(paths.FEATURE, payloads.encode_feature(levels))])
-        except MultiError as error:
-            if not isinstance(error.cause, NodeExistsError):
-                raise
-        else:
-            if not is_new:
-                logger.info(
-                    "this cluster is older than its features, so they are all off, and it behaves as before. "
-                    "When all brokers run this release: barnabas features upgrade --all"
-                )
-
-    async def update_features(
-        self, updates: Sequence[features.Update], *, validate_only: bool
-    ) -> tuple[ErrorCode, str | None]:
-        """Finalise other levels, all that are asked for or none."""
-        brokers = {broker_id: broker.features for broker_id, broker in sorted(self.state.brokers.items())}
-        while True:
-            node = (await self._coordination.get_many([paths.FEATURE]))[0]
-            try:
-                levels = features.Finalised.of_node(node).levels
-            except features.UnreadableFeaturesError as error:
-                return ErrorCode.FEATURE_UPDATE_FAILED, str(error)
-            decided = features.decide(levels, updates, self._node_id, brokers)
-            if isinstance(decided, str):
-                return ErrorCode.INVALID_UPDATE_VERSION, decided
-            if validate_only or decided == levels:
-                return ErrorCode.NONE, None
-            data = payloads.encode_feature(decided)
-            write: Operation = Create(paths.FEATURE, data)
-            if node is not None:
-                write = Set(paths.FEATURE, data, node[1].version)
-            try:
-                await self.tree.write([write])
-            except MultiError as error:  # written meanwhile, perhaps by this controller, whose answer was lost
-                if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
-                    raise
-                continue
-            logger.info("features: %s, which were %s", dict(decided) or "all off", dict(levels) or "all off")
-            return ErrorCode.NONE, None
 
     # --- topics ---
 

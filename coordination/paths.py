@@ -104,11 +104,6 @@ def topic_config(name: str) -> str:
     return f"{CONFIG}/topics/{name}"
 
 
-def broker_config(broker_id: int | None) -> str:
-    """Dynamic settings of a broker; None: of all."""
-    return f"{CONFIG}/brokers/{DEFAULT_ENTITY if broker_id is None else broker_id}"
-
-
 def client_config(client_id: str | None) -> str:
     """Quotas of a client id; None: of any."""
     return f"{CONFIG}/clients/{encode_name(client_id)}"
@@ -156,11 +151,6 @@ def delegation_token(token_id: str) -> str:
 def consumer_ids(group: str) -> str:
     """Parent of the members of an old consumer group."""
     return f"{CONSUMERS}/{group}/ids"
-
-
-def consumer_owner(group: str, topic_name: str, index: int) -> str:
-    """Which member of an old consumer group reads a partition."""
-    return f"{CONSUMERS}/{group}/owners/{topic_name}/{index}"
 
 
 def consumer(group: str) -> str:

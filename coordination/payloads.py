@@ -323,19 +323,7 @@ class TreeMark(NamedTuple):
         return cls(int(value["mark"]), int(reports["since"]), (str(topic), int(index)), int(value["restored"]))
 
 
-# /admin/reassign_partitions, /admin/preferred_replica_election, /isr_change_notification/…
-
-
-def encode_reassignment(targets: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
-    """The wanted replicas of each partition to be moved."""
-    rows = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in targets.items()]
-    return _dump({"version": 1, "partitions": rows})
-
-
-@_reads
-def decode_reassignment(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
-    """The wanted replicas of each partition to be moved."""
-    return {_partition(row): tuple(map(int, row["replicas"])) for row in _load(data)["partitions"]}
+# /admin/preferred_replica_election, /isr_change_notification/…
 
 
 def encode_isr_change(partitions: Iterable[tuple[str, int]]) -> bytes:
@@ -519,28 +507,6 @@ def decode_extended_acl_change(data: bytes) -> tuple[str, str, str]:
 
 
 # /consumers/<group>/…
-
-
-class OldConsumer(NamedTuple):
-    """A member of an old consumer group: topic (or, with a pattern, the expression) to number of streams."""
-
-    subscription: Mapping[str, int]
-    pattern: str  # static, white_list, black_list
-    timestamp_ms: int
-
-    def encode(self) -> bytes:
-        """Version 1."""
-        subscription = dict(self.subscription)
-        text = str(self.timestamp_ms)
-        return _dump({"version": 1, "subscription": subscription, "pattern": self.pattern, "timestamp": text})
-
-    @classmethod
-    @_reads
-    def decode(cls, data: bytes) -> "OldConsumer":
-        """Version 1."""
-        value = _load(data)
-        subscription = {str(topic): int(streams) for topic, streams in value["subscription"].items()}
-        return cls(subscription, str(value["pattern"]), int(value["timestamp"]))
 
 
 def encode_offset(offset: int) -> bytes:

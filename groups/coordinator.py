@@ -33,9 +33,9 @@ from barnabas.groups.runtime import Shard
 from barnabas.groups.states import State
 from barnabas.groups.transactional_commits import TransactionalCommits
 from barnabas.offsets.dual import DualOffsetManager
-from barnabas.offsets.journal_writer import OffsetJournal
 from barnabas.offsets.kafka import GroupInShard, KafkaOffsetManager
 from barnabas.offsets.manager import OffsetManager
+from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.offsets.records import TransactionEnd
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages

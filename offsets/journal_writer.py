@@ -1,7 +1,7 @@
 """Writes the offset journal (journal.py): takes note of each change of the table, and appends what was noted.
 
 A coordinator notes a change when it replays it. The notes of a pass of the loop are appended together at its end; under
-load, those of `LINGER_MS`. Nobody waits for that: a commit is answered before, and stays answered.
+load, those of `LINGER_MS` (offset_journal.py). Nobody waits for that: a commit is answered before, and stays answered.
 
 The journal's partition usually has the leader of the offsets partition, and then its log is here. Otherwise the notes
 go to its leader by Produce. They wait while there is no leader, or the log takes nothing. When `WAITING_BYTES_MAX`
@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.offsets import journal as form
 from barnabas.offsets.journal import NO_OFFSET, Cause, Gap, Row
+from barnabas.offsets.journal_parts import Lost, Part, gap_part
+from barnabas.offsets.journal_place import JournalLog, Leader, Progress
 from barnabas.offsets.journal_recovery import Recovery, SourceLog, end_of
 from barnabas.offsets.records import (
     NO_TOPIC_ID,
@@ -34,7 +36,6 @@ from barnabas.offsets.records import (
     GroupOffsets,
     OffsetCommits,
     OffsetRemovals,
-    TopicColumns,
 )
 from barnabas.offsets.stored import columns_of
 from barnabas.offsets.table import OffsetTable
@@ -42,15 +43,14 @@ from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import build_plain
 from barnabas.runtime.counted import counted
-from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Buffer, Env
+from barnabas.runtime.ports import Buffer
 from barnabas.runtime.turns import Pieces
-from barnabas.runtime.upkeep import Task
+
+if TYPE_CHECKING:
+    from barnabas.offsets.offset_journal import OffsetJournal
 
 logger = logging.getLogger("barnabas.offsets")
 
-LINGER_MS = 20.0  # two appends are at least so far apart
-LOOK_MS = 1_000.0  # how often it is looked whether what waits can be written
 PART_BYTES = 64 * 1024  # so many bytes of notes, or a few more, are one batch
 PARTS_AT_ONCE_MAX = 4  # more batches than that are appended in turns with other tasks
 TOLD_AGAIN_MS = 60_000  # then the log of the broker says once more why there are gaps
@@ -58,10 +58,6 @@ WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
 RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
 LOOK_BACK_MAX = 1_000  # so many batches are looked at for the last record that can be understood
-TOPIC_IDS_MAX = 10_000
-COMMITS_KEPT_MAX = 2_000  # the last ones of so many groups are at hand, to know what is old at their next one
-OFFSETS_KEPT_MAX = 200  # of each
-RECORD_BYTES = 24  # what a batch needs for a record besides its key and value, at most
 
 _NOTHING: GroupOffsets = {}
 _NO_PARTITIONS: dict[int, CommittedOffset] = {}
@@ -74,104 +70,6 @@ _FULL = "the journal could not be written for too long"
 _TOO_LARGE_FOR_IT = "a record was too large for the journal"
 _UNREADABLE = "these changes could not be read again from __consumer_offsets"
 _FAILED = "a change could not be written down"
-
-Leader = tuple[int, int, bytes]  # broker id, leader epoch, and id of the topic, which may be made again
-
-
-class JournalLog(Protocol):
-    """The log of a partition of the journal that this broker leads."""
-
-    @property
-    def leader(self) -> Leader:
-        """This broker and the epoch in which it leads now; another value if it does not."""
-
-    def append(self, batch: Buffer) -> ErrorCode:
-        """Append without waiting for replicas."""
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset after its last record."""
-
-    def last_batch(self, before: int | None) -> Buffer:
-        """The last batch before an offset, or of all; empty if there is none. OSError when it cannot be read."""
-
-
-class JournalPlace(Protocol):
-    """Where the journal is: what its writer asks of the broker."""
-
-    def leader(self, partition: int) -> Leader | None:
-        """Who leads a partition of the journal; None: it does not exist, or has no live leader."""
-
-    def local(self, partition: int) -> JournalLog | None:
-        """Its log, if this broker leads it."""
-
-    def exists(self) -> bool:
-        """Whether there is a journal."""
-
-    def create(self) -> None:
-        """Begin to create the journal."""
-
-    def send(self, partition: int, leader_id: int, batch: Buffer) -> Pending[ErrorCode]:
-        """Append at the broker that leads it."""
-
-    def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Buffer | None]:
-        """The last batch before an offset, or of all, from the broker that leads it; None: it did not answer."""
-
-    def topic_id(self, topic: str) -> bytes:
-        """The id of a topic; zeros when it has none or does not exist."""
-
-
-class Progress(NamedTuple):
-    """How far a partition of the journal is. Positions are those in the log of offsets; -1: not known.
-
-    All that was noted before `written_to` is in the journal, before `end_offset` there (-1: before its present end).
-    """
-
-    noted_to: int
-    written_to: int
-    end_offset: int
-
-
-NOT_WRITTEN = Progress(-1, -1, -1)
-
-
-class _Part:
-    """Keys and values of records that will be one batch."""
-
-    __slots__ = ("contents", "count", "end_position", "first_ms", "last_ms", "position", "size_bytes")
-
-    def __init__(self, position: int, first_ms: int) -> None:
-        self.contents: list[tuple[bytes, bytes]] = []
-        self.size_bytes = 0
-        self.count = 0  # changes
-        self.position = position
-        self.end_position = position
-        self.first_ms = self.last_ms = first_ms
-
-    def add(self, key: bytes, value: bytes, count: int, end_position: int, now_ms: int) -> None:
-        self.contents.append((key, value))
-        self.size_bytes += len(key) + len(value) + RECORD_BYTES
-        self.count += count
-        self.end_position = end_position
-        self.last_ms = now_ms
-
-
-class _Lost:
-    """A gap that is not written yet."""
-
-    __slots__ = ("count", "end_position", "first_ms", "last_ms", "position", "why")
-
-    def __init__(self, why: str, position: int, first_ms: int) -> None:
-        self.why = why
-        self.count = 0
-        self.position = position
-        self.end_position = position
-        self.first_ms = self.last_ms = first_ms
-
-    def add(self, count: int, end_position: int, now_ms: int) -> None:
-        self.count += count
-        self.end_position = max(end_position, self.end_position)
-        self.last_ms = max(now_ms, self.last_ms)
 
 
 class PartitionJournal:
@@ -222,10 +120,10 @@ class PartitionJournal:
         self._end_position = end_position  # of the last change that was noted, in the log of offsets
         self.longest_transaction = longest_transaction  # records from the first of one to its marker
         self._has_past = has_offsets  # whether the journal should have something about it
-        self._open: _Part | None = None  # what is noted now
-        self._parts: deque[_Part] = deque()  # what waits, oldest first
+        self._open: Part | None = None  # what is noted now
+        self._parts: deque[Part] = deque()  # what waits, oldest first
         self._told_why, self._told_ms = "", 0  # which gap the log of the broker had last
-        self._lost: _Lost | None = None  # comes after all that waits; later notes are counted in it
+        self._lost: Lost | None = None  # comes after all that waits; later notes are counted in it
         self._is_marked = False
         self._is_busy = False  # catching up, or a batch is on its way to another broker
         self._caught_up_with: Leader | None = None
@@ -344,7 +242,7 @@ class PartitionJournal:
 
     def _add_rows(
         self,
-        part: _Part | None,
+        part: Part | None,
         key: bytes,
         origin: bytes,
         position: int,
@@ -399,12 +297,12 @@ class PartitionJournal:
             self._is_marked = True
             self._journal.mark(self)
 
-    def _next_part(self, position: int, now_ms: int) -> _Part | None:
+    def _next_part(self, position: int, now_ms: int) -> Part | None:
         """A new part for notes, the one before waits; None: too much waits."""
         self._close_part()
         if self._journal.waiting_bytes >= WAITING_BYTES_MAX:
             return None
-        self._open = _Part(position, now_ms)
+        self._open = Part(position, now_ms)
         return self._open
 
     def _close_part(self) -> None:
@@ -420,7 +318,7 @@ class PartitionJournal:
                 self._told_why, self._told_ms = why, now_ms
                 logger.warning("the journal of offsets partition %d has a gap: %s", self.partition, why)
             self._journal.last_commits.clear()
-            self._lost = _Lost(why, position, now_ms)
+            self._lost = Lost(why, position, now_ms)
         self._lost.add(count, end_position, now_ms)
 
     # ---- writing ----
@@ -517,16 +415,16 @@ class PartitionJournal:
         finally:
             self._is_busy = False
 
-    def _first(self) -> tuple[_Part, _Lost | None]:
+    def _first(self) -> tuple[Part, Lost | None]:
         """What to write now, taken from what waits: a part, or the record of a gap, and then the gap."""
         if self._parts:
             return self._parts.popleft(), None
         lost, self._lost = self._lost, None
         assert lost is not None
         gap = Gap(lost.position, lost.end_position, lost.first_ms, lost.last_ms, lost.count, lost.why)
-        return _gap_part(gap), lost
+        return gap_part(gap), lost
 
-    def _not_written(self, part: _Part, gap: _Lost | None) -> None:
+    def _not_written(self, part: Part, gap: Lost | None) -> None:
         """It waits again."""
         if gap is None:
             self._parts.appendleft(part)
@@ -535,7 +433,7 @@ class PartitionJournal:
             gap.add(self._lost.count, self._lost.end_position, self._lost.last_ms)
         self._lost = gap
 
-    def _written(self, part: _Part, gap: _Lost | None, error: ErrorCode) -> None:
+    def _written(self, part: Part, gap: Lost | None, error: ErrorCode) -> None:
         """It does not wait any more: it is in the journal, or too large for it."""
         self._has_past = True
         self._written_to = part.end_position
@@ -544,7 +442,7 @@ class PartitionJournal:
             if error:
                 self._lose(_TOO_LARGE_FOR_IT, part.count, part.position, part.end_position, part.last_ms)
 
-    def _batch(self, part: _Part) -> bytearray:
+    def _batch(self, part: Part) -> bytearray:
         records = PlainRecords()
         for key, value in part.contents:
             records.add(key, value)
@@ -594,10 +492,10 @@ class PartitionJournal:
                 return
             end_position = self._log.log_start_offset
             if first - end_position > BEGINNING_MAX:
-                self._put_first(_gap_part(Gap(0, first, 0, now_ms, -1, _BEGINS)))
+                self._put_first(gap_part(Gap(0, first, 0, now_ms, -1, _BEGINS)))
                 return
         if end_position > known_to:
-            self._put_first(_gap_part(Gap(known_to, known_to, 0, now_ms, -1, _UNDONE)))
+            self._put_first(gap_part(Gap(known_to, known_to, 0, now_ms, -1, _UNDONE)))
             return
         while self._parts and self._parts[0].end_position <= end_position:  # written; only the answer was lost
             self._journal.waiting_bytes -= self._parts.popleft().size_bytes
@@ -606,9 +504,9 @@ class PartitionJournal:
         if end_position >= first:
             return
         if first - end_position > RECOVERED_MAX:
-            self._put_first(_gap_part(Gap(end_position, first, 0, now_ms, -1, _UNREADABLE)))
+            self._put_first(gap_part(Gap(end_position, first, 0, now_ms, -1, _UNREADABLE)))
             return
-        recovered: list[_Part] = []
+        recovered: list[Part] = []
         longest = min(self.longest_transaction, RECOVERED_MAX)
         recovery = Recovery(self._log, end_position, first, self._journal.topic_id, longest)
         try:
@@ -619,7 +517,7 @@ class PartitionJournal:
                 self._add_recovered(recovered, recovery.time_ms, *record)
         except (OSError, ProtocolError, ValueError) as error:
             logger.warning("offsets partition %d cannot be read for its journal: %s", self.partition, error)
-            recovered.append(_gap_part(Gap(recovery.position, first, recovery.time_ms, now_ms, -1, _UNREADABLE)))
+            recovered.append(gap_part(Gap(recovery.position, first, recovery.time_ms, now_ms, -1, _UNREADABLE)))
         count = sum(part.count for part in recovered)
         if count:
             logger.info("the journal of offsets partition %d: %s recovered", self.partition, counted(count, "change"))
@@ -627,16 +525,16 @@ class PartitionJournal:
             self._put_first(part)
 
     def _add_recovered(
-        self, parts: list[_Part], time_ms: int, group_id: str, position: int, cause: Cause, rows: list[Row]
+        self, parts: list[Part], time_ms: int, group_id: str, position: int, cause: Cause, rows: list[Row]
     ) -> None:
         now_ms = self._clock.now_ms()
         origin = form.encode_origin(cause)
         if not parts or (parts[-1].size_bytes >= PART_BYTES and parts[-1].end_position <= position):
-            parts.append(_Part(position, now_ms))
+            parts.append(Part(position, now_ms))
         for value, count in form.encode_rows(origin, position, time_ms, rows, are_consecutive=False):
             parts[-1].add(form.key_of(group_id), value, count, position + 1, now_ms)
 
-    def _put_first(self, part: _Part) -> None:
+    def _put_first(self, part: Part) -> None:
         self._parts.appendleft(part)
         self._journal.waiting_bytes += part.size_bytes
 
@@ -653,110 +551,3 @@ class PartitionJournal:
         self._parts.clear()
         self._lost = None
         self._journal.forget(self)
-
-
-def _gap_part(gap: Gap) -> _Part:
-    part = _Part(gap.position, gap.first_ms)
-    part.add(b"", form.encode_gap(gap), 0, gap.end_position, gap.last_ms)
-    return part
-
-
-class OffsetJournal:
-    """The journals of the offsets partitions that this broker owns."""
-
-    def __init__(self, env: Env, place: JournalPlace) -> None:
-        self.env = env
-        self.place = place
-        self.waiting_bytes = 0
-        self.partitions: dict[int, PartitionJournal] = {}
-        self._marked: list[PartitionJournal] = []
-        # The last change of a group, if it was a commit of several offsets. Whatever changes the table removes it.
-        self.last_commits: dict[str, list[TopicColumns]] = {}
-        self._topic_ids: dict[str, bytes] = {}  # the last ones that were asked for
-        self._flush_is_due = False
-        self._flushed_ms = float("-inf")
-        self._task: Task[PartitionJournal] | None = None
-
-    def start(self) -> None:
-        """Begin to look, every second, whether what waits can be written."""
-        self._task = self.env.upkeep.every("offset journal", lambda: LOOK_MS, self._with_work, PartitionJournal.write)
-
-    def stop(self) -> None:
-        """Stop looking."""
-        if self._task is not None:
-            self._task.stop()
-            self._task = None
-
-    def open(
-        self, partition: int, log: SourceLog, end_position: int, *, has_offsets: bool, longest_transaction: int = 0
-    ) -> PartitionJournal:
-        """Begin to note the changes of an offsets partition that was loaded up to this offset."""
-        opened = self.partitions[partition] = PartitionJournal(
-            self, partition, log, end_position, has_offsets, longest_transaction
-        )
-        if opened.has_work:
-            opened.write()
-        return opened
-
-    def keep(self, group_id: str, commit: list[TopicColumns], count: int) -> None:
-        """A group's last change is this commit of so many offsets."""
-        kept = self.last_commits
-        if count > OFFSETS_KEPT_MAX:
-            kept.pop(group_id, None)
-            return
-        if len(kept) >= COMMITS_KEPT_MAX and group_id not in kept:
-            kept.clear()
-        kept[group_id] = commit
-
-    def topic_id(self, topic: str) -> bytes:
-        """The id of a topic; the last one that it had, if it does not exist."""
-        found = self.place.topic_id(topic)
-        known = self._topic_ids.get(topic, NO_TOPIC_ID)
-        if found is known or found == NO_TOPIC_ID:
-            return known
-        if topic not in self._topic_ids and len(self._topic_ids) >= TOPIC_IDS_MAX:
-            self._topic_ids.clear()
-        self._topic_ids[topic] = found
-        return found
-
-    def former_topic_id(self, topic: str) -> bytes:
-        """The id that a topic had when an offset of it was last written down."""
-        return self._topic_ids.get(topic) or self.place.topic_id(topic)
-
-    def forget(self, partition: PartitionJournal) -> None:
-        """It is closed."""
-        self.last_commits.clear()  # another broker may change these groups now
-        if self.partitions.get(partition.partition) is partition:
-            del self.partitions[partition.partition]
-
-    def _with_work(self) -> Iterator[PartitionJournal]:
-        for partition in list(self.partitions.values()):
-            if partition.has_work:
-                yield partition
-
-    def leader_changed(self, partitions: Iterable[int]) -> None:
-        """Partitions of the journal have other leaders: write now what waits for them."""
-        for index in partitions:
-            found = self.partitions.get(index)
-            if found is not None and found.has_work:
-                self.mark(found)
-
-    def mark(self, partition: PartitionJournal) -> None:
-        """Flush it at the end of this pass of the loop, or LINGER_MS after the last flush."""
-        self._marked.append(partition)
-        if self._flush_is_due:
-            return
-        self._flush_is_due = True
-        clock = self.env.clock
-        wait_ms = self._flushed_ms + LINGER_MS - clock.monotonic_ms()
-        if wait_ms <= 0:
-            clock.call_soon(self._flush)
-        else:
-            clock.call_later(wait_ms, self._flush)
-
-    def _flush(self) -> None:
-        self._flush_is_due = False
-        self._flushed_ms = self.env.clock.monotonic_ms()
-        marked, self._marked = self._marked, []
-        for partition in marked:
-            partition.flush()

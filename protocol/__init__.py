@@ -1,7 +1,8 @@
 """Kafka's wire protocol and record format: bytes in, values out; no IO.
 
 `schemas/*.txt` hold the fields of every message, `schema.py` reads them, and `compile.py` makes one encode and one
-decode function for each message and version, on first use (`codec.py` is their interface). `messages.py` and
+decode function for each message and version, on first use (`compiled_calls.py` is what these call, `codec.py` their
+interface). `messages.py` and
 `records.py` give out the classes; `stubs.py` writes their types for editors and mypy (`.pyi`). `frames.py` adds sizes
 and headers. `errors.py` lists the error codes. The record format is `record_batch.py`, `batch_records.py` and
 `compression.py`; `batch_layout.py` says where its fields lie. `re2.py` matches clients' regular expressions in linear

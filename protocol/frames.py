@@ -15,7 +15,7 @@ from typing import Any
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.codec import Buffer, Message, decoder, encoder, encoder_in_pieces
-from barnabas.protocol.compile import decode_tags
+from barnabas.protocol.compiled_calls import decode_tags
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.message import Part
 from barnabas.protocol.messages import request_class, response_class

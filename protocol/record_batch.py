@@ -147,11 +147,6 @@ class BatchHeader:
         return bool(self.attributes & CONTROL)
 
     @property
-    def has_delete_horizon(self) -> bool:
-        """Whether the cleaner has set the time from which tombstones in the batch may be removed."""
-        return bool(self.attributes & DELETE_HORIZON)
-
-    @property
     def delete_horizon_ms(self) -> int | None:
         """The time from which tombstones in the batch may be removed, or None.
 
@@ -227,17 +222,6 @@ def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
             raise CorruptBatchError(f"a batch of {header.size_bytes} bytes is cut off at {len(view) - position}")
         yield header, view[position:end]
         position = end
-
-
-def whole_batches_bytes(buffer: Buffer) -> int:
-    """How many bytes at the start are whole batches or messages. What a fetch returns may end in the middle of one."""
-    position = 0
-    while len(buffer) - position >= PREFIX_BYTES:
-        _, length = PREFIX.unpack_from(buffer, position)
-        if length < 0 or length > len(buffer) - position - PREFIX_BYTES:
-            break
-        position += length + PREFIX_BYTES
-    return position
 
 
 def checksum(buffer: memoryview, position: int, end: int) -> int:

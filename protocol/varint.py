@@ -45,20 +45,9 @@ def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maxim
     raise ProtocolError("a variable-length integer is too long")
 
 
-def decode_signed(buffer: bytes | bytearray | memoryview, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
-    """The value and the position behind it. `maximum_bytes` is 5 for a varint, 10 for a varlong. ProtocolError."""
-    value, position = decode_unsigned(buffer, position, maximum_bytes)
-    return value >> 1 ^ -(value & 1), position
-
-
 def size_of_unsigned(value: int) -> int:
     """Bytes that `encode_unsigned` takes."""
     return (value.bit_length() + 6) // 7 or 1
-
-
-def size_of_signed(value: int) -> int:
-    """Bytes that `encode_signed` takes."""
-    return size_of_unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]

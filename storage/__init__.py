@@ -12,12 +12,13 @@ follower check before they append, `open_files.py` keeps a bounded number of fil
 after a crash, `retention.py` picks and removes the segments that are too old or too many, and holds back what groups
 have not read, `log_end.py` says by the headers where a log ends that nobody has open, `unread.py` counts by the
 headers what a reader at an offset has before it, `truncation.py` cuts off the end of a log, `cleaner.py` compacts.
-`disk_space.py` says when a disk will be full, `troubles.py` puts what many logs have to say into one line.
-`log_format.md` describes the files, with an example that a test parses. **A transaction in a partition.** Its batches
-are records like all others. `producer_state.py` knows where each open transaction begins, so the log knows its last
-stable offset, which bounds fetches with read_committed, ListOffsets and compaction. WriteTxnMarkers
-(`broker/api/write_txn_markers.py`) appends a control batch, as with acks=all. An abort puts an entry into the
-segment's index of aborted transactions, from which a fetch tells its consumer what to leave out. A coordinator of
-transactions needs two things of a partition: `begin_verification` and `confirm_verification`, without which no
-transactional batch is taken (a marker in between takes the question away); and WriteTxnMarkers, also to itself.
+`topic_configs.py` has the settings of topics, `disk_space.py` says when a disk will be full, `troubles.py` puts what
+many logs have to say into one line. `log_format.md` describes the files, with an example that a test parses. **A
+transaction in a partition.** Its batches are records like all others. `producer_state.py` knows where each open
+transaction begins, so the log knows its last stable offset, which bounds fetches with read_committed, ListOffsets and
+compaction. WriteTxnMarkers (`broker/api/write_txn_markers.py`) appends a control batch, as with acks=all. An abort
+puts an entry into the segment's index of aborted transactions, from which a fetch tells its consumer what to leave
+out. A coordinator of transactions needs two things of a partition: `begin_verification` and `confirm_verification`,
+without which no transactional batch is taken (a marker in between takes the question away); and WriteTxnMarkers, also
+to itself.
 """

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from barnabas.config.broker import BrokerConfig
-from barnabas.config.topic import TopicConfig
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import NO_ROOM, READ_ONLY, TOO_MANY_OPEN, Env
 from barnabas.runtime.turns import at_once
@@ -38,6 +37,7 @@ from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
+from barnabas.storage.topic_configs import TopicConfigs
 from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
 from barnabas.storage.troubles import Troubles
 from barnabas.storage.write_blocks import WriteBlocks
@@ -70,17 +70,15 @@ class LogManager:
     ) -> None:
         self._env = env
         self.config = config
-        self._topic_overrides = topic_overrides
+        self.configs = TopicConfigs(config, topic_overrides)
         shares = share_out(env.disk.open_files_max())
         self._files = OpenFiles(env.disk, shares.segments)
         self._flushes_max = min(_FLUSHES_MAX, shares.reserve // _FILES_PER_FLUSH)
         self._flushes_wait = False
         self.troubles = Troubles()
         self.write_blocks = WriteBlocks(env.clock, self.directory_of)
-        self._configs: dict[str, TopicConfig] = {}
         self.broker_epoch = -1  # the last one that is known of the broker whose logs these are
         self.old_copies: list[LogDirectory] = []
-        self._default_config: TopicConfig | None = None
         self._topics_with_fewer_logs: set[str] = set()
         self._tasks: list[Task[Any]] = []
         self._shortened: list[Log] = []  # by the current round of retention
@@ -97,7 +95,7 @@ class LogManager:
         folder, _, name = (self.config.coordination_path or "").rpartition("/")
         tree_name = name if folder == path else TREE_FILE
         return LogDirectory(
-            self._env, self._files, path, self.topic_config, self._log_failed, self._log_write_blocked, tree_name
+            self._env, self._files, path, self.configs.of, self._log_failed, self._log_write_blocked, tree_name
         )
 
     # -- start and stop
@@ -438,8 +436,7 @@ class LogManager:
     def _forget_configs(self) -> None:
         """Forget the config of topics that have no log here any more, once for many logs that went together."""
         gone, self._topics_with_fewer_logs = self._topics_with_fewer_logs, set()
-        for topic in gone.difference(topic for place in self.directories for topic, _ in place.logs):
-            self._configs.pop(topic, None)
+        self.configs.forget(gone.difference(topic for place in self.directories for topic, _ in place.logs))
 
     def _log_write_blocked(self, log: Log) -> None:
         self.write_blocks.note(log)
@@ -456,34 +453,17 @@ class LogManager:
         for callback in self.on_failed:
             callback(log)
 
-    # -- configs
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        """The config of a topic, one object for all its partitions."""
-        config = self._configs.get(topic)
-        if config is None:
-            overrides = self._topic_overrides(topic)
-            if overrides:
-                config = TopicConfig.of(overrides, self.config)
-            else:
-                if self._default_config is None:
-                    self._default_config = TopicConfig.of({}, self.config)
-                config = self._default_config
-            self._configs[topic] = config
-        return config
-
     def update_topic_config(self, topic: str) -> None:
         """The topic's settings changed: its logs take them up."""
-        self._configs.pop(topic, None)
+        self.configs.forget([topic])
         for log in self.all():
             if log.topic == topic:
-                log.config = self.topic_config(topic)
+                log.config = self.configs.of(topic)
 
     def _broker_config_changed(self, names: frozenset[str]) -> None:
-        self._configs.clear()
-        self._default_config = None
+        self.configs.forget_all()
         for log in self.all():
-            log.config = self.topic_config(log.topic)
+            log.config = self.configs.of(log.topic)
 
     # -- upkeep
 
@@ -533,7 +513,7 @@ class LogManager:
         )
 
     def _shortest_flush_ms(self) -> int:
-        return min((config.flush_ms for config in self._configs.values()), default=_NEVER_MS)
+        return min((config.flush_ms for config in self.configs.known()), default=_NEVER_MS)
 
     def _flushes_due(self) -> Sequence[Log]:
         """The logs whose flush.ms is over, the longest waiting first, as many as may be synced at a time."""

@@ -442,12 +442,9 @@ class Segment:
             self.index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
 
     def _cut_back(self, file: File, position: int, error: OSError) -> None:
-        """There was no room. The part that was written must not be taken for a batch.
-
-        A file that has become read-only cannot be cut, and need not be: nothing was written.
-        """
+        """There was no room. The part that was written must not be taken for a batch."""
         try:
-            if file.size() != position:
+            if file.size() != position:  # else it need not be cut, and may be read-only by now
                 file.truncate(position)
         except OSError as worse:
             message = f"{self.path} could not be cut back to {position} after a failed write: {worse}"
@@ -531,8 +528,7 @@ class Segment:
 
     def index_paths(self) -> list[str]:
         """The index files that may not be durable, because they were written since the log was opened."""
-        indexes = (self.offset_index, self.time_index, self.transaction_index)
-        return [index.path for index in indexes if index.is_written]
+        return [each.path for each in (self.offset_index, self.time_index, self.transaction_index) if each.is_written]
 
     def sync(self) -> None:
         """Make the batches durable (the indexes can be rebuilt)."""

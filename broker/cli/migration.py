@@ -109,7 +109,7 @@ def _refuse_old_consumers(connect: str, group: str) -> None:
 
     try:
         ids = asyncio.run(_old_consumers(connect, group))
-    except (CoordinationError, ImportError) as error:
+    except CoordinationError as error:
         fail(
             f"whether old consumers of {group} still run is not known: {error} "
             "If they are stopped for sure, say --consumers-stopped."

@@ -8,7 +8,7 @@ from barnabas.broker.http.coordinators import shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, integer, record, text
 from barnabas.coordinators.hashing import partition_for
-from barnabas.offsets.journal_writer import NOT_WRITTEN
+from barnabas.offsets.journal_place import NOT_WRITTEN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker

@@ -70,8 +70,7 @@ def batches_of(at: str, topic: str, partition: int = 0) -> list[bytes]:
             leader = cluster.leader_of(topic, partition)
             assert leader is not None
             ((row,),) = (one.partitions for one in cluster.send(leader, ApiKey.FETCH, request).receive().responses)
-            records = bytes(row.records)
-            for header, content in record_batch.batches(records[: record_batch.whole_batches_bytes(records)]):
+            for header, content in record_batch.batches(bytes(row.records)):
                 found.append(bytes(content))
                 offset = header.last_offset + 1
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.groups.coordinator import GroupCoordinator
-from barnabas.offsets.journal_writer import OffsetJournal
+from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending

@@ -5,7 +5,7 @@ from typing import Any
 
 from barnabas.offsets import journal
 from barnabas.offsets.journal import Changes, Gap
-from barnabas.offsets.journal_writer import Leader
+from barnabas.offsets.journal_place import Leader
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending

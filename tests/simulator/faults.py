@@ -925,7 +925,7 @@ FAULTS = (
     Fault(
         "the journal remembers a commit that is not the last",
         "journal",
-        "offsets.journal_writer:OffsetJournal.keep",
+        "offsets.offset_journal:OffsetJournal.keep",
         "kept[group_id] = commit",
         "kept.setdefault(group_id, commit)",
         "the journal follows",

@@ -139,8 +139,8 @@ def test_a_data_directory_of_kafka_is_served_at_once(make_world: Any, kafka: Sim
     assert committed(world, "shipping") == {("orders-none", 0): 33, ("orders-none", 1): 44}
     assert committed(world, "gone") == {}
     kafka.clock.advance(3 * 3_600_000)  # retention, the cleaner: nothing goes
-    assert broker.log_manager.topic_config("prices").retention_ms == -1
-    assert broker.log_manager.topic_config("__consumer_offsets").cleanup_policy == frozenset(("compact",))
+    assert broker.log_manager.configs.of("prices").retention_ms == -1
+    assert broker.log_manager.configs.of("__consumer_offsets").cleanup_policy == frozenset(("compact",))
     for name, files in before.items():
         after = contents(kafka, f"/data/{name}")
         for file, data in files.items():
@@ -250,7 +250,7 @@ def test_open_transactions_are_ended_by_their_coordinator_or_else_aborted(
 
     world = make_world(kafka)
     assert f"orders-none-0: transactions of the producers 701, 704 are open from offset {first} on" in caplog.text
-    assert world.broker.log_manager.topic_config("__transaction_state").cleanup_policy == frozenset(("compact",))
+    assert world.broker.log_manager.configs.of("__transaction_state").cleanup_policy == frozenset(("compact",))
     world.env.run(kafka.clock.sleep(500))
     partition = read_committed(world, first)
     assert partition.last_stable_offset == first + 2, "the one that may go on"

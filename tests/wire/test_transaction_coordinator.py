@@ -132,7 +132,7 @@ def test_the_first_use_makes_the_topic(make_world: type[World]) -> None:
     answer = world.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"]))
     assert [(each.error_code, each.node_id) for each in answer.coordinators] == [(0, world.broker.node_id)] * 2
     assert world.broker.transactions_partition_count() == 2
-    settings = world.broker.log_manager.topic_config("__transaction_state")
+    settings = world.broker.log_manager.configs.of("__transaction_state")
     assert settings.cleanup_policy in ("compact", ["compact"], {"compact"})
     world.env.run(world.broker.stop())
 

@@ -242,7 +242,7 @@ def test_many_groups_fill_no_log(world: World, caplog: pytest.LogCaptureFixture)
 def waiting(world: World, *names: str) -> Any:
     """The log of t-0, whose retention waits for these groups: 20 records in two segments, all of them too old."""
     log = world.broker.replica_manager.partitions["t", 0].log
-    config = world.broker.log_manager.topic_config("t")
+    config = world.broker.log_manager.configs.of("t")
     config.retention_ms, config.barnabas_retention_wait_for_groups = 60_000, names
     config.barnabas_retention_wait_max_ms = 3_600_000
     log.config = config

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from barnabas.offsets import journal_writer
+from barnabas.offsets import journal_writer, offset_journal
 from barnabas.offsets.journal import ANYBODY, NO_OFFSET, NOT_KNOWN, Cause, Changes, Gap
 from barnabas.offsets.journal_history import Position, fold
 from barnabas.protocol import messages, record_batch
@@ -221,8 +221,8 @@ def test_a_commit_of_several_offsets_knows_what_was_before(change: str) -> None:
 
 
 def test_only_so_many_commits_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_writer, "COMMITS_KEPT_MAX", 3)
-    monkeypatch.setattr(journal_writer, "OFFSETS_KEPT_MAX", 3)
+    monkeypatch.setattr(offset_journal, "COMMITS_KEPT_MAX", 3)
+    monkeypatch.setattr(offset_journal, "OFFSETS_KEPT_MAX", 3)
     world = GroupWorld(with_journal=True)
     for offset in (5, 6, 7):
         for number, count in enumerate((2, 3, 4, 2, 3, 2)):

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from barnabas.protocol import codec, messages, records, schema
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.compile import BY_REFERENCE_BYTES, NUMBERS_PER_PIECE, STRING_BYTES_MAX, UNKNOWN_TAGS_MAX
+from barnabas.protocol.compile import NUMBERS_PER_PIECE
+from barnabas.protocol.compiled_calls import STRING_BYTES_MAX, UNKNOWN_TAGS_MAX
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
-from barnabas.protocol.message import Message
+from barnabas.protocol.message import BY_REFERENCE_BYTES, Message
 from barnabas.protocol.messages import (
     ApiVersionsResponse,
     DeleteGroupsRequest,

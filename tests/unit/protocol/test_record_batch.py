@@ -148,9 +148,6 @@ def test_several_batches() -> None:
     data = VECTOR + MARKER
     found = list(record_batch.batches(data))
     assert [bytes(batch) for _, batch in found] == [VECTOR, MARKER]
-    assert record_batch.whole_batches_bytes(data) == len(data)
-    assert record_batch.whole_batches_bytes(data[:-1]) == len(VECTOR)
-    assert record_batch.whole_batches_bytes(VECTOR[:11]) == 0
     assert list(record_batch.batches(b"")) == []
     with pytest.raises(CorruptBatchError, match="cut off"):
         list(record_batch.batches(data[:-1]))

@@ -31,7 +31,7 @@ on, `cli/backup.py` writes and reads backups of offsets, with `cli/backup_file.p
 shows brokers and replicas (`cli/cluster_backup.py` writes a backup of the tree), `cli/doctor.py` asks all brokers
 what is wrong, `cli/transactions.py` and `cli/abort_transaction.py` show and end transactions by what
 `cli/open_transactions.py` asks coordinators and partitions), each an ordinary client on kafka-python
-(`cli/client.py`; `cli/kafka_python.py` is what that does wrong), imported when it runs; `cli/http_client.py` is their
+(`cli/client.py`; `cli/kafka_python.py` touches its inside), imported when it runs; `cli/http_client.py` is their
 way to the HTTP API, `cli/target.py` is which broker they ask (`cli/probe.py` finds one that answers) and the time
 limit that ends them; `cli/exits.py` their exit codes, `cli/words.py` how they show times, sizes and names.
 `__main__.py` beside the folders is `python -m barnabas`.

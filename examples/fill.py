@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from barnabas.broker.cli.client import await_coordinators
+from barnabas.broker.cli.kafka_python import know_internal_topics
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.groups.records import GroupRecord
@@ -40,8 +41,7 @@ def fill(bootstrap: str, day: Day, kill_a_broker: Callable[[], None] | None) -> 
     connect = partial(KafkaProducer, bootstrap_servers=bootstrap, acks="all", linger_ms=50)
     producers = {topic: connect(compression_type=codec, batch_size=BATCH_BYTES) for topic, codec in CODECS.items()}
     coordinator = connect(client_id=ADMIN_CLIENT_ID, batch_size=1 << 17)
-    # kafka-python's producer knows no internal topics.
-    coordinator._metadata.topics = partial(coordinator._metadata.topics, exclude_internal_topics=False)
+    know_internal_topics(coordinator)
     offsets_partitions = len(coordinator.partitions_for(OFFSETS_TOPIC))
     assert len(coordinator.partitions_for(JOURNAL_TOPIC)) == offsets_partitions  # asking for it makes it
     noted: list[tuple[Commit, Any]] = []  # commits that are not in the journal yet, with their places

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
-from barnabas.broker.cli.client import RETRY_MS, admin, answered, coordinator_moves, describe_topics, reason, send
+from barnabas.broker.cli.client import RETRY_MS, admin, answered, coordinator_moves, describe_topics, reason
 from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.kafka_python import find_transaction_coordinator, send
 from barnabas.broker.cli.open_transactions import (
     Described,
     Key,
@@ -15,7 +16,6 @@ from barnabas.broker.cli.open_transactions import (
     absent_coordinators,
     coordinators_of,
     describe_transaction,
-    find_coordinator,
     leaders,
     open_in,
     raise_for,
@@ -131,7 +131,7 @@ def _end_by_epoch(client: Any, planned: Described) -> None:
             committed=False,
             min_version=5,
         )
-        response = send(client, request, find_coordinator(client, planned.transactional_id))
+        response = send(client, request, find_transaction_coordinator(client, planned.transactional_id))
         return _passing(response.error_code)
 
     code = _while_concurrent(client, planned, ask)
@@ -151,7 +151,7 @@ def _fence(client: Any, planned: Described) -> None:
             min_version=3,
             max_version=5,
         )
-        response = send(client, request, find_coordinator(client, planned.transactional_id))
+        response = send(client, request, find_transaction_coordinator(client, planned.transactional_id))
         return _passing(response.error_code)
 
     code = _decided(client, planned, ask)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from barnabas.broker.cli import kafka_python
 from barnabas.broker.cli.exits import ExitCode, fail
 from barnabas.broker.cli.target import Target
 from barnabas.runtime.clock import RealClock
@@ -42,15 +43,8 @@ logging.getLogger("kafka").addHandler(logging.NullHandler())
 def connection(target: Target) -> dict[str, Any]:
     """The settings of every client. When this returns, a broker answers, and the time limit has begun."""
     bootstrap = target.reach()
-    from kafka.cluster import ClusterMetadata
-
-    # How long the client waits before it asks for metadata, also the first time. No setting of a client changes it.
-    ClusterMetadata.DEFAULT_CONFIG["retry_backoff_ms"] = BACKOFF_MS
-    from kafka.net.manager import KafkaConnectionManager
-
-    # A broker that stands still accepts connections and answers nothing. The admin client has no setting for this.
-    KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_ms"] = ANSWERS_FIRST_WITHIN_MS
-    KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_max_ms"] = ANSWERS_FIRST_WITHIN_MS
+    # A broker that stands still accepts connections and answers nothing.
+    kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {
         "bootstrap_servers": bootstrap,
         "client_id": CLIENT_ID,
@@ -91,16 +85,11 @@ def admin(target: Target) -> Iterator[Any]:
     with told_in_sentences(target):
         client = KafkaAdminClient(**settings)
         # Only now, because the client waits as long for an address of --bootstrap that it has chosen again.
-        client._manager.config["reconnect_backoff_ms"] = ASKED_AGAIN_AFTER_MS
+        kafka_python.connect_again_after(client, ASKED_AGAIN_AFTER_MS)
         try:
             yield client
         finally:
             client.close()
-
-
-def send(client: Any, request: Any, node_id: int | None = None, within_ms: int | None = None) -> Any:
-    """Send a request of the protocol that the admin client has no method for, to this node or to any; its answer."""
-    return client._manager.run(client._manager.send, request, node_id, within_ms)
 
 
 def broker_setting(client: Any, node_id: int, name: str) -> str | None:
@@ -110,7 +99,7 @@ def broker_setting(client: Any, node_id: int, name: str) -> str | None:
     request = DescribeConfigsRequest(
         resources=[(BROKER_RESOURCE, str(node_id), [name])], include_synonyms=False, min_version=1
     )
-    (result,) = send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
+    (result,) = kafka_python.send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
     return next((config.value for config in result.configs if config.name == name), None)
 
 
@@ -200,9 +189,7 @@ def _again(
             if clock.monotonic_ms() > last_ms:
                 raise
             if client is not None:
-                client._controller_id = None
-                client._manager.cluster._coordinators.clear()
-                client._manager.cluster.request_update()
+                kafka_python.forget_controller_and_coordinators(client)
             asyncio.run(clock.sleep(RETRY_MS))
 
 
@@ -226,7 +213,7 @@ def await_controller(client: Any) -> None:
     from kafka.protocol.metadata import MetadataRequest
 
     request = MetadataRequest(topics=[])
-    answered(client, lambda: client._manager.run(client._send_request_to_controller, request))
+    answered(client, lambda: kafka_python.send_to_controller(client, request))
 
 
 def reason(error_code: int, message: str | None = None) -> str:
@@ -279,7 +266,7 @@ def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[tuple[st
         asked_topics = [topic_type(name=name, partitions=partitions) for name, partitions in nodes[node_id].items()]
         request = ListOffsetsRequest(replica_id=DEBUGGING_CONSUMER, isolation_level=0, topics=asked_topics)
         try:
-            return send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).topics
+            return kafka_python.send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).topics
         except KafkaError:
             return ()
 

@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import admin, answered, reason, send
+from barnabas.broker.cli.client import admin, answered, reason
 from barnabas.broker.cli.exits import ExitCode, fail, key_values, say
+from barnabas.broker.cli.kafka_python import send
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import (
     AsJson,

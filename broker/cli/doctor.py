@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.broker.cli.client import BROKER_RESOURCE, admin, answered, positions, send
+from barnabas.broker.cli.client import BROKER_RESOURCE, admin, answered, positions
 from barnabas.broker.cli.exits import ExitCode, Failure
 from barnabas.broker.cli.http_client import HttpApi
+from barnabas.broker.cli.kafka_python import send
 from barnabas.broker.cli.lag import ask
 from barnabas.broker.cli.open_transactions import (
     OPEN_STATES,

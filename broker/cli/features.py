@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from barnabas.broker.cli.client import admin, answered, await_controller, reason
 from barnabas.broker.cli.exits import ExitCode, fail, key_values
+from barnabas.broker.cli.kafka_python import send_to_controller
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import INT16_MAX, INT32_MAX, AsJson, new_app, print_json, print_outcomes, print_table
 from barnabas.cluster.features import ALL_FAILED, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
@@ -154,7 +155,7 @@ def _update(
             validate_only=dry_run,
             min_version=FIRST_VERSION_WITH_VALIDATE_ONLY,
         )
-        response = client._manager.run(client._send_request_to_controller, request)
+        response = send_to_controller(client, request)
     if response.error_code:
         why = reason(response.error_code, (response.error_message or "").removeprefix(ALL_FAILED) or None)
         lower = [f"{name}={level}" for name, level in levels.items() if level < before.get(name, {}).get("level", 0)]

@@ -1,9 +1,107 @@
-"""What kafka-python does wrong, and commands and tests cannot do without: one function for each fault.
+"""The inside of kafka-python 3.0: what it has no method for, and what it does wrong. Nobody else touches its inside.
 
-These functions know the inside of kafka-python 3.0, so pyproject.toml allows no later one before it was tested.
+So pyproject.toml allows no later version before this file was tested with it.
 """
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+# ---- what there is no method or setting for
+
+
+def wait_longest(metadata_ms: int, connection_ms: int) -> None:
+    """How long clients wait before they ask for metadata, also the first time, and for a connection to be made."""
+    from kafka.cluster import ClusterMetadata
+    from kafka.net.manager import KafkaConnectionManager
+
+    ClusterMetadata.DEFAULT_CONFIG["retry_backoff_ms"] = metadata_ms
+    KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_ms"] = connection_ms
+    KafkaConnectionManager.DEFAULT_CONFIG["socket_connection_setup_timeout_max_ms"] = connection_ms
+
+
+def connect_again_after(client: Any, wait_ms: int) -> None:
+    """How long an admin client waits before it connects again."""
+    client._manager.config["reconnect_backoff_ms"] = wait_ms
+
+
+def send(client: Any, request: Any, node_id: int | None = None, within_ms: int | None = None) -> Any:
+    """Send a request of the protocol that the admin client has no method for, to this node or to any; its answer."""
+    return client._manager.run(client._manager.send, request, node_id, within_ms)
+
+
+def send_to_controller(client: Any, request: Any) -> Any:
+    """The same, to the controller."""
+    return client._manager.run(client._send_request_to_controller, request)
+
+
+def send_all(client: Any, requests: Sequence[tuple[int, Any]], in_flight_max: int) -> list[Any]:
+    """Send requests to nodes, so many at a time to each. The answers, without those that did not come."""
+    from kafka.errors import KafkaError
+
+    async def run() -> list[Any]:
+        responses = []
+        waiting: list[tuple[int, Any]] = []
+
+        async def receive() -> None:
+            with suppress(KafkaError):
+                responses.append(await waiting.pop(0)[1])
+
+        for node_id, request in requests:
+            while sum(node_id == other for other, _ in waiting) == in_flight_max:
+                await receive()
+            waiting.append((node_id, client._manager.send(request, node_id)))
+        while waiting:
+            await receive()
+        return responses
+
+    found: list[Any] = client._manager.run(run)
+    return found
+
+
+def find_transaction_coordinator(client: Any, transactional_id: str) -> int:
+    """The broker that coordinates a transactional id."""
+    from kafka.protocol.metadata import CoordinatorType
+
+    found = client._manager.run(client._find_coordinator_ids, [transactional_id], CoordinatorType.TRANSACTION)
+    return int(found[transactional_id])
+
+
+def forget_controller_and_coordinators(client: Any) -> None:
+    """Have an admin client look for them again."""
+    client._controller_id = None
+    client._manager.cluster._coordinators.clear()
+    client._manager.cluster.request_update()
+
+
+def note_answers(producer: Any, note: Callable[[Any, int], None]) -> None:
+    """Have `note(partition, error code)` called for each answer: a producer tells nobody why it sends again."""
+    complete = producer._sender._complete_batch
+
+    def noted(batch: Any, answer: Any) -> None:
+        note(batch.topic_partition, answer.error_code)
+        complete(batch, answer)
+
+    producer._sender._complete_batch = noted
+
+
+def leader_for(producer: Any, partition: Any) -> int:
+    """The leader of a partition, as far as a producer knows."""
+    return int(producer._metadata.leader_for_partition(partition))
+
+
+def partition_of(future: Any) -> Any:
+    """Where a record goes that was sent."""
+    return future._produce_future.topic_partition
+
+
+def know_internal_topics(producer: Any) -> None:
+    """Have a producer write to internal topics, too."""
+    producer._metadata.topics = partial(producer._metadata.topics, exclude_internal_topics=False)
+
+
+# ---- what is wrong
 
 
 class _NoValue(bytes):

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sized
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from barnabas.broker.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
+from barnabas.broker.cli.kafka_python import send_all
 from barnabas.broker.cli.target import Target
 from barnabas.offsets.backup import Batch, batches_in
 from barnabas.offsets.backup_records import AskBatches
@@ -127,7 +127,7 @@ class LogHeaders:
         last_ms = clock.monotonic_ms() + ONE_ANSWERS_WITHIN_MS
         left = dict(asks)
         while True:
-            for response in self._client._manager.run(self._send, self._requests(left)):
+            for response in send_all(self._client, self._requests(left), IN_FLIGHT):
                 found |= _read(response, left)
             self._target.renew()
             left = {key: ask for key, ask in left.items() if key not in found}
@@ -167,25 +167,6 @@ class LogHeaders:
             share.append((key, ask))
         requests += [(leader, _fetch(share)) for leader, share in fetches.items()]
         return requests + [(leader, _list_offsets(some)) for leader, some in times.items()]
-
-    async def _send(self, requests: list[tuple[int, Any]]) -> list[Any]:
-        """The answers, without those that did not come."""
-        from kafka.errors import KafkaError
-
-        responses = []
-        waiting: list[tuple[int, Any]] = []
-
-        async def receive() -> None:
-            with suppress(KafkaError):
-                responses.append(await waiting.pop(0)[1])
-
-        for node_id, request in requests:
-            while sum(node_id == other for other, _ in waiting) == IN_FLIGHT:
-                await receive()
-            waiting.append((node_id, self._client._manager.send(request, node_id)))
-        while waiting:
-            await receive()
-        return responses
 
 
 def _leaders(topic: dict[str, Any]) -> dict[Key, int]:

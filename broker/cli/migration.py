@@ -16,9 +16,9 @@ from barnabas.broker.cli.client import (
     changed,
     describe_groups,
     reason,
-    send,
 )
 from barnabas.broker.cli.exits import ExitCode, fail, say
+from barnabas.broker.cli.kafka_python import send
 from barnabas.broker.cli.target import Target
 from barnabas.broker.cli.terminal import AsJson, Yes, confirm, print_json, print_table
 from barnabas.runtime.counted import counted

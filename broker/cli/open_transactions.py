@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from barnabas.broker.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting, send
+from barnabas.broker.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting
 from barnabas.broker.cli.exits import ExitCode, fail
+from barnabas.broker.cli.kafka_python import find_transaction_coordinator, send
 from barnabas.broker.cli.words import shown
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol.errors import ErrorCode
@@ -204,7 +205,7 @@ def describe_transaction(client: Any, transactional_id: str) -> Described:
         fail("a transactional id has at least one character.", ExitCode.NOT_VALID)
 
     def ask() -> Described:
-        node_id = find_coordinator(client, transactional_id)
+        node_id = find_transaction_coordinator(client, transactional_id)
         response = send(client, DescribeTransactionsRequest(transactional_ids=[transactional_id]), node_id)
         (row,) = response.transaction_states
         raise_for(row.error_code)
@@ -218,14 +219,6 @@ def describe_transaction(client: Any, transactional_id: str) -> Described:
             "`barnabas transactions list` shows what there is.",
             ExitCode.NOTHING_THERE,
         )
-
-
-def find_coordinator(client: Any, transactional_id: str) -> int:
-    """The broker that coordinates a transactional id."""
-    from kafka.protocol.metadata import CoordinatorType
-
-    found = client._manager.run(client._find_coordinator_ids, [transactional_id], CoordinatorType.TRANSACTION)
-    return int(found[transactional_id])
 
 
 def _described(row: Any, node_id: int) -> Described:

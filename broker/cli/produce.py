@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from barnabas.broker.cli import kafka_python
 from barnabas.broker.cli.client import connection, reason, told_in_sentences
 from barnabas.broker.cli.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.broker.cli.json_records import JsonRecord, read
@@ -123,10 +124,9 @@ def produce(
             say("Each line is a record; end with Ctrl-D.")
         records = _json_lines(usual) if lines is Format.JSON else _lines(usual, separator, null)
     settings = connection(target)
-    from barnabas.broker.cli.kafka_python import send_headers_without_value
     from kafka import KafkaProducer
 
-    send_headers_without_value()
+    kafka_python.send_headers_without_value()
 
     with told_in_sentences(target), progress("sent", count if value is not None else None) as advance:
         producer = KafkaProducer(
@@ -198,28 +198,17 @@ class Sent:
         self.count = 0
         self.futures: list[Any] = []
         self.answered: dict[Any, int] = {}  # the error code of the last answer, by partition
-        self._note_answers()
-
-    def _note_answers(self) -> None:
-        """The client sends again after most errors, and tells nobody what they were."""
-        complete = self.producer._sender._complete_batch
-
-        def note(batch: Any, answer: Any) -> None:
-            self.answered[batch.topic_partition] = answer.error_code
-            complete(batch, answer)
-
-        self.producer._sender._complete_batch = note
+        kafka_python.note_answers(producer, self.answered.__setitem__)
 
     def why_not_taken(self) -> str:
         """What brokers said last of the partitions whose records wait. "": they are not refused."""
         from barnabas.storage.directory_contents import names_in_a_line
 
-        metadata = self.producer._metadata
         refused: dict[int, list[str]] = {}
-        waiting = {future._produce_future.topic_partition for future in self.futures if not future.is_done}
+        waiting = {kafka_python.partition_of(future) for future in self.futures if not future.is_done}
         for partition in sorted(waiting):
             error_code = self.answered.get(partition, ErrorCode.NONE)
-            if metadata.leader_for_partition(partition) == NO_LEADER:
+            if kafka_python.leader_for(self.producer, partition) == NO_LEADER:
                 error_code = ErrorCode.LEADER_NOT_AVAILABLE
             if error_code:
                 refused.setdefault(error_code, []).append(f"{partition.topic}-{partition.partition}")

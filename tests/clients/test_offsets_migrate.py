@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from barnabas.broker.cli.kafka_python import send
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest
@@ -48,7 +49,7 @@ def commit_in_tree(client: Any, group: str, topic: str, offsets: dict[int, int])
         for index, offset in offsets.items()
     ]
     request = OffsetCommitRequest(group_id=group, topics=[make(name=topic, partitions=rows)], max_version=0)
-    answer = client._manager.run(client._manager.send, request, None)
+    answer = send(client, request)
     assert [row.error_code for row in answer.topics[0].partitions] == [0] * len(offsets)
 
 

@@ -6,7 +6,6 @@ before the group is looked up come first in an answer, as in Kafka's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from sys import intern
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +15,7 @@ from barnabas.groups.classic import ClassicGroup
 from barnabas.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.groups.runtime import Shard
 from barnabas.offsets.journal import Cause
+from barnabas.offsets.manager import OffsetManager
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, OffsetCommits
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
@@ -55,7 +55,7 @@ class CommitConfig(Protocol):
 
 
 class Commits:
-    """Answers OffsetCommit."""
+    """Answers OffsetCommit. `offsets` is the storage of all versions but version 0."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Commits:
         config: CommitConfig,
         gate: Gate,
         topics: Topics,
+        offsets: OffsetManager,
         tree: ZooKeeperOffsetManager,
         refusals: Refusals,
         origins: Origins,
@@ -72,11 +73,10 @@ class Commits:
         self._config = config
         self._gate = gate
         self._topics = topics
+        self._offsets = offsets
         self._tree = tree
         self._refusals = refusals
         self._origins = origins
-        self._is_in_topic = config.offsets_storage != "zookeeper"
-        self._is_in_tree = not self._is_in_topic or config.dual_commit_enabled
 
     def offset_commit(self, request: OffsetCommitRequest, context: Context) -> CommitReply:
         """Check the request, then store the offsets. Answered when they are committed."""
@@ -152,26 +152,8 @@ class Commits:
             waiting.complete(refuse(commit_error(error)) if error else response)
 
         origin = b"" if not self._origins.wanted else self._origin(request, context, group)
-        self.store(shard, OffsetCommits(group_id, commits, origin), done)
+        self._offsets.put(shard, OffsetCommits(group_id, commits, origin), done)
         return waiting
-
-    def store(self, shard: Shard, records: OffsetCommits, done: Callable[[ErrorCode], None]) -> None:
-        """Store offsets where `offsets.storage` says. `done` is called when they can be fetched, or with an error.
-
-        With dual.commit.enabled they go to the topic first, then to the tree. After an error they may be in the topic;
-        the client commits again.
-        """
-        group_id = records.group_id
-        if not self._is_in_tree:
-            shard.write(group_id, records, done)
-        elif not self._is_in_topic:
-            self._tree.put(group_id, records.offsets, done)
-        else:
-            shard.write(
-                group_id,
-                records,
-                lambda error: done(error) if error else self._tree.put(group_id, records.offsets, done),
-            )
 
     def _origin(self, request: OffsetCommitRequest, context: Context, group: ClassicGroup | None) -> bytes:
         """Who commits, for the journal.
@@ -206,7 +188,8 @@ class Commits:
         if group_id == "":
             return _fail(response, ErrorCode.INVALID_GROUP_ID)  # an empty id names no node
         waiting: Pending[OffsetCommitResponse] = Pending()
-        self._tree.put(group_id, commits, lambda error: waiting.complete(_fail(response, error)))
+        records = OffsetCommits(group_id, commits)
+        self._tree.put(None, records, lambda error: waiting.complete(_fail(response, error)))
         return waiting
 
     def _screen_commit(self, request: OffsetCommitRequest, context: Context) -> _Screened:

@@ -135,7 +135,7 @@ class GroupCoordinator(Coordinator[Shard]):
         elif config.dual_commit_enabled:
             self.offsets = DualOffsetManager(self.kafka_offsets, self.legacy_offsets)
         origins = Origins(journal is not None)
-        self.commits = Commits(env, config, self, topics, self.legacy_offsets, self._refusals, origins)
+        self.commits = Commits(env, config, self, topics, self.offsets, self.legacy_offsets, self._refusals, origins)
         self.offset_fetches = OffsetFetches(env.turns, self, topics, self.offsets, self.legacy_offsets)
         self.removals = Removals(env.turns, self, topics, self.offsets, origins)
         self.transactional_commits = TransactionalCommits(env, config, self, topics, self._refusals, origins)

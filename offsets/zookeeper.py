@@ -22,7 +22,7 @@ from barnabas.coordination.port import (
     Set,
 )
 from barnabas.offsets.manager import Offsets
-from barnabas.offsets.records import CommittedOffset, GroupOffsets, TopicPartition
+from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
@@ -85,11 +85,11 @@ class ZooKeeperOffsetManager:
         self._start(self._tell(group_id, run(), lambda error: pending.complete(Offsets(error, committed))))
         return pending
 
-    def put(self, group_id: str, commits: GroupOffsets, done: Done) -> None:
+    def put(self, shard: object, records: OffsetCommits, done: Done) -> None:
         """Write the nodes, up to `NODES_PER_WRITE` as one change. After an error some may be written."""
         nodes = {
-            paths.consumer_offset(group_id, topic, partition): payloads.encode_offset(committed.offset)
-            for topic, offsets in commits.items()
+            paths.consumer_offset(records.group_id, topic, partition): payloads.encode_offset(committed.offset)
+            for topic, offsets in records.offsets.items()
             for partition, committed in offsets.items()
         }
 
@@ -97,7 +97,7 @@ class ZooKeeperOffsetManager:
             for chunk in chunks(list(nodes), NODES_PER_WRITE):
                 await self._write({path: nodes[path] for path in chunk})
 
-        self._start(self._tell(group_id, run(), done))
+        self._start(self._tell(records.group_id, run(), done))
 
     def remove(
         self,

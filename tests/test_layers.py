@@ -286,7 +286,7 @@ ONCE = {
     "transactions/markers.py": "markers that were refused, sent again",
     "transactions/topic_ages.py": "one read of the tree",
     "transactions/verification.py": "one request's question, asked again",
-    "offsets/journal_writer.py": "one flush; what it cannot write is looked at by the task `offset journal`",
+    "offsets/offset_journal.py": "one flush; what it cannot write is looked at by the task `offset journal`",
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",
     "coordination/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",

@@ -1,4 +1,4 @@
-"""What all storages of committed offsets do alike: `Commits.store` and the interface of offsets/manager.py."""
+"""What both storages of committed offsets do alike: the interface of offsets/manager.py, behind a coordinator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,10 +53,7 @@ def put(world: TreeWorld, group: str, *partitions: TopicPartition, offset: int =
     for topic, index in partitions:
         commits.setdefault(topic, {})[index] = CommittedOffset(offset)
     told: list[ErrorCode] = []
-    in_loop(
-        world,
-        lambda: world.coordinator.commits.store(shard_of(world, group), OffsetCommits(group, commits), told.append),
-    )
+    in_loop(world, lambda: manager(world).put(shard_of(world, group), OffsetCommits(group, commits), told.append))
     wait(world, lambda: told)
     return told[0]
 

@@ -49,7 +49,6 @@ AGAIN: dict[str, Callable[[bytes], bytes]] = {
     r"/kafka-acl-extended/prefixed/\w+/.+": pair("acls"),
     r"/kafka-acl-changes/acl_changes_\d{10}": pair("acl_change", spread=True),
     r"/kafka-acl-extended-changes/acl_changes_\d{10}": pair("extended_acl_change", spread=True),
-    r"/admin/reassign_partitions": pair("reassignment"),
     r"/isr_change_notification/isr_change_\d{10}": pair("isr_change"),
 }
 

@@ -186,7 +186,7 @@ class Barnabas(Cluster):
     def command(self, node_id: int) -> list[str]:
         """Started one by one, with a cluster's settings."""
         program = os.environ.get("BARNABAS_COMMAND")
-        words = program.split() if program else [sys.executable, "-m", "barnabas.broker.main"]
+        words = program.split() if program else [sys.executable, "-m", "barnabas"]
         words += ["start", "--json", "--listeners", f"PLAINTEXT://127.0.0.1:{self.ports[node_id]}"]
         words += ["--data", f"{self.folder}/{node_id}", "--set", f"node.id={node_id}"]
         words += ["--set", f"coordination.path={self.folder}/coordination.sqlite"]

@@ -20,8 +20,8 @@ from typing import Any
 
 import uvloop
 from barnabas.broker.broker import Broker
-from barnabas.broker.cli.start import collect_seldom
 from barnabas.broker.connection import Connection
+from barnabas.cli.start import collect_seldom
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey

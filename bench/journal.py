@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 import uvloop
 from barnabas.broker.broker import Broker
-from barnabas.broker.cli.start import collect_seldom
+from barnabas.cli.start import collect_seldom
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey

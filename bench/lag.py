@@ -95,7 +95,7 @@ def _print_costs(target: Barnabas, situation: str) -> None:
 
 
 def _look(folder: str) -> None:
-    """Looks of `groups/lag_sampling.py`: the first one, one when nothing has changed, one when every topic has."""
+    """Looks of `coordinators/groups/lag_sampling.py`: the first one, one without news, one when all have some."""
     env = sim_env(1)
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:9092",

@@ -41,7 +41,7 @@ def small(work: Path) -> None:
 
 def _run(*words: str, said: str = "") -> None:
     used, busy, began = _children_seconds(), _busy_seconds(), time.monotonic()
-    command = [sys.executable, "-m", "barnabas.broker.main", "pipeline", *words]
+    command = [sys.executable, "-m", "barnabas", "pipeline", *words]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - began
     with suppress(ChildProcessError):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.hashing import partition_for
 from barnabas.coordinators.shard import PartitionLog
-from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.broker import Broker
-from barnabas.broker.cli.start import collect_seldom
 from barnabas.broker.read_buffers import READ_BUFFER_BYTES
+from barnabas.cli.start import collect_seldom
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey

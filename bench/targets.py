@@ -45,7 +45,7 @@ class Barnabas(Target):
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-bench-")
         self.data = data or f"{self._folder.name}/data"
         command = os.environ.get("BARNABAS_COMMAND")
-        words = command.split() if command else [sys.executable, "-m", "barnabas.broker.main"]
+        words = command.split() if command else [sys.executable, "-m", "barnabas"]
         words += ["start", "--json", "--listeners", "PLAINTEXT://127.0.0.1:0", "--data", self.data]
         for key, value in SETTINGS.items():
             words += ["--set", f"{key}={value}"]

@@ -1,4 +1,4 @@
-"""The process: its wiring, connections, APIs, commands, HTTP API, and the order of its start and stop.
+"""The process: its wiring, connections, APIs, HTTP API, and the order of its start and stop.
 
 Wiring. `broker.py` makes all parts and says in which order they start and stop. `server.py` (listeners, limits),
 `connection.py` (frames in, answers out in order; `connection_states.py` has its states and moves, `carried_out.py`
@@ -21,20 +21,7 @@ first connection comes, `http/connection.py` is one connection (who may ask, lim
 of routes (`http/schemas.py` says what fields a body has, `http/openapi.py` makes the document of it),
 `http/coordinators.py` redirects to a group's coordinator, and one module per family of routes answers
 (`http/metrics.py` is what Prometheus scrapes, `http/metric_names.py` its table, `http/readiness.py` what a load
-balancer asks); `main.py` and `cli/` are the command line: `cli/start.py` runs a broker, `cli/cluster_start.py`
-several, each in its process (`cli/cluster_directory.py` checks their directory first); `cli/commands.py` lists the
-others (`cli/offset_targets.py` is where `offsets set` moves a group, `cli/live_reset.py` does it while members read
-on, `cli/backup.py` writes and reads backups of offsets, with `cli/backup_file.py` for the file and
-`cli/log_headers.py` for the headers of batches in logs, `cli/json_records.py` is a record as a line of JSON
-(`strict_json.py`: what of JSON is refused, and values as they stand there), `cli/record_printing.py` and
-`cli/record_places.py` are the forms and places of `consume`, `cli/completion.py` is for shells, `cli/cluster.py`
-shows brokers and replicas (`cli/cluster_backup.py` writes a backup of the tree), `cli/doctor.py` asks all brokers
-what is wrong, `cli/transactions.py` and `cli/abort_transaction.py` show and end transactions by what
-`cli/open_transactions.py` asks coordinators and partitions), each an ordinary client on kafka-python
-(`cli/client.py`; `cli/kafka_python.py` touches its inside), imported when it runs; `cli/http_client.py` is their
-way to the HTTP API, `cli/target.py` is which broker they ask (`cli/probe.py` finds one that answers) and the time
-limit that ends them; `cli/exits.py` their exit codes, `cli/words.py` how they show times, sizes and names.
-`__main__.py` beside the folders is `python -m barnabas`.
+balancer asks).
 
 **Start.** `cli/start.py` reads settings and calls `Broker.start` (`broker.py`), which has the order of all steps. It
 **looks** at the directories (`storage/directory_contents.py`) and at the tree (`Coordination.look`, which opens no

@@ -25,17 +25,15 @@ from barnabas.cluster.topic_names import (
     TRANSACTIONS_TOPIC,
     topic_name_problem,
 )
-from barnabas.config.broker import BrokerConfig
-from barnabas.controller.tree import PARTITIONS_PER_WRITE
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import (
     ControllerNode,
     TopicAssignment,
     decode_cluster_id,
     encode_config,
     encode_config_change,
 )
-from barnabas.coordination.port import (
+from barnabas.cluster.tree.port import (
     Coordination,
     CoordinationError,
     Create,
@@ -44,6 +42,8 @@ from barnabas.coordination.port import (
     Operation,
     Stat,
 )
+from barnabas.config.broker import BrokerConfig
+from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.topic_admin import UNSET
-from barnabas.coordination.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
-from barnabas.controller.tree import PARTITIONS_PER_WRITE
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import TopicAssignment, decode_controller_epoch, encode_isr_change
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import TopicAssignment, decode_controller_epoch, encode_isr_change
+from barnabas.cluster.tree.port import (
     Check,
     ConnectionLossError,
     Coordination,
@@ -17,6 +16,7 @@ from barnabas.coordination.port import (
     SessionExpiredError,
     Set,
 )
+from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks

@@ -31,15 +31,15 @@ from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
-from barnabas.coordination import paths
-from barnabas.coordination.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
+from barnabas.coordinators.groups.coordinator import GroupCoordinator
+from barnabas.coordinators.groups.lag_sampling import LagSampling
 from barnabas.coordinators.shard import CoordinatorLog, PartitionLog
-from barnabas.groups.coordinator import GroupCoordinator
-from barnabas.groups.lag_sampling import LagSampling
 from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -53,8 +53,8 @@ from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
 from barnabas.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from barnabas.transactions.coordinator import TransactionCoordinator
-    from barnabas.transactions.verification import TransactionVerification
+    from barnabas.coordinators.transactions.coordinator import TransactionCoordinator
+    from barnabas.coordinators.transactions.verification import TransactionVerification
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -96,7 +96,7 @@ class Broker:
         if coordination is None and config.zookeeper_connect:
             coordination = _zookeeper(env, config)
         elif coordination is None:
-            from barnabas.coordination.embedded import EmbeddedCoordination  # late: brings SQLite
+            from barnabas.cluster.tree.embedded import EmbeddedCoordination  # late: brings SQLite
 
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
             coordination = EmbeddedCoordination(env, self.tree_path, config.coordination_session_timeout_ms)
@@ -505,8 +505,8 @@ class Broker:
 
         So the start of a broker without transactions, and its memory, do not pay for it.
         """
-        from barnabas.transactions.coordinator import TransactionCoordinator
-        from barnabas.transactions.topic_ages import TopicAges
+        from barnabas.coordinators.transactions.coordinator import TransactionCoordinator
+        from barnabas.coordinators.transactions.topic_ages import TopicAges
 
         coordinator = TransactionCoordinator(
             self.env,
@@ -527,7 +527,7 @@ class Broker:
     @cached_property
     def transaction_verification(self) -> "TransactionVerification":
         """Made for the first transactional batch."""
-        from barnabas.transactions.verification import TransactionVerification
+        from barnabas.coordinators.transactions.verification import TransactionVerification
 
         return TransactionVerification(
             self.env.clock,
@@ -588,7 +588,7 @@ class Broker:
 
 def _zookeeper(env: Env, config: BrokerConfig) -> Coordination:
     """The coordination tree in ZooKeeper."""
-    from barnabas.coordination.zookeeper import ZooKeeperCoordination  # late: brings kazoo
-    from barnabas.coordination.zookeeper_settings import ZooKeeperSettings
+    from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination  # late: brings kazoo
+    from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
 
     return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker import loggers
 from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.port import NodeExistsError, NoNodeError
 from barnabas.config import describe, entities, topic
 from barnabas.config.alter import altered, replaced
 from barnabas.config.broker import check_dynamic
@@ -19,8 +21,6 @@ from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.describe import ConfigRow
 from barnabas.config.settings import ConfigError, Table
 from barnabas.controller.topic_admin import DONE, Outcome
-from barnabas.coordination import paths
-from barnabas.coordination.port import NodeExistsError, NoNodeError
 from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

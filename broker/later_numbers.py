@@ -21,10 +21,10 @@ from collections.abc import Sequence
 
 from barnabas.broker import before_registering
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import ProducerIdBlock, TopicAssignment
+from barnabas.cluster.tree.port import BadVersionError, Coordination
 from barnabas.controller.tree import PARTITIONS_PER_READ
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import ProducerIdBlock, TopicAssignment
-from barnabas.coordination.port import BadVersionError, Coordination
 from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import chunks
 from barnabas.storage.checkpoints import TreeKnowledge

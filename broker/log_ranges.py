@@ -6,7 +6,7 @@ What other leaders say is remembered from one look at the groups to the next. It
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.groups.lag_sampling import SAMPLE_MS, LogRange
+from barnabas.coordinators.groups.lag_sampling import SAMPLE_MS, LogRange
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.offset_lookup import EARLIEST, LATEST

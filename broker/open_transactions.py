@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.coordinators.transactions.metadata import PRODUCER_EPOCH_MAX, Transaction
+from barnabas.coordinators.transactions.records import decode
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ProtocolError
 from barnabas.protocol.record_batch import CONTROL_ABORT
@@ -17,8 +19,6 @@ from barnabas.runtime.counted import counted
 from barnabas.storage.log import Log
 from barnabas.storage.producer_entry import ProducerEntry
 from barnabas.storage.validation import AppendOrigin
-from barnabas.transactions.metadata import PRODUCER_EPOCH_MAX, Transaction
-from barnabas.transactions.records import decode
 
 logger = logging.getLogger("barnabas.broker")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.refusals import Refusals, no_descriptor
-from barnabas.coordination.port import CoordinationError
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.runtime.counted import counted

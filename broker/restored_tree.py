@@ -23,11 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, last_producer_id
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
-from barnabas.controller.tree import PARTITIONS_PER_WRITE
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import RestoredTree as RestoredTreeNode
-from barnabas.coordination.payloads import TopicAssignment, TreeMark, decode_controller_epoch, encode_isr_change
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import RestoredTree as RestoredTreeNode
+from barnabas.cluster.tree.payloads import TopicAssignment, TreeMark, decode_controller_epoch, encode_isr_change
+from barnabas.cluster.tree.port import (
     BadVersionError,
     Check,
     Coordination,
@@ -38,6 +37,7 @@ from barnabas.coordination.port import (
     Operation,
     Set,
 )
+from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env

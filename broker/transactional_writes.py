@@ -2,8 +2,8 @@
 
 Clients of transaction version 2 (Produce 12 and later) have them added by the partitions' leaders. Older clients have
 added them before, so the leaders only ask; with `transaction.partition.verification.enable=false` they do not even
-ask. Who is asked, and when, is in `transactions/verification.py`. Here are the batches of a request and the errors
-that clients know.
+ask. Who is asked, and when, is in `coordinators/transactions/verification.py`. Here are the batches of a request and
+the errors that clients know.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from barnabas.runtime.ports import Buffer
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.coordinators.transactions.verification import Errors
     from barnabas.replication.partition import Partition
-    from barnabas.transactions.verification import Errors
 
 FIRST_VERSION_THAT_ADDS_PARTITIONS = 12  # of Produce: it adds them to the transaction (transaction version 2)
 FIRST_VERSION_WITH_ABORTABLE = 11  # of Produce: its clients know TRANSACTION_ABORTABLE

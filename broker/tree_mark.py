@@ -17,9 +17,9 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import TreeMark
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import TreeMark
+from barnabas.cluster.tree.port import (
     ANY_VERSION,
     Coordination,
     CoordinationError,

@@ -4,9 +4,9 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError, WatchEvent
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import Coordination, CoordinationError, NoNodeError, WatchEvent
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
 

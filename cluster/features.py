@@ -20,8 +20,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import (
     ConnectionLossError,
     Coordination,
     CoordinationError,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from barnabas.coordination.payloads import PartitionState
-from barnabas.coordination.port import Stat
+from barnabas.cluster.tree.payloads import PartitionState
+from barnabas.cluster.tree.port import Stat
 from barnabas.protocol.errors import ErrorCode
 
 NO_LEADER = -1

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from barnabas.coordination.port import Coordination, CoordinationError
+from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from barnabas.cluster.features import SUPPORTED, LevelRange, Ranges
 from barnabas.cluster.metadata_cache import Endpoint
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import (
     BrokerEndpoint,
     BrokerRegistration,
     decode_cluster_id,
     encode_cluster_id,
 )
-from barnabas.coordination.port import (
+from barnabas.cluster.tree.port import (
     BadVersionError,
     Coordination,
     CoordinationError,

@@ -11,7 +11,7 @@ decision), clients for other leaders (`leader_elections.py`, also the balance), 
 watch fires → `state_machines.py` makes the partitions' states → LeaderAndIsr and UpdateMetadata (`channels.py`) →
 logs are made, the metadata cache changes, and the request that waited for this change is answered.
 
-**A broker dies.** Its session ends (`coordination/session_files.py`, or ZooKeeper), and its node in the tree goes.
+**A broker dies.** Its session ends (`cluster/tree/session_files.py`, or ZooKeeper), and its node in the tree goes.
 The controller's watch queues an event (`term.py`): where the broker led, `election.py` picks the first replica that
 lives and is in sync; `tree.py` writes that, fenced by the controller's epoch; LeaderAndIsr and UpdateMetadata go out.
 The new leader begins a leader epoch (`Partition.make_leader`), followers cut off what it does not have and copy on,

@@ -14,14 +14,8 @@ from typing import TypeVar
 
 from barnabas.cluster.features import Update
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.config.broker import BrokerConfig
-from barnabas.controller.channels import BrokerChannel
-from barnabas.controller.leader_elections import ElectionResult, ElectionType
-from barnabas.controller.state import TopicPartition
-from barnabas.controller.term import Handler, Term
-from barnabas.controller.tree import ControllerMovedError
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import (
     BadVersionError,
     ConnectionLossError,
     Coordination,
@@ -37,6 +31,12 @@ from barnabas.coordination.port import (
     Watch,
     WatchEvent,
 )
+from barnabas.config.broker import BrokerConfig
+from barnabas.controller.channels import BrokerChannel
+from barnabas.controller.leader_elections import ElectionResult, ElectionType
+from barnabas.controller.state import TopicPartition
+from barnabas.controller.term import Handler, Term
+from barnabas.controller.tree import ControllerMovedError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,

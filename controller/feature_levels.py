@@ -7,10 +7,8 @@ import logging
 from collections.abc import Sequence
 
 from barnabas.cluster import features
-from barnabas.controller.state import ControllerState
-from barnabas.controller.tree import ControllerTree
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import (
     BadVersionError,
     Coordination,
     Create,
@@ -20,6 +18,8 @@ from barnabas.coordination.port import (
     Operation,
     Set,
 )
+from barnabas.controller.state import ControllerState
+from barnabas.controller.tree import ControllerTree
 from barnabas.protocol.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.controller")

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker, decode_broker
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import Coordination, NoNodeError, Set, Stat, Watch, WatchEvent
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.controller import election
@@ -27,8 +29,6 @@ from barnabas.controller.state import (
 from barnabas.controller.state_machines import StateMachines
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.tree import ControllerTree
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import Coordination, NoNodeError, Set, Stat, Watch, WatchEvent
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,

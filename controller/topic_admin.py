@@ -9,19 +9,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
-from barnabas.config import topic as topic_settings
-from barnabas.config.broker import BrokerConfig
-from barnabas.config.settings import ConfigError
-from barnabas.controller.assignment import AssignmentError, assign, fixed_start
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import (
     TopicAssignment,
     decode_config,
     encode_config,
     encode_config_change,
     encode_topic_deletion,
 )
-from barnabas.coordination.port import (
+from barnabas.cluster.tree.port import (
     BadVersionError,
     Check,
     Coordination,
@@ -33,6 +29,10 @@ from barnabas.coordination.port import (
     Operation,
     Set,
 )
+from barnabas.config import topic as topic_settings
+from barnabas.config.broker import BrokerConfig
+from barnabas.config.settings import ConfigError
+from barnabas.controller.assignment import AssignmentError, assign, fixed_start
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
+from barnabas.cluster.tree import paths
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.state import ControllerState, PartitionState, Replica, ReplicaState
 from barnabas.controller.state_machines import StateMachines
 from barnabas.controller.tree import ControllerTree
-from barnabas.coordination import paths
 
 logger = logging.getLogger("barnabas.controller")
 

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.controller.state import ControllerState, TopicPartition
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import ProducerIdBlock
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import ProducerIdBlock
+from barnabas.cluster.tree.port import (
     BadVersionError,
     Check,
     ConnectionLossError,
@@ -22,6 +21,7 @@ from barnabas.coordination.port import (
     Set,
     Stat,
 )
+from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import chunks
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import typer.main
-from barnabas.broker.cli.commands import app
-from barnabas.broker.cli.completion import start_command
-from barnabas.broker.doctor import findings
 from barnabas.broker.http import routes
 from barnabas.broker.http.metric_names import METRICS
 from barnabas.broker.http.openapi import document
 from barnabas.broker.refusals import NOT_BUILT
+from barnabas.cli.checks import findings
+from barnabas.cli.commands import app
+from barnabas.cli.completion import start_command
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from barnabas.config.settings import Dynamic, Setting

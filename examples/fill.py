@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from barnabas.broker.cli.client import await_coordinators
-from barnabas.broker.cli.kafka_python import know_internal_topics
+from barnabas.cli.client import await_coordinators
+from barnabas.cli.kafka_python import know_internal_topics
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
+from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.hashing import partition_for
-from barnabas.groups.records import GroupRecord
 from barnabas.offsets import journal
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value
 from barnabas.protocol import records as stored

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
 from barnabas.cluster.topic_names import topic_name_problem
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import (
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import (
     Coordination,
     CoordinationError,
     MultiError,

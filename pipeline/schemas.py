@@ -136,7 +136,7 @@ MEMBERS = ArrayType(
 )
 
 GROUPS = Table(
-    "barnabas.groups",
+    "barnabas.coordinators.groups",
     (
         Column("group_id", STRING, "the group", nullable=False),
         Column(

@@ -93,7 +93,7 @@ class CommitSource(LogSource):
 
 
 class GroupSource(LogSource):
-    """`barnabas.groups`."""
+    """`barnabas.coordinators.groups`."""
 
     table = GROUPS
 

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.coordination import paths
-from barnabas.coordination.port import Coordination, CoordinationError
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.replication.partition import Partition
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env

@@ -1,7 +1,7 @@
 """Tells the controller, by a node in the tree, that logs of this broker have failed. It then asks which ones."""
 
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.port import ConnectionLossError, Coordination, SessionExpiredError
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import ConnectionLossError, Coordination, SessionExpiredError
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
 

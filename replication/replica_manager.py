@@ -10,8 +10,8 @@ from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, topic_name_problem
+from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import Coordination
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.messages import (
     LeaderAndIsrRequest,

@@ -15,16 +15,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> int:
     """Return mypy's exit code."""
-    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
     package = ROOT / ".mypy_cache" / "tree" / "barnabas"
     package.mkdir(parents=True, exist_ok=True)
-    for folder in folders:
-        link = package / folder
-        if "/" not in folder and folder != "." and not link.is_symlink():
-            link.symlink_to(ROOT / folder, target_is_directory=True)
-    main_module = package / "__main__.py"
-    if not main_module.is_symlink():
-        main_module.symlink_to(ROOT / "__main__.py")
+    tops = [ROOT / folder for name, folder in folders.items() if name.count(".") == 1]
+    for target in (*tops, *(ROOT / folders["barnabas"]).glob("*.py")):
+        link = package / target.name
+        if not link.is_symlink():
+            link.symlink_to(target)
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
     environment = {**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}"}
     return subprocess.call([*command, "-p", "barnabas", "-p", "simulator", *sys.argv[1:]], env=environment, cwd=ROOT)

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from barnabas.broker.cli.commands import COMMANDS
-from barnabas.broker.doctor import findings
 from barnabas.broker.http import routes
 from barnabas.broker.http.metric_names import METRICS
 from barnabas.broker.refusals import NOT_BUILT
+from barnabas.cli.checks import findings
+from barnabas.cli.commands import COMMANDS
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.topic import TOPIC_SETTINGS
 

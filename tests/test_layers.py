@@ -10,22 +10,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A package imports from packages left of it, and from itself.
+# A package imports from packages above it, and from itself. A package inside another is one of its own here.
 LAYERS = [
     "protocol",
     "config",
     "runtime",
     "storage",
-    "coordination",
+    "cluster/tree",
     "cluster",
     "replication",
     "controller",
     "coordinators",
     "offsets",
-    "groups",
-    "transactions",
+    "coordinators/groups",
+    "coordinators/transactions",
     "pipeline",
     "broker",
+    "cli",
 ]
 # Packages left of it that a package does not import all the same, and why.
 APART = {("controller", "replication"): "the controller reaches replicas by messages only, its own broker's too"}
@@ -83,34 +84,39 @@ BANNED |= dict.fromkeys(
 # Where a rule does not hold, and why.
 ALLOWED = {
     ("protocol/stubs.py", "pathlib."): "a development tool, run by hand: a broker does not import it",
-    ("coordination/tree_file.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
-    ("coordination/tree_opening.py", "sqlite3."): "SQLite does its own file access",
+    ("cluster/tree/tree_file.py", "sqlite3."): "SQLite does its own file access; its twin is a coordination in memory",
+    ("cluster/tree/tree_opening.py", "sqlite3."): "SQLite does its own file access",
     **{
-        ("coordination/tree_opening.py", name): "copies for SQLite, which cannot read a log without writing beside it"
+        ("cluster/tree/tree_opening.py", name): "copies for SQLite, which cannot read a log without writing beside it"
         for name in ("shutil.", "tempfile.", "open", "os.truncate", "os.path.getsize")
     },
-    ("coordination/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
-    ("coordination/zookeeper.py", "kazoo."): "requests of ZooKeeper's protocol, which are values",
-    ("coordination/zookeeper_requests.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
-    ("broker/cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
-    ("broker/cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
-    ("broker/cli/demo.py", "shutil."): "a client: data that is gone when the show is over",
-    ("broker/cli/backup_file.py", "open"): "a client: the file that a person names",
+    ("cluster/tree/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
+    ("cluster/tree/zookeeper.py", "kazoo."): "requests of ZooKeeper's protocol, which are values",
+    ("cluster/tree/zookeeper_requests.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
+    ("cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
+    ("cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
+    ("cli/demo.py", "shutil."): "a client: data that is gone when the show is over",
+    ("cli/backup_file.py", "open"): "a client: the file that a person names",
     **{
-        ("broker/cli/backup_file.py", f"os.{name}"): "a client: the file that a person names, whole or not there"
+        ("cli/backup_file.py", f"os.{name}"): "a client: the file that a person names, whole or not there"
         for name in """
         fsync replace unlink open close access path.exists path.isdir path.isfile path.realpath
         """.split()  # noqa: SIM905
     },
-    ("broker/cli/offset_targets.py", "open"): "a client: the file that a person names",
-    ("broker/cli/terminal.py", "os.open"): "a client: output goes nowhere when its reader has left",
+    ("cli/offset_targets.py", "open"): "a client: the file that a person names",
+    ("cli/terminal.py", "os.open"): "a client: output goes nowhere when its reader has left",
 }
 
 
 def packages() -> list[str]:
     """The top-level folders that are sub-packages of barnabas."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    return [folder for folder in settings["package-dir"].values() if "/" not in folder and folder != "."]
+    return [folder for folder in settings["package-dir"].values() if "/" not in folder]
+
+
+def layer_of(path: str) -> str:
+    """The innermost package of LAYERS that a path from the root is in, or an empty string."""
+    return max((layer for layer in LAYERS if f"{path}/".startswith(f"{layer}/")), key=len, default="")
 
 
 def sources() -> list[str]:
@@ -170,7 +176,7 @@ def guarded_for_types(tree: ast.AST) -> set[int]:
 def violations(path: str, text: str) -> list[str]:
     """What a module does that the architecture does not allow."""
     tree = ast.parse(text)
-    package = path.split("/")[0]
+    package = layer_of(path)
     found = []
     for line, name in imports(tree):
         top, _, rest = name.partition(".")
@@ -178,7 +184,7 @@ def violations(path: str, text: str) -> list[str]:
             found.append(f"{path}:{line}: it is for tests only")
         if top != "barnabas":
             continue
-        target = rest.split(".")[0]
+        target = layer_of(rest.replace(".", "/"))
         is_below = target in LAYERS and LAYERS.index(target) <= LAYERS.index(package)
         if not is_below or (package, target) in APART:
             found.append(f"{path}:{line}: {package} may not import {name}")
@@ -200,10 +206,10 @@ def test_a_module_keeps_to_its_layer(path: str) -> None:
 
 
 def test_every_package_has_its_layer() -> None:
-    assert sorted(packages()) == sorted(LAYERS)
+    assert sorted(packages()) == sorted(layer for layer in LAYERS if "/" not in layer)
 
 
-PACKAGE_MAPS = [f"{folder}/__init__.py" for folder in (*packages(), "tests/simulator")]
+PACKAGE_MAPS = [f"{folder}/__init__.py" for folder in (*LAYERS, "tests/simulator")]
 
 
 @pytest.mark.parametrize("path", ["ARCHITECTURE.md", "CONTRIBUTING.md", *PACKAGE_MAPS])
@@ -213,12 +219,12 @@ def test_the_map_is_true(path: str) -> None:
     assert named
     own = str(Path(path).parent)
     for name in named:
-        assert any((ROOT / folder / name).is_file() for folder in [own, "", *packages()]), f"there is no {name}"
+        assert any((ROOT / folder / name).is_file() for folder in [own, "", *LAYERS]), f"there is no {name}"
 
 
 def test_every_folder_is_explained() -> None:
     text = "".join((ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md"))
-    for folder in [*packages(), *(f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir())]:
+    for folder in [*LAYERS, *(f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir())]:
         assert f"`{folder}/`" in text or folder.endswith("__pycache__"), f"{folder} is not explained"
 
 
@@ -232,14 +238,14 @@ def test_every_exception_is_still_needed() -> None:
     ("path", "text"),
     [
         ("protocol/frames.py", "from barnabas.config.broker import BrokerConfig"),
-        ("storage/log.py", "import barnabas.coordination.port"),
+        ("storage/log.py", "import barnabas.cluster.tree.port"),
         ("controller/controller.py", "from barnabas.replication.partition import Partition"),
         ("storage/log.py", "def late():\n    from barnabas.broker.broker import Broker"),
-        ("groups/classic.py", "from simulator.env import sim_env"),
+        ("coordinators/groups/classic.py", "from simulator.env import sim_env"),
         ("pipeline/schemas.py", "from barnabas.broker.broker import Broker"),
-        ("groups/classic.py", "import time\nnow = time.time()"),
-        ("groups/classic.py", "from time import monotonic as m\nm()"),
-        ("groups/classic.py", "import random as r\nr.random()"),
+        ("coordinators/groups/classic.py", "import time\nnow = time.time()"),
+        ("coordinators/groups/classic.py", "from time import monotonic as m\nm()"),
+        ("coordinators/groups/classic.py", "import random as r\nr.random()"),
         ("broker/broker.py", "import asyncio\nasync def wait():\n    await asyncio.sleep(1)"),
         ("storage/segment.py", "open('x')"),
         ("storage/segment.py", "import os\nos.fsync(3)"),
@@ -264,7 +270,7 @@ def test_a_planted_violation_is_found(path: str, text: str) -> None:
         ("runtime/clock.py", "import time\ntime.time()"),
         ("storage/log.py", "import random\ndef f(rng: random.Random) -> None: ..."),
         ("storage/log.py", "def f(disk):\n    return disk.open('x')"),
-        ("coordination/tree_file.py", "import sqlite3\nsqlite3.connect('x')"),
+        ("cluster/tree/tree_file.py", "import sqlite3\nsqlite3.connect('x')"),
         ("pipeline/schemas.py", "import os\nfrom barnabas.protocol import checksum\nos.listdir('x')"),
         ("storage/log.py", "import os\nos.path.join('a', 'b')"),
     ],
@@ -278,21 +284,21 @@ ONCE = {
     "broker/auto_topics.py": "one creation",
     "broker/tree_mark.py": "one write, asked for by the task `tree mark`",
     "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
-    "groups/runtime.py": "the deadline of a group (the task `group timers`), and of a wait for a group that is held",
+    "coordinators/groups/runtime.py": "the deadline of a group (the task `group timers`), of a wait for a held group",
     "coordinators/loading.py": "one load, tried again, and a line of the log while it waits",
     "coordinators/shard.py": "the deadline of writes under way",
-    "transactions/coordinator.py": "the last record of a transaction, written again",
-    "transactions/shard.py": "the wait for the markers of the last transaction",
-    "transactions/markers.py": "markers that were refused, sent again",
-    "transactions/topic_ages.py": "one read of the tree",
-    "transactions/verification.py": "one request's question, asked again",
+    "coordinators/transactions/coordinator.py": "the last record of a transaction, written again",
+    "coordinators/transactions/shard.py": "the wait for the markers of the last transaction",
+    "coordinators/transactions/markers.py": "markers that were refused, sent again",
+    "coordinators/transactions/topic_ages.py": "one read of the tree",
+    "coordinators/transactions/verification.py": "one request's question, asked again",
     "offsets/offset_journal.py": "one flush; what it cannot write is looked at by the task `offset journal`",
     "offsets/zookeeper.py": "one commit",
     "controller/channels.py": "one request, sent again",
-    "coordination/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",
+    "cluster/tree/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",
     "controller/controller.py": "the first balance after taking over, and an election after one that failed",
     "replication/fetching.py": "the end of a long poll",
-    "coordination/embedded.py": "one repair of the sessions, begun again by a later poll",
+    "cluster/tree/embedded.py": "one repair of the sessions, begun again by a later poll",
     "replication/follower_fetches.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
     "cluster/metadata_cache.py": "the end of a request's wait",
@@ -312,5 +318,5 @@ ONCE = {
 def test_loops_are_in_the_table_of_the_upkeep() -> None:
     asks = re.compile(r"\.(call_later|call_at|create_task|ensure_future)\(")
     found = {path for path in sources() if asks.search((ROOT / path).read_text())}
-    layered = {path for path in found if path.split("/")[0] != "runtime" and "/cli/" not in path}
+    layered = {path for path in found if layer_of(path) not in ("runtime", "cli")}
     assert sorted(layered - ONCE.keys()) == [], "see runtime/upkeep.py; or say here why it is no loop"

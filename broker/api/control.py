@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from barnabas.broker.context import Reply, RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
-from barnabas.coordination.port import CoordinationError
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.features import ALL_FAILED, UPGRADE, Update
-from barnabas.coordination.port import CoordinationError
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 from barnabas.runtime.turns import ended

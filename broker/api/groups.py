@@ -1,4 +1,4 @@
-"""The group APIs. Each hands its request to the group coordinator (barnabas.groups), which answers or parks it.
+"""The group APIs. Each hands its request to the group coordinator, which answers or parks it.
 
 FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups
 (16), DeleteGroups (42), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47). No client is refused for missing rights,

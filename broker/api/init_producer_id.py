@@ -19,7 +19,7 @@ from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
-    from barnabas.transactions.coordinator import ProducerIdAndEpoch
+    from barnabas.coordinators.transactions.coordinator import ProducerIdAndEpoch
 
 NONE = -1
 KNOWS_FENCED_SINCE = 4  # the version that says PRODUCER_FENCED (KIP-588)

@@ -15,7 +15,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
-from barnabas.coordination import paths
+from barnabas.cluster.tree import paths
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (

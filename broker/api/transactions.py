@@ -1,4 +1,4 @@
-"""The transaction APIs. Each hands its request to the transaction coordinator (barnabas.transactions).
+"""The transaction APIs. Each hands its request to the transaction coordinator (barnabas.coordinators.transactions).
 
 AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65), ListTransactions (66);
 InitProducerId is in init_producer_id.py. Old versions say INVALID_PRODUCER_EPOCH where later ones say PRODUCER_FENCED
@@ -22,7 +22,7 @@ from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
-    from barnabas.transactions.coordinator import ProducerIdAndEpoch
+    from barnabas.coordinators.transactions.coordinator import ProducerIdAndEpoch
 
     Transaction = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
     Topics = Sequence[messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
@@ -289,7 +289,7 @@ def _list(broker: Broker, request: messages.ListTransactionsRequest) -> Pieces[m
     coordinator = broker.transaction_coordinator
     if any(shard.loading for shard in coordinator.shards.values()):
         return messages.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    from barnabas.transactions.states import TransactionState  # late, as all of transactions (broker.py)
+    from barnabas.coordinators.transactions.states import TransactionState  # late, as all of transactions (broker.py)
 
     pattern = None
     if request.transactional_id_pattern:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.http.coordinators import no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, number, record, text
-from barnabas.groups.events import Event, Identity
-from barnabas.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
+from barnabas.coordinators.groups.events import Event, Identity
+from barnabas.coordinators.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.broker.waits_for_transactions import as_json, waits
-from barnabas.groups.classic import ClassicGroup
-from barnabas.groups.runtime import Shard
-from barnabas.groups.states import State
+from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.states import State
 from barnabas.offsets.expiry import Kept, forecast, warning_ms
 from barnabas.offsets.records import NO_TOPIC_ID, GroupOffsets
 from barnabas.protocol import uuids
@@ -19,7 +19,7 @@ from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
-    from barnabas.groups.coordinator import GroupCoordinator
+    from barnabas.coordinators.groups.coordinator import GroupCoordinator
 
 STATES = [state.value for state in State]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from barnabas.groups.classic import ClassicGroup
-from barnabas.groups.events import Event, Kind, identity
-from barnabas.groups.explanation import STORM_WITHIN_MS, advice
-from barnabas.groups.runtime import Shard
-from barnabas.groups.standstill import STALLED_MS
-from barnabas.groups.states import State
+from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.events import Event, Kind, identity
+from barnabas.coordinators.groups.explanation import STORM_WITHIN_MS, advice
+from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.standstill import STALLED_MS
+from barnabas.coordinators.groups.states import State
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.lag_history import Point
 from barnabas.runtime.turns import Pieces

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.http.coordinators import still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
-from barnabas.groups.live_reset import LiveReset
+from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from barnabas.broker.http.metric_names import METRICS, Metric
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
-from barnabas.groups.states import State
+from barnabas.coordinators.groups.states import State
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
-    from barnabas.groups.runtime import Shard
+    from barnabas.coordinators.groups.runtime import Shard
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 LINES_PER_PIECE = 100

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.cli.kafka_python import take_up_every_assignment
+from barnabas.cli.kafka_python import take_up_every_assignment
 
 take_up_every_assignment()
 sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))  # its blocking client
 
 OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
-PROGRAM = ("-m", "barnabas.broker.main")
+PROGRAM = ("-m", "barnabas")
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
 

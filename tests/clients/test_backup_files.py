@@ -22,7 +22,7 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def tool(own_broker: Any) -> Tool:
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "barnabas.broker.main", *words]
+        command = [sys.executable, "-m", "barnabas", *words]
         environment = os.environ | {"BARNABAS_BOOTSTRAP": own_broker.bootstrap}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
         assert done.returncode == code, done

@@ -16,7 +16,7 @@ from barnabas.protocol.uuids import from_text
 pytestmark = pytest.mark.timeout(90)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+COMMAND = [sys.executable, "-m", "barnabas"]
 
 
 def in_json(done: subprocess.CompletedProcess[str]) -> Any:
@@ -319,7 +319,7 @@ def test_a_broker_that_is_not_there(run: Run, command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_examples_in_the_help_stay_on_their_line(run: Run, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    from barnabas.broker.cli import configs, consume, demo, features, groups, offsets, produce, topics
+    from barnabas.cli import configs, consume, demo, features, groups, offsets, produce, topics
 
     monkeypatch.setenv("COLUMNS", columns)
     docs = [module.app.info.help or "" for module in (topics, groups, offsets, configs, features)]
@@ -350,7 +350,7 @@ def start(*words: str, timeout_s: float = 20) -> subprocess.CompletedProcess[str
 
 def test_start_imports_nothing_that_it_does_not_need() -> None:
     code = (
-        "import sys, barnabas.broker.main, barnabas.broker.cli.start, barnabas.broker.broker, uvloop\n"
+        "import sys, barnabas.cli.main, barnabas.cli.start, barnabas.broker.broker, uvloop\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), 'importlib.metadata' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.cli import (
+from barnabas.cli import (
     cluster,
     configs,
     consume,
@@ -32,7 +32,7 @@ from barnabas.broker.cli import (
 
 pytestmark = pytest.mark.timeout(110)
 
-COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+COMMAND = [sys.executable, "-m", "barnabas"]
 BACKUP = str(Path(__file__).resolve().parents[1] / "golden" / "offsets-backup-1.jsonl")
 NUMBERS = {"integer", "integer range", "float", "float range", "int", "number"}
 
@@ -129,7 +129,7 @@ def test_every_command_has_its_limits() -> None:
 
 RUN_MANY = """
 import contextlib, io, json, sys, traceback
-from barnabas.broker.main import run
+from barnabas.cli.main import run
 results = []
 for words in json.load(sys.stdin):
     said = io.StringIO()

@@ -31,7 +31,7 @@ def quick(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 def barnabas(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas.broker.main", *words]
+    command = [sys.executable, "-m", "barnabas", *words]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": bootstrap}
     return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
 
@@ -300,7 +300,7 @@ def test_a_command_works_as_printed_whatever_the_group_is_called(quick: BrokerPr
     assert printed.isprintable()  # on one line, and nothing that a terminal obeys
     page = barnabas(quick.bootstrap, "doctor", "--limit", "1000").stdout
     assert page.replace("\n", "").isprintable()
-    program = f'barnabas() {{ {shlex.quote(sys.executable)} -m barnabas.broker.main "$@"; }}'
+    program = f'barnabas() {{ {shlex.quote(sys.executable)} -m barnabas "$@"; }}'
     agreed = printed.replace(" --topic", " --yes --topic", 1)
     done = subprocess.run(["bash", "-c", f"{program}; {agreed}"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (printed, done)

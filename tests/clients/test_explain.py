@@ -53,7 +53,7 @@ def explain(broker: Any, name: str, *words: str) -> str:
         [
             sys.executable,
             "-m",
-            "barnabas.broker.main",
+            "barnabas.cli.main",
             "groups",
             "explain",
             name,
@@ -105,7 +105,7 @@ def test_a_rolling_restart_is_explained(broker: Any, name: str, wait_until: Call
 
 def test_a_group_without_a_story(broker: Any, name: str) -> None:
     where = ["--bootstrap", broker.bootstrap]
-    command = [sys.executable, "-m", "barnabas.broker.main"]
+    command = [sys.executable, "-m", "barnabas"]
     subprocess.run([*command, "topics", "create", name, *where], check=True, timeout=60, capture_output=True)
     set_to = ["offsets", "set", name, "--topic", name, "--to", "0", "--yes"]
     subprocess.run([*command, *set_to, *where], check=True, timeout=60, capture_output=True)

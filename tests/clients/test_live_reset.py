@@ -28,7 +28,7 @@ FOLDER = Path(__file__).resolve().parent
 PARTITIONS = 3
 BEFORE = 300  # records in each partition when the live reset comes
 TARGET = 100
-BARNABAS = [sys.executable, "-m", "barnabas.broker.main"]
+BARNABAS = [sys.executable, "-m", "barnabas"]
 
 
 class Reader:

@@ -24,7 +24,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 pytestmark = pytest.mark.timeout(120)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+COMMAND = [sys.executable, "-m", "barnabas"]
 JOURNAL = "__offset_journal"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from barnabas.broker.cli.client import answered, await_coordinators, changed
+from barnabas.cli.client import answered, await_coordinators, changed
 from barnabas.pipeline.wire import EARLIEST, LATEST, READ_UNCOMMITTED, Cluster, fetch_request
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
@@ -25,7 +25,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.timeout(120)
 
-COMMAND = [sys.executable, "-m", "barnabas.broker.main"]
+COMMAND = [sys.executable, "-m", "barnabas"]
 ROOT = Path(__file__).resolve().parents[2]
 TIME = 1_700_000_000_000
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.cli.kafka_python import send
+from barnabas.cli.kafka_python import send
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest
@@ -24,7 +24,7 @@ def run(broker: Any) -> Run:
     """Runs `barnabas offsets migrate` to its end against the broker."""
 
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "barnabas.broker.main", "offsets", "migrate", *words]
+        command = [sys.executable, "-m", "barnabas", "offsets", "migrate", *words]
         environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
         assert done.returncode == code, done

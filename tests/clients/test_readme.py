@@ -34,7 +34,7 @@ def example(heading: str, page: str = README) -> str:
 def environment(tmp_path: Path) -> dict[str, str]:
     """With a command `barnabas` on the path."""
     program = tmp_path / "barnabas"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas.broker.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas "$@"\n')
     program.chmod(0o755)
     return os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
 

@@ -46,7 +46,7 @@ def topic(client: Client, name: str) -> str:
 
 
 def run(broker: BrokerProcess, *words: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
-    start = ["-m", "barnabas.broker.main"] if program is None else ["-c", program]
+    start = ["-m", "barnabas"] if program is None else ["-c", program]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
     command = [sys.executable, *start, "transactions", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
@@ -136,7 +136,7 @@ def test_the_doctor_finds_what_hangs_and_what_is_open_for_long(
     def findings() -> dict[str, str]:
         """The command of each finding about transactions of this test, by what it is about."""
         environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
-        command = [sys.executable, "-m", "barnabas.broker.main", "doctor", "--json", "--stalled-after", "1"]
+        command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--stalled-after", "1"]
         result = subprocess.run(
             [*command, "--limit", "5000"], capture_output=True, text=True, timeout=60, env=environment
         )
@@ -176,7 +176,7 @@ def commit(client: Client, group: str, topic: str, offset: int) -> None:
 def test_a_group_that_waits_says_for_which_transaction(trusting: BrokerProcess, client: Client, topic: str) -> None:
     def described() -> tuple[list[dict[str, Any]], str]:
         environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
-        command = [sys.executable, "-m", "barnabas.broker.main", "groups", "describe", topic]
+        command = [sys.executable, "-m", "barnabas", "groups", "describe", topic]
         said = [
             subprocess.run([*command, *form], capture_output=True, text=True, timeout=60, env=environment)
             for form in (["--json"], [])
@@ -232,8 +232,8 @@ import sys
 sys.path[:0] = {path}
 import hand_made_transactions as by_hand
 from broker_process import Client
-from barnabas.broker.cli import abort_transaction
-from barnabas.broker.main import run
+from barnabas.cli import abort_transaction
+from barnabas.cli.main import run
 
 def agreed(question, yes):
     client = Client({port})
@@ -266,7 +266,7 @@ def test_another_transaction_than_the_planned_one_is_not_touched(
     offset = by_hand.write(client, topic, NOBODY, topic, 1)
     where = ["--topic", topic, "--partition", "1", "--start-offset", str(offset)]
     ended_by_another = (
-        f"import subprocess; subprocess.run([sys.executable, '-m', 'barnabas.broker.main', 'transactions', 'abort', "
+        f"import subprocess; subprocess.run([sys.executable, '-m', 'barnabas.cli.main', 'transactions', 'abort', "
         f"*{where!r}, '--yes'], check=True)"
     )
     result = between(trusting, ended_by_another, *where)

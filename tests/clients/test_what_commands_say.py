@@ -116,7 +116,7 @@ def test_a_backup_of_the_tree_beside_the_logs(run: Run, tmp_path: Path) -> None:
 
 
 def barnabas(broker: Any, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas.broker.main", *words, "--bootstrap", broker.bootstrap]
+    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

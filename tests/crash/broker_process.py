@@ -178,7 +178,7 @@ class Process:
             if open_files is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
-        line = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci"]
+        line = [sys.executable, "-m", "barnabas", "start", "--json", "--profile", "ci"]
         line += ["--log-level", log_level, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         for key, text in {"log.dirs": str(data), **(settings or {})}.items():
             line += ["--set", f"{key}={text}"]

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from barnabas.coordination import paths
-from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
 from barnabas.runtime.env import real

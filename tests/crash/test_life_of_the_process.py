@@ -18,7 +18,7 @@ from broker_process import Client
 
 pytestmark = pytest.mark.timeout(90)
 
-START = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--profile", "ci", "--port", "0"]
+START = [sys.executable, "-m", "barnabas", "start", "--json", "--profile", "ci", "--port", "0"]
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -371,13 +371,13 @@ class CtrlC:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, CtrlC())
-from barnabas.broker.main import main
+from barnabas.cli.main import main
 sys.argv[1:] = ["start"]
 main()
 """
 
 
-@pytest.mark.parametrize("module", ["barnabas.broker.cli.exits", "barnabas.broker.cli.start", "barnabas.runtime.env"])
+@pytest.mark.parametrize("module", ["barnabas.cli.exits", "barnabas.cli.start", "barnabas.runtime.env"])
 def test_ctrl_c_right_after_the_start_says_nothing(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS, module]
     done = subprocess.run(command, capture_output=True, timeout=60)

@@ -26,7 +26,7 @@ Case = Callable[[Path], tuple[list[str], str]]
 
 def start(*words: str, listeners: str = "PLAINTEXT://127.0.0.1:0") -> subprocess.CompletedProcess[str]:
     """Run a `barnabas start` that ends by itself."""
-    command = [sys.executable, "-m", "barnabas.broker.main", "start", "--log-level", "warning"]
+    command = [sys.executable, "-m", "barnabas", "start", "--log-level", "warning"]
     command += ["--listeners", listeners, *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 

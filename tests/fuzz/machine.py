@@ -12,8 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from barnabas.broker.broker import Broker
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import CoordinationError
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey

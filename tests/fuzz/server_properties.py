@@ -9,8 +9,8 @@ from random import Random
 
 import barnabas.config
 from barnabas.broker.broker import Broker
-from barnabas.broker.cli.exits import Failure
-from barnabas.broker.cli.start import _configure
+from barnabas.cli.exits import Failure
+from barnabas.cli.start import _configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.profiles import NO_PROFILE
 from barnabas.storage.directory_contents import DataDirectoryError

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 from barnabas.broker.broker import Broker
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import CoordinationError
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record, batches, build, records

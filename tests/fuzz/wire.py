@@ -46,7 +46,7 @@ class Process:
     """A broker process on an empty directory, that says errors only."""
 
     def __init__(self, folder: Path, settings: Iterable[str] = SETTINGS) -> None:
-        command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--port", "0"]
+        command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0"]
         command += ["--data", str(folder / "data"), "--log-level", "error"]
         for setting in settings:
             command += ["--set", setting]

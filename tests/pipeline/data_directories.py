@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.config.broker import BrokerConfig
-from barnabas.groups.records import GroupRecord
+from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker

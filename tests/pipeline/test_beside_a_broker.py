@@ -69,7 +69,7 @@ class Live:
                 consumer.commit({place: OffsetAndMetadata(offset, "", -1)})
 
     def command(self, *words: str) -> "subprocess.Popen[str]":
-        words = ("-m", "barnabas.broker.main", *words, "--bootstrap", self.bootstrap)
+        words = ("-m", "barnabas", *words, "--bootstrap", self.bootstrap)
         return subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def run(self, *words: str) -> str:

@@ -28,7 +28,7 @@ from spark_settings import SMALL
 
 pytestmark = pytest.mark.timeout(300)
 START_MS = NOW_MS // MINUTE_MS * MINUTE_MS
-COMMAND = [sys.executable, "-m", "barnabas.broker.main", "pipeline", "health"]
+COMMAND = [sys.executable, "-m", "barnabas", "pipeline", "health"]
 
 
 class Shop:

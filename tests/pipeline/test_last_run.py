@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.broker.cli import pipeline as cli
+from barnabas.cli import pipeline as cli
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import last_run, session
 from barnabas.pipeline.directories import logs_of

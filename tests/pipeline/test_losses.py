@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.broker.cli.exits import ExitCode
-from barnabas.broker.cli.pipeline import _code
+from barnabas.cli.exits import ExitCode
+from barnabas.cli.pipeline import _code
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline.run import Run, Summary
 from barnabas.pipeline.runs import run_job

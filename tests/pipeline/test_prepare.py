@@ -14,7 +14,7 @@ from barnabas.pipeline.java_classes import archive_option
 from barnabas.pipeline.session import what_is_missing
 from data_directories import NOW_MS, OFFSETS, DataDirectory
 
-COMMAND = [sys.executable, "-m", "barnabas.broker.main", "pipeline"]
+COMMAND = [sys.executable, "-m", "barnabas", "pipeline"]
 
 
 @pytest.mark.timeout(600)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as parquet
-from barnabas.broker.cli import pipeline as cli
+from barnabas.cli import pipeline as cli
 from barnabas.pipeline import session
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.files import LocalFiles

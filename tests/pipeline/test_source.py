@@ -42,7 +42,7 @@ def test_a_folder_without_logs_is_no_source(tmp_path: Path) -> None:
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas.broker.main", "pipeline", *words]
+    command = [sys.executable, "-m", "barnabas", "pipeline", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
 
 

@@ -18,15 +18,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.broker.cli import pipeline as cli
-from barnabas.broker.cli.exits import ExitCode, Failure
-from barnabas.broker.cli.pipeline import _cell, _sentence
+from barnabas.cli import pipeline as cli
+from barnabas.cli.exits import ExitCode, Failure
+from barnabas.cli.pipeline import _cell, _sentence
 from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
 from barnabas.pipeline.source import Source
 from spark_settings import JAVA_OPTIONS
 
-COMMAND = [sys.executable, "-m", "barnabas.broker.main", "pipeline"]
+COMMAND = [sys.executable, "-m", "barnabas", "pipeline"]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

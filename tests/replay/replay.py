@@ -435,7 +435,7 @@ class OwnBroker:
         self.data = tempfile.mkdtemp(prefix="barnabas-replay-")
         file = Path(self.data, "replay.properties")
         file.write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
-        command = [sys.executable, "-m", "barnabas.broker.main", "start", "--json", "--port", "0"]
+        command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0"]
         command += ["--config", str(file), "--data", f"{self.data}/data"]
         self.log = open(f"{self.data}.log", "w")  # noqa: SIM115
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)

@@ -27,8 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.groups import explanation
-from barnabas.groups.records import EMPTY_ASSIGNMENT, GROUP_KEY_VERSION, decode_group, live_reset_of
+from barnabas.coordinators.groups import explanation
+from barnabas.coordinators.groups.records import EMPTY_ASSIGNMENT, GROUP_KEY_VERSION, decode_group, live_reset_of
 from barnabas.offsets.records import CommittedOffset, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored

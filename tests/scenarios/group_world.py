@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.groups.coordinator import GroupCoordinator
+from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode

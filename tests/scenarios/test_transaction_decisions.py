@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.transactions import decisions
-from barnabas.transactions.decisions import Entry, NeedProducerId, Outcome, Refuse, Repeat, Write
-from barnabas.transactions.metadata import NOT_STARTED_MS, PRODUCER_EPOCH_MAX, Transaction
-from barnabas.transactions.states import (
+from barnabas.coordinators.transactions import decisions
+from barnabas.coordinators.transactions.decisions import Entry, NeedProducerId, Outcome, Refuse, Repeat, Write
+from barnabas.coordinators.transactions.metadata import NOT_STARTED_MS, PRODUCER_EPOCH_MAX, Transaction
+from barnabas.coordinators.transactions.states import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import ControllerNode, PartitionState, TopicAssignment
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import ControllerNode, PartitionState, TopicAssignment
 from barnabas.replication.partition import Partition
 
 from simulator.ledger import TopicPartition

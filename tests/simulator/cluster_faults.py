@@ -379,7 +379,7 @@ CLUSTER_FAULTS = (
     Fault(
         "coordinator answers while it loads",
         "cluster",
-        "groups.coordinator:GroupCoordinator.readable_shard_of",
+        "coordinators.groups.coordinator:GroupCoordinator.readable_shard_of",
         "not shard.loading or shard.in_doubt is not None",
         "True",
         "no commit goes back",

@@ -21,8 +21,8 @@ from then on. So is a partition whose topic allows unclean elections, after one.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import PartitionState, TopicAssignment, decode_config, decode_controller_epoch
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import PartitionState, TopicAssignment, decode_config, decode_controller_epoch
 from barnabas.protocol.batch_layout import DELETE_HORIZON, HEADER, HEADER_BYTES, PREFIX_BYTES
 from barnabas.replication.partition import Partition
 from barnabas.storage.log import Log

@@ -10,8 +10,8 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import TopicAssignment, TreeMark
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import TopicAssignment, TreeMark
 from barnabas.storage.checkpoints import TREE_MARK, read_tree_knowledge
 
 from simulator.clients.phoenix import PHOENIX, Phoenix

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import PartitionState, TopicAssignment
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import PartitionState, TopicAssignment
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreateTopicsRequest

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from barnabas.coordination.operations import check_version, do_all, make_above, parent_of, split
-from barnabas.coordination.port import (
+from barnabas.cluster.tree.operations import check_version, do_all, make_above, parent_of, split
+from barnabas.cluster.tree.port import (
     ANY_VERSION,
     ConnectionLossError,
     Create,

@@ -488,7 +488,7 @@ FAULTS = (
     Fault(
         "generation of a commit not checked",
         "world",
-        "groups.classic:ClassicGroup.check_commit",
+        "coordinators.groups.classic:ClassicGroup.check_commit",
         "if generation != self.rebalance.generation:",
         "if False:",
         "old generations are refused",
@@ -497,7 +497,7 @@ FAULTS = (
     Fault(
         "generation of a sync not checked",
         "world",
-        "groups.classic:ClassicGroup._check_sync",
+        "coordinators.groups.classic:ClassicGroup._check_sync",
         "if request.generation_id != self.rebalance.generation:",
         "if False:",
         "old generations are refused",
@@ -506,7 +506,7 @@ FAULTS = (
     Fault(
         "group's timer not armed again",
         "world",
-        "groups.runtime:Shard.run_effects",
+        "coordinators.groups.runtime:Shard.run_effects",
         "self._arm(group)",
         "pass",
         "timers fire",
@@ -515,7 +515,7 @@ FAULTS = (
     Fault(
         "end of the join phase not waited for",
         "world",
-        "groups.rebalance:Rebalance._set_join_deadline",
+        "coordinators.groups.rebalance:Rebalance._set_join_deadline",
         "self.wake_at(deadline_ms)",
         "pass",
         "timers fire",
@@ -524,7 +524,7 @@ FAULTS = (
     Fault(
         "everybody gets the leader's assignment",
         "world",
-        "groups.rebalance:Rebalance.sync_response",
+        "coordinators.groups.rebalance:Rebalance.sync_response",
         "else member.assignment",
         "else self.members.by_id[self.members.leader].assignment",
         "one owner per generation",
@@ -533,7 +533,7 @@ FAULTS = (
     Fault(
         "generation does not grow",
         "world",
-        "groups.rebalance:Rebalance._complete_join",
+        "coordinators.groups.rebalance:Rebalance._complete_join",
         "self.generation += 1",
         "self.generation = 1",
         "one owner per generation",
@@ -542,7 +542,7 @@ FAULTS = (
     Fault(
         "sessions not begun after loading",
         "world",
-        "groups.classic:ClassicGroup.start_sessions",
+        "coordinators.groups.classic:ClassicGroup.start_sessions",
         "self.rebalance.restart_session(member, monotonic_ms)",
         "pass",
         "timers fire",
@@ -598,7 +598,7 @@ FAULTS = (
     Fault(
         "offsets of deleted topics stay",
         "world",
-        "groups.coordinator:GroupCoordinator.on_partitions_deleted",
+        "coordinators.groups.coordinator:GroupCoordinator.on_partitions_deleted",
         "self.kafka_offsets.forget(gone)",
         "pass",
         "offsets go with their topic",
@@ -777,7 +777,7 @@ FAULTS = (
     Fault(
         "a live reset lets commits of thrown-out members pass",
         "live resets",
-        "groups.classic:ClassicGroup.check_commit",
+        "coordinators.groups.classic:ClassicGroup.check_commit",
         "if state is State.DEAD:",
         """if self.rebalance.reset_generation >= 0 and generation >= 0:
         return ErrorCode.NONE
@@ -788,7 +788,7 @@ FAULTS = (
     Fault(
         "a live reset starts no rebalance",
         "live resets",
-        "groups.live_reset:LiveResets.begin",
+        "coordinators.groups.live_reset:LiveResets.begin",
         "thrown = group.rebalance.fence(commits.count, effects)",
         "thrown = []",
         "nothing is committed over a live reset",
@@ -797,7 +797,7 @@ FAULTS = (
     Fault(
         "a live reset fences after it has written",
         "live resets",
-        "groups.live_reset:LiveResets.begin",
+        "coordinators.groups.live_reset:LiveResets.begin",
         "thrown = group.rebalance.fence(commits.count, effects)",
         "thrown = []; shard._clock.call_later(20, lambda: group.state is State.DEAD or shard.run_effects("
         "group, (late := shard.effects(), group.rebalance.fence(1, late))[0]))",
@@ -807,7 +807,7 @@ FAULTS = (
     Fault(
         "a live reset writes half of the partitions",
         "live resets",
-        "groups.live_reset:LiveResets.begin",
+        "coordinators.groups.live_reset:LiveResets.begin",
         "commits = OffsetCommits(group_id, offsets, origin)",
         "commits = OffsetCommits(group_id, {t: dict([*of.items()][: len(of) // 2 or 1]) for t, of in offsets.items()})",
         "who joins after a live reset reads on from there",
@@ -816,7 +816,7 @@ FAULTS = (
     Fault(
         "a live reset does not store that the members are gone",
         "live resets",
-        "groups.live_reset:LiveResets.begin",
+        "coordinators.groups.live_reset:LiveResets.begin",
         "group.rebalance.record() if group.generation else None",
         "None",
         "nothing is committed over a live reset",
@@ -825,7 +825,7 @@ FAULTS = (
     Fault(
         "a second live reset trusts the record of the first",
         "live resets",
-        "groups.live_reset:LiveResets.begin",
+        "coordinators.groups.live_reset:LiveResets.begin",
         "group.rebalance.record() if group.generation else None",
         "group.rebalance.record() if thrown else None",
         "nothing is committed over a live reset",
@@ -834,7 +834,7 @@ FAULTS = (
     Fault(
         "a live reset leaves no mark in the group's record",
         "live resets",
-        "groups.rebalance:Rebalance.record",
+        "coordinators.groups.rebalance:Rebalance.record",
         "live_reset_tag(self.reset_generation)",
         "None",
         "nothing is committed over a live reset",
@@ -843,7 +843,7 @@ FAULTS = (
     Fault(
         "commits as nobody pass after a live reset",
         "live resets",
-        "groups.classic:ClassicGroup.check_commit",
+        "coordinators.groups.classic:ClassicGroup.check_commit",
         "if self.rebalance.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID",
         "",
         "nothing is committed over a live reset",
@@ -852,7 +852,7 @@ FAULTS = (
     Fault(
         "who was in the middle of a join reads on",
         "live resets",
-        "groups.rebalance:Rebalance.judge_positions",
+        "coordinators.groups.rebalance:Rebalance.judge_positions",
         "has_claims or self.newcomers_are_stale",
         "False",
         "nothing is committed over a live reset",
@@ -861,7 +861,7 @@ FAULTS = (
     Fault(
         "newcomers without claims read on",
         "live resets",
-        "groups.rebalance:Rebalance.judge_positions",
+        "coordinators.groups.rebalance:Rebalance.judge_positions",
         "has_claims or self.newcomers_are_stale",
         "has_claims",
         "nothing is committed over a live reset",
@@ -870,7 +870,7 @@ FAULTS = (
     Fault(
         "stale members commit",
         "live resets",
-        "groups.classic:ClassicGroup.check_commit",
+        "coordinators.groups.classic:ClassicGroup.check_commit",
         "self.members.by_id[member_id].is_stale",
         "False",
         "nothing is committed over a live reset",
@@ -879,7 +879,7 @@ FAULTS = (
     Fault(
         "stale members get partitions",
         "live resets",
-        "groups.rebalance:Rebalance.sync_response",
+        "coordinators.groups.rebalance:Rebalance.sync_response",
         "EMPTY_ASSIGNMENT if member.is_stale else member.assignment",
         "member.assignment",
         "who joins after a live reset reads on from there",
@@ -888,7 +888,7 @@ FAULTS = (
     Fault(
         "a stale member is none before the join phase ends",
         "live resets",
-        "groups.rebalance:Rebalance.judge_positions",
+        "coordinators.groups.rebalance:Rebalance.judge_positions",
         "member.drain = Drain.JOINED if has_lost_them else Drain.NOT_BEGUN",
         "member.is_stale = member.is_stale and not has_lost_them",
         "nothing is committed over a live reset",
@@ -897,7 +897,7 @@ FAULTS = (
     Fault(
         "a stale member is none at its next join",
         "live resets",
-        "groups.rebalance:Rebalance.judge_positions",
+        "coordinators.groups.rebalance:Rebalance.judge_positions",
         "(member.has_claims or member.drain >= Drain.HEARD)",
         "True",
         "nothing is committed over a live reset",
@@ -943,7 +943,7 @@ FAULTS = (
     Fault(
         "the journal does not name members",
         "journal",
-        "groups.requests:Origins.of",
+        "coordinators.groups.requests:Origins.of",
         "ANYBODY, member_id)",
         "ANYBODY)",
         "the journal says why",

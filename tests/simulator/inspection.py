@@ -4,9 +4,9 @@ from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from barnabas.broker.broker import Broker
-from barnabas.coordination import payloads
+from barnabas.cluster.tree import payloads
+from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.hashing import partition_for
-from barnabas.groups.states import State
 from barnabas.offsets.table import partitions_of
 
 from simulator.commits import Owned

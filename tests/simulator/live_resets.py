@@ -1,11 +1,11 @@
 """Live resets under a seed: one group whose members read on, commit late, and miss what happens around them.
 
-The coordinator is the real one (groups/coordinator.py), over an offsets log whose commits take a while. It dies and
-starts again at any time, often in the middle of a live reset, and the end of the log that was not committed may be
-lost. Or another broker becomes the coordinator, and this one lives on and is still asked for a while. Requests and
-answers are slow, late and sometimes lost. Members behave as known clients do: some keep their partitions and positions
-while they join (cooperative Java clients; kafka-python, which does not even say so), some commit as nobody when they
-have lost their id (librdkafka, aiokafka), and commits arrive long after they were sent.
+The coordinator is the real one (coordinators/groups/coordinator.py), over an offsets log whose commits take a while.
+It dies and starts again at any time, often in the middle of a live reset, and the end of the log that was not
+committed may be lost. Or another broker becomes the coordinator, and this one lives on and is still asked for a while.
+Requests and answers are slow, late and sometimes lost. Members behave as known clients do: some keep their partitions
+and positions while they join (cooperative Java clients; kafka-python, which does not even say so), some commit as
+nobody when they have lost their id (librdkafka, aiokafka), and commits arrive long after they were sent.
 
 An offset tells from which live reset it counts: the n-th one resets to n million. What must hold, whatever happens:
 no offset of before is committed once a live reset was acknowledged; who has joined since reads on from the new
@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.groups.coordinator import GroupCoordinator
-from barnabas.groups.live_reset import LiveReset
+from barnabas.coordinators.groups.coordinator import GroupCoordinator
+from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.offsets.records import CommittedOffset, GroupOffsets
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination import paths, payloads
+from barnabas.cluster.tree import paths, payloads
 from barnabas.storage.directory_contents import DataDirectoryError
 
 from simulator.coordination import EMPTY_TREE, TreeCopy

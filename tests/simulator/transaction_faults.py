@@ -16,7 +16,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "marker before the prepare record",
         CLUSTER,
-        "transactions.coordinator:TransactionCoordinator._write",
+        "coordinators.transactions.coordinator:TransactionCoordinator._write",
         "    def written(error: ErrorCode) -> None:\n"
         "        if not error and value.state in PREPARED and not shard.closed:\n"
         "            self.markers.end(shard, value)\n",
@@ -30,7 +30,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "end answered before it is in the log",
         CLUSTER,
-        "transactions.coordinator:TransactionCoordinator._carry_out",
+        "coordinators.transactions.coordinator:TransactionCoordinator._carry_out",
         "    self._write(shard, value, written, lambda: ",
         "    written(ErrorCode.NONE)\n    self._write(shard, value, lambda error: None, lambda: answer.done or ",
         HANGS,
@@ -40,7 +40,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "epoch not raised for a new producer",
         WORLD,
-        "transactions.decisions:init_producer_id",
+        "coordinators.transactions.decisions:init_producer_id",
         "epoch = held.producer_epoch + 1",
         "epoch = max(held.producer_epoch, 0)",
         ACCEPTED,
@@ -49,7 +49,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "epoch not raised at an end",
         WORLD,
-        "transactions.decisions:_prepared",
+        "coordinators.transactions.decisions:_prepared",
         "producer_epoch=held.producer_epoch + 1 if bumps",
         "producer_epoch=held.producer_epoch if bumps",
         SOON,
@@ -58,7 +58,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "zombie's epoch not looked at by the coordinator",
         WORLD,
-        "transactions.decisions:_identity_error",
+        "coordinators.transactions.decisions:_identity_error",
         "is_current = producer_epoch == held.producer_epoch and",
         "is_current = producer_epoch <= held.producer_epoch and",
         ACCEPTED,
@@ -67,7 +67,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "partitions added while markers are under way",
         CLUSTER,
-        "transactions.decisions:add_partitions",
+        "coordinators.transactions.decisions:add_partitions",
         "if is_busy(entry):  # first",
         "if False:  # first",
         "no handler fails",
@@ -77,7 +77,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "late transactions are not aborted",
         WORLD,
-        "transactions.decisions:is_timed_out",
+        "coordinators.transactions.decisions:is_timed_out",
         "held.start_ms + held.timeout_ms < now_ms",
         "held.start_ms + 100 * held.timeout_ms < now_ms",
         "a transaction ends in time",
@@ -86,7 +86,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "every transaction counts as late",
         WORLD,
-        "transactions.decisions:is_timed_out",
+        "coordinators.transactions.decisions:is_timed_out",
         "held.start_ms + held.timeout_ms < now_ms",
         "held.start_ms < now_ms",
         ACCEPTED,
@@ -96,7 +96,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "marker always commits",
         WORLD,
-        "transactions.markers:_marker",
+        "coordinators.transactions.markers:_marker",
         "transaction_result=value.state is PREPARE_COMMIT",
         "transaction_result=True",
         ABORTED,
@@ -105,7 +105,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "complete with the first marker",
         WORLD,
-        "transactions.markers:Markers._look",
+        "coordinators.transactions.markers:Markers._look",
         "if not ending.left and not ending.is_over and ending",
         "if len(ending.left) < len(ending.value.partitions) and not ending.is_over and ending",
         SOON,
@@ -114,7 +114,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "marker sent again behind the end",
         WORLD,
-        "transactions.markers:Markers._look",
+        "coordinators.transactions.markers:Markers._look",
         "        self._done(ending)\n",
         "        self._done(ending)\n"
         "        self._clock.call_later(150.0, lambda: self._send_to(0, [(ending, list(ending.value.partitions))]))\n",
@@ -124,7 +124,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "prepared transactions not ended after a load",
         WORLD,
-        "transactions.coordinator:TransactionCoordinator._loaded",
+        "coordinators.transactions.coordinator:TransactionCoordinator._loaded",
         "in PREPARED:",
         "in ():",
         SOON,
@@ -135,7 +135,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "only the first record of an id loaded",
         WORLD,
-        "transactions.shard:TransactionShard.replay",
+        "coordinators.transactions.shard:TransactionShard.replay",
         "entry.transaction = records.transaction",
         "entry.transaction = entry.transaction if self.loading else records.transaction",
         RELOADED,
@@ -197,7 +197,7 @@ TRANSACTION_FAULTS = (
         2,
         also=(
             Change(
-                "transactions.verification:TransactionVerification.verify",
+                "coordinators.transactions.verification:TransactionVerification.verify",
                 "if not adds and not self.config.transaction_partition_verification_enable:",
                 "if True:",
             ),
@@ -206,7 +206,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "partition not verified",
         WORLD,
-        "transactions.verification:TransactionVerification.verify",
+        "coordinators.transactions.verification:TransactionVerification.verify",
         "if not adds and not self.config.transaction_partition_verification_enable:",
         "if True:",
         HANGS,
@@ -243,7 +243,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "pending offsets not loaded",
         WORLD,
-        "groups.loading:Loader._replay_records",
+        "coordinators.groups.loading:Loader._replay_records",
         "self._replay_record(record, producer_id)",
         "None if producer_id >= 0 else self._replay_record(record, producer_id)",
         "offsets stay for their time",
@@ -252,7 +252,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "generation not looked at in a transaction",
         WORLD,
-        "groups.transactional_commits:_check",
+        "coordinators.groups.transactional_commits:_check",
         "return group.check_commit(member_id, instance_id, generation, transactional=True)",
         "return ErrorCode.NONE",
         "old generations are refused",

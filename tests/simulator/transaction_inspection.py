@@ -10,16 +10,16 @@ from typing import Any
 
 from barnabas.broker.broker import Broker
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.coordinators.transactions.metadata import Transaction
+from barnabas.coordinators.transactions.records import encode_key, encode_value
+from barnabas.coordinators.transactions.shard import TransactionShard
+from barnabas.coordinators.transactions.states import IDLE, ONGOING, PREPARED
 from barnabas.offsets.table import partitions_of
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.records import version_of
 from barnabas.protocol.transaction_marker import marker_of
 from barnabas.storage.log import Log
-from barnabas.transactions.metadata import Transaction
-from barnabas.transactions.records import encode_key, encode_value
-from barnabas.transactions.shard import TransactionShard
-from barnabas.transactions.states import IDLE, ONGOING, PREPARED
 
 from simulator.host import Life
 from simulator.ledger import TopicPartition

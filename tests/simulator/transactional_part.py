@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.cluster.features import TRANSACTION_VERSION
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from barnabas.coordination import paths, payloads
+from barnabas.cluster.tree import paths, payloads
 from barnabas.coordinators.hashing import partition_for
 
 from simulator.clients.client import Client

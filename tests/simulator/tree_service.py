@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from barnabas.coordination.port import (
+from barnabas.cluster.tree.port import (
     ConnectionLossError,
     CoordinationError,
     EventType,

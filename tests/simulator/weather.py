@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination import paths
-from barnabas.coordination.port import ANY_VERSION
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.port import ANY_VERSION
 
 from simulator.clients.recreator import RECREATED
 from simulator.clients.transactional import STEPS, Transactional

@@ -15,8 +15,8 @@ from barnabas.broker.dispatch import Api
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.request_gate import RequestGate
 from barnabas.broker.server import Server
+from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import Coordination
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import CreateTopicsRequest, FindCoordinatorRequest

@@ -7,9 +7,9 @@ have an item in one of its examples, unless its name is in `EMPTY`.
 
 from typing import Any, NamedTuple
 
-from barnabas.groups.effects import Effects
-from barnabas.groups.events import Kind, identity
-from barnabas.groups.members import Member
+from barnabas.coordinators.groups.effects import Effects
+from barnabas.coordinators.groups.events import Kind, identity
+from barnabas.coordinators.groups.members import Member
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey

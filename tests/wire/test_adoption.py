@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.transactions.metadata import Transaction
+from barnabas.coordinators.transactions.records import encode_key, encode_value
+from barnabas.coordinators.transactions.states import COMPLETE_COMMIT, ONGOING, PREPARE_COMMIT, TransactionState
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
@@ -22,9 +25,6 @@ from barnabas.protocol.record_batch import Record
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
-from barnabas.transactions.metadata import Transaction
-from barnabas.transactions.records import encode_key, encode_value
-from barnabas.transactions.states import COMPLETE_COMMIT, ONGOING, PREPARE_COMMIT, TransactionState
 from simulator.env import SimEnv, sim_env
 from simulator.storage_transactions import take_part
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from barnabas.broker import connection
 from barnabas.broker.api import control
-from barnabas.coordination import payloads
+from barnabas.cluster.tree import payloads
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

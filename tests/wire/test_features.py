@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from barnabas.broker.broker import Broker
 from barnabas.cluster.features import UnsupportedFeatureError
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import encode_feature
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import encode_feature
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

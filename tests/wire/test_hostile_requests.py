@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from barnabas.broker.connection import FRAMES_PER_TURN
-from barnabas.coordination.port import ConnectionLossError
+from barnabas.cluster.tree.port import ConnectionLossError
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.checksum import crc32c

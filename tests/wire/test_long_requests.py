@@ -9,7 +9,7 @@ from barnabas.broker.api import fetch as fetch_api
 from barnabas.broker.api import list_offsets as list_offsets_api
 from barnabas.broker.api import metadata as metadata_api
 from barnabas.broker.api import produce as produce_api
-from barnabas.groups import commits, coordinator, offset_fetches, removals, transactional_commits
+from barnabas.coordinators.groups import commits, coordinator, offset_fetches, removals, transactional_commits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

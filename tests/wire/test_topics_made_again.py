@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.coordination.port import CoordinationError
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.coordinators.transactions.metadata import EXHAUSTED_EPOCH, Transaction
+from barnabas.coordinators.transactions.records import encode_key, encode_value
+from barnabas.coordinators.transactions.shard import ANSWER_WITHIN_MS
+from barnabas.coordinators.transactions.states import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, ONGOING
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
@@ -22,10 +26,6 @@ from barnabas.protocol.messages import (
 )
 from barnabas.runtime.pending import Pending
 from barnabas.storage.validation import AppendResult
-from barnabas.transactions.metadata import EXHAUSTED_EPOCH, Transaction
-from barnabas.transactions.records import encode_key, encode_value
-from barnabas.transactions.shard import ANSWER_WITHIN_MS
-from barnabas.transactions.states import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, ONGOING
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transaction_requests import Lasting, add, describe, end, init, listed, sleep
@@ -147,8 +147,8 @@ def test_a_broker_without_transactions_does_not_pay_for_them(make_world: type[Wo
     world.env.run(world.broker.stop())
     assert not world.broker.transaction_coordinator.is_active
     code = (
-        "import sys, barnabas.broker.broker, barnabas.broker.cli.start; from barnabas.protocol import messages;"
-        "print([name for name in sys.modules if name.startswith('barnabas.transactions')],"
+        "import sys, barnabas.broker.broker, barnabas.cli.start; from barnabas.protocol import messages;"
+        "print([name for name in sys.modules if name.startswith('barnabas.coordinators.transactions')],"
         "[name for name in vars(messages) if 'Txn' in name])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -434,7 +434,7 @@ def test_the_log_has_one_line_for_many_ids_that_are_removed(lasting: Lasting, ca
     world = lasting.world
     for number in range(100):
         init(world, f"idle-{number}")
-    caplog.set_level("INFO", "barnabas.transactions")
+    caplog.set_level("INFO", "barnabas.coordinators.transactions")
     sleep(world, 4 * 3_600_000)
     assert listed(world) == []
     lines = [record.getMessage() for record in caplog.records if "not used for" in record.getMessage()]

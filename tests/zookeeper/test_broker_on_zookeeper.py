@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import zookeeper_server
-from barnabas.coordination.paths import BROKER_EPOCHS, TREE_MARKS, broker_epoch, tree_mark
+from barnabas.cluster.tree.paths import BROKER_EPOCHS, TREE_MARKS, broker_epoch, tree_mark
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -279,7 +279,7 @@ def test_a_stopped_process_begins_a_new_session_when_it_goes_on(start: Start, se
 
 def refusal(words: list[str]) -> subprocess.CompletedProcess[str]:
     """A start that is refused."""
-    command = [sys.executable, "-m", "barnabas.broker.main", "start", "--port", "0", *words]
+    command = [sys.executable, "-m", "barnabas", "start", "--port", "0", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr, done.stderr
@@ -325,7 +325,7 @@ def commit_in_tree(port: int, offset: int) -> int:
 
 def migrate(port: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `barnabas offsets migrate`."""
-    command = [sys.executable, "-m", "barnabas.broker.main", "offsets", "migrate", "--from", "zookeeper"]
+    command = [sys.executable, "-m", "barnabas", "offsets", "migrate", "--from", "zookeeper"]
     command += ["--group", GROUP, "--bootstrap", f"127.0.0.1:{port}", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr, done.stderr
@@ -389,7 +389,7 @@ def test_only_the_brokers_user_may_write_what_it_made(start: Start, server: ZooK
 
 
 def test_a_broker_that_needs_no_zookeeper_does_not_load_kazoo() -> None:
-    code = "import sys, barnabas.broker.broker, barnabas.broker.cli.start; print('kazoo' in sys.modules)"
+    code = "import sys, barnabas.broker.broker, barnabas.cli.start; print('kazoo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 

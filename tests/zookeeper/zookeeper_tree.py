@@ -5,8 +5,8 @@ import math
 import random
 from typing import Any
 
-from barnabas.coordination.zookeeper import ZooKeeperCoordination
-from barnabas.coordination.zookeeper_settings import ZooKeeperSettings
+from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination
+from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.network import RealNetwork

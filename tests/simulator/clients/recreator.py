@@ -6,7 +6,7 @@ same name. Each value holds the id of the topic that it was written for.
 
 from typing import TYPE_CHECKING
 
-from barnabas.coordination import paths
+from barnabas.cluster.tree import paths
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -11,8 +11,8 @@ from barnabas.broker.api.metadata import metadata
 from barnabas.broker.auto_topics import MADE_WITHIN_MS
 from barnabas.broker.broker import Broker
 from barnabas.broker.context import RequestContext
+from barnabas.cluster.tree.port import ConnectionLossError, Operation
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import ConnectionLossError, Operation
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.broker.cli import backup_file
-from barnabas.broker.cli.exits import Failure
+from barnabas.cli import backup_file
+from barnabas.cli.exits import Failure
 
 WRITING = """
 import sys, time
-from barnabas.broker.cli import backup_file
+from barnabas.cli import backup_file
 def lines():
     yield b"first\\n" * 100_000
     print("half", flush=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from barnabas.broker.cli.backup import _Committed, _place, _positions, _rows
-from barnabas.broker.cli.log_headers import Key, Log, LogHeaders
+from barnabas.cli.backup import _Committed, _place, _positions, _rows
+from barnabas.cli.log_headers import Key, Log, LogHeaders
 from barnabas.offsets import backup_search
 from barnabas.offsets.backup import batches_in
 from barnabas.offsets.backup_records import marks_at

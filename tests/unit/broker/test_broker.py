@@ -7,8 +7,8 @@ from barnabas.broker.addresses import Addresses
 from barnabas.broker.broker import Broker
 from barnabas.broker.context import RequestContext
 from barnabas.cluster.metadata_cache import BrokerMetadata, Endpoint, MetadataCache
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import CoordinationError
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from barnabas.broker.cli.cluster_start import CLUSTER_FILE, Plan, plan
-from barnabas.broker.cli.exits import Failure
+from barnabas.cli.cluster_start import CLUSTER_FILE, Plan, plan
+from barnabas.cli.exits import Failure
 from barnabas.runtime.ports import Env
 from simulator.env import sim_env
 

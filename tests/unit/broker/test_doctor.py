@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 import typer.main
-from barnabas.broker.cli.commands import app
-from barnabas.broker.cli.doctor import as_document, missing_directories, not_known_yet
-from barnabas.broker.cli.exits import ExitCode
-from barnabas.broker.cli.start import _parser
-from barnabas.broker.doctor import findings
-from barnabas.broker.doctor.facts import (
+from barnabas.cli.checks import findings
+from barnabas.cli.checks.facts import (
     LATER_FIELDS,
     Broker,
     Facts,
@@ -23,9 +19,13 @@ from barnabas.broker.doctor.facts import (
     Settings,
     Topic,
 )
-from barnabas.broker.doctor.findings import Finding, Needs, Severity
-from barnabas.broker.doctor.groups import to_confirm
-from barnabas.broker.doctor.starting import start_again
+from barnabas.cli.checks.findings import Finding, Needs, Severity
+from barnabas.cli.checks.groups import to_confirm
+from barnabas.cli.checks.starting import start_again
+from barnabas.cli.commands import app
+from barnabas.cli.doctor import as_document, missing_directories, not_known_yet
+from barnabas.cli.exits import ExitCode
+from barnabas.cli.start import _parser
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
 from simulator.env import sim_env
 

@@ -11,7 +11,7 @@ from barnabas.broker.broker import Broker
 from barnabas.broker.context import RequestContext
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.config.broker import BrokerConfig
-from barnabas.groups.runtime import Shard
+from barnabas.coordinators.groups.runtime import Shard
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsResponse, OffsetCommitRequest
@@ -184,7 +184,7 @@ def test_groups_that_are_gone_leave_no_history(world: World) -> None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.name == "barnabas.groups"]
+    found = [record.getMessage() for record in caplog.records if record.name == "barnabas.coordinators.groups"]
     caplog.clear()
     return found
 

@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from barnabas.broker.cli import http_client
-from barnabas.broker.cli.exits import ExitCode, Failure
-from barnabas.broker.cli.http_client import HttpApi
-from barnabas.broker.cli.target import Target
+from barnabas.cli import http_client
+from barnabas.cli.exits import ExitCode, Failure
+from barnabas.cli.http_client import HttpApi
+from barnabas.cli.target import Target
 
 Answer = tuple[int, dict[str, str], Any]
 

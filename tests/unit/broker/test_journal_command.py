@@ -5,8 +5,8 @@ from typing import Any
 
 import kafka
 import pytest
-from barnabas.broker.cli import journal_reading
-from barnabas.broker.cli.target import Target
+from barnabas.cli import journal_reading
+from barnabas.cli.target import Target
 
 
 class SilentConsumer:

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from barnabas.broker.cli.lag import GroupLag, cells, duration, headline, joined, note, rate_line, records, screen, size
-from barnabas.broker.cli.plot import column_values, plot
+from barnabas.cli.lag import GroupLag, cells, duration, headline, joined, note, rate_line, records, screen, size
+from barnabas.cli.plot import column_values, plot
 from barnabas.offsets.lag import READ_UNCOMMITTED, IsolationLag, PartitionLag, Status, with_answers
 from barnabas.offsets.lag_history import Point, Rates
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from barnabas.broker.cli import log_headers
-from barnabas.broker.cli.log_headers import GONE, NO_LEADER, LogHeaders
+from barnabas.cli import log_headers
+from barnabas.cli.log_headers import GONE, NO_LEADER, LogHeaders
 from barnabas.offsets import backup_search
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import Record

@@ -18,11 +18,11 @@ from barnabas.broker.restored_tree import RestoredTree
 from barnabas.broker.tree_mark import BETWEEN_MS, QUIET_MS, OwnMark
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr, LogEnd
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import RestoredTree as RestoredNode
+from barnabas.cluster.tree.payloads import TreeMark
+from barnabas.cluster.tree.port import ConnectionLossError, Operation, OperationResult
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import RestoredTree as RestoredNode
-from barnabas.coordination.payloads import TreeMark
-from barnabas.coordination.port import ConnectionLossError, Operation, OperationResult
 from barnabas.protocol import record_batch
 from barnabas.runtime.turns import ended
 from barnabas.storage.checkpoints import TREE_MARK, TreeKnowledge, read_tree_knowledge, write_tree_knowledge

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from barnabas.broker.adoption import Plan, TreeView, adopt, check_place_of_tree, decide, look_at_tree, tree_outside
 from barnabas.cluster.registration import BrokerIdInUseError, make_persistent_paths
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.paths import broker, partitions
+from barnabas.cluster.tree.payloads import TopicAssignment
+from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.coordination.paths import broker, partitions
-from barnabas.coordination.payloads import TopicAssignment
-from barnabas.coordination.tree_file import TreeFile
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice
 from simulator.env import sim_env

@@ -8,8 +8,8 @@ from barnabas.broker import before_registering
 from barnabas.broker.before_registering import Loss
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.coordination import paths
-from barnabas.coordination.port import Coordination, Operation, OperationResult
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.port import Coordination, Operation, OperationResult
 from simulator.coordination import Fate, SimCoordination, SimTree
 from simulator.env import SimEnv, sim_env
 from simulator.host import Host

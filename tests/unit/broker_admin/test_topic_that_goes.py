@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from barnabas.broker.api import topics
 from barnabas.cluster.metadata_cache import MetadataCache
-from barnabas.coordination import paths
+from barnabas.cluster.tree import paths
 from simulator.env import sim_env
 
 TIMEOUT_MS = 10_000

@@ -17,9 +17,9 @@ from barnabas.cluster.features import (
     decide,
     unsupported,
 )
-from barnabas.coordination import paths, payloads
-from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.coordination.port import CoordinationError
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.port import CoordinationError
 from simulator.coordination import Fate, SimCoordination, SimTree
 from simulator.env import SimEnv, sim_env
 

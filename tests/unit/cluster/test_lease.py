@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from barnabas.cluster.lease import Lease
-from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from simulator.coordination import Fate, SimCoordination, SimTree
 from simulator.env import SimEnv, sim_env
 

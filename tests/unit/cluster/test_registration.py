@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from barnabas.cluster.metadata_cache import Endpoint
 from barnabas.cluster.registration import SAID_AGAIN_MS, BrokerIdInUseError, OtherTreeError, Registration
-from barnabas.coordination import paths
+from barnabas.cluster.tree import paths
 from simulator.coordination import Fate, SimCoordination, SimTree
 from simulator.env import sim_env
 

@@ -4,9 +4,9 @@ import json
 
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import CANNOT_WRITE
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.payloads import BrokerEndpoint, BrokerRegistration
 from barnabas.controller.controller import Controller
-from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration
 from barnabas.protocol import codec
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (

@@ -2,8 +2,8 @@
 
 import pytest
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.tree.port import Delete, Set
 from barnabas.controller.alter_partition import REPEATED, Proposal, judge
-from barnabas.coordination.port import Delete, Set
 from barnabas.protocol.errors import ErrorCode
 from controller_world import Cluster, answers
 from simulator.coordination import Fate, SimCoordination, SimTree

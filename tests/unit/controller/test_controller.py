@@ -4,9 +4,9 @@ import asyncio
 import json
 
 import pytest
+from barnabas.cluster.tree.payloads import BrokerEndpoint, BrokerRegistration
+from barnabas.cluster.tree.port import ConnectionLossError, Create, Delete, MultiError, Set
 from barnabas.controller.controller import Controller
-from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration
-from barnabas.coordination.port import ConnectionLossError, Create, Delete, MultiError, Set
 from barnabas.protocol.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 
 

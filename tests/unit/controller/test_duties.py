@@ -4,11 +4,11 @@ import json
 
 import pytest
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.tree.payloads import encode_isr_change
+from barnabas.cluster.tree.port import Create, Delete, NotEmptyError, Set
 from barnabas.controller.controller import Controller
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.controller.requests import Answered
-from barnabas.coordination.payloads import encode_isr_change
-from barnabas.coordination.port import Create, Delete, NotEmptyError, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,

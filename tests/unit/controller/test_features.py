@@ -5,10 +5,10 @@ import json
 import pytest
 from barnabas.cluster import features
 from barnabas.cluster.features import Update
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import BrokerEndpoint, BrokerRegistration, encode_feature
+from barnabas.cluster.tree.port import ConnectionLossError, Create, Set
 from barnabas.controller.controller import Controller
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import BrokerEndpoint, BrokerRegistration, encode_feature
-from barnabas.coordination.port import ConnectionLossError, Create, Set
 from barnabas.protocol.errors import ErrorCode
 from controller_world import Cluster
 

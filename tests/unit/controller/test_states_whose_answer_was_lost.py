@@ -2,9 +2,9 @@
 
 import pytest
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.tree import paths
 from barnabas.controller.state import ControllerState
 from barnabas.controller.tree import ControllerTree
-from barnabas.coordination import paths
 from simulator.coordination import Fate, SimCoordination, SimTree
 
 PARTITIONS = [("t", 0), ("t", 1)]

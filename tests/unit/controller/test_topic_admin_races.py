@@ -1,8 +1,8 @@
 """Others write into the tree between an admin request's look at it and the request's own write."""
 
 import pytest
-from barnabas.coordination.operations import do_all
-from barnabas.coordination.port import Create, Delete, Set
+from barnabas.cluster.tree.operations import do_all
+from barnabas.cluster.tree.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
 from replication_world import Host
 from simulator.coordination import Fate, SimCoordination, SimTree

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from barnabas.coordination.port import CoordinationError
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ControlledShutdownRequest, UpdateMetadataRequest
 from replication_world import Host

@@ -3,9 +3,18 @@
 import tracemalloc
 
 import pytest
-from barnabas.groups.effects import Effects
-from barnabas.groups.events import EVENTS_MAX, EVENTS_OF_GROUP_MAX, Event, EventBook, Identity, Kind, cut, identity
-from barnabas.groups.members import Member
+from barnabas.coordinators.groups.effects import Effects
+from barnabas.coordinators.groups.events import (
+    EVENTS_MAX,
+    EVENTS_OF_GROUP_MAX,
+    Event,
+    EventBook,
+    Identity,
+    Kind,
+    cut,
+    identity,
+)
+from barnabas.coordinators.groups.members import Member
 from group_world import GroupWorld
 
 

@@ -5,9 +5,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from barnabas.groups.records import decode_group
-from barnabas.groups.runtime import Shard
-from barnabas.groups.states import State
+from barnabas.coordinators.groups.records import decode_group
+from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.states import State
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.batch_records import PlainRecords

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from barnabas.coordinators.groups.rebalance import LINES_MAX
 from barnabas.coordinators.shard import AT_ONCE_MAX
-from barnabas.groups.rebalance import LINES_MAX
 from barnabas.protocol import messages
 from barnabas.runtime.pending import Pending
 from group_world import GroupWorld, join_request

@@ -3,8 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.groups.live_reset import LiveReset
-from barnabas.groups.records import GroupRecord, claims_partitions, decode_group, live_reset_of, live_reset_tag
+from barnabas.coordinators.groups.live_reset import LiveReset
+from barnabas.coordinators.groups.records import (
+    GroupRecord,
+    claims_partitions,
+    decode_group,
+    live_reset_of,
+    live_reset_tag,
+)
 from barnabas.offsets.journal import Cause, Changes
 from barnabas.offsets.records import CommittedOffset
 from barnabas.protocol import records as stored

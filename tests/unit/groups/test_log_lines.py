@@ -1,8 +1,8 @@
 """What the log says of members and assignments is of bounded length, whatever clients have sent."""
 
 import pytest
-from barnabas.groups.log_lines import ASSIGNMENT_BYTES_MAX, LINE_CHARACTERS_MAX, assignments
-from barnabas.groups.members import Member
+from barnabas.coordinators.groups.log_lines import ASSIGNMENT_BYTES_MAX, LINE_CHARACTERS_MAX, assignments
+from barnabas.coordinators.groups.members import Member
 from barnabas.protocol import records
 
 

@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from barnabas.groups.classic import ClassicGroup
-from barnabas.groups.states import State
+from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.states import State
 from barnabas.offsets.table import OffsetTable
 from conversations import converse
 from group_world import GroupWorld

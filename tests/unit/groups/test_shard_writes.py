@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.shard import BATCH_RECORDS_MAX
-from barnabas.groups.runtime import Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode

@@ -1,6 +1,6 @@
 """What is remembered of offsets that do not move: since when, and in bounded memory."""
 
-from barnabas.groups.standstill import OF_GROUP_MAX, Standing, Standstills
+from barnabas.coordinators.groups.standstill import OF_GROUP_MAX, Standing, Standstills
 
 
 def test_since_when_an_offset_stands_still() -> None:

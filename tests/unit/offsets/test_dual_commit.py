@@ -34,7 +34,7 @@ def test_the_larger_offset_is_read(world: TreeWorld) -> None:
 
 
 def test_a_commit_that_the_tree_did_not_take_is_refused(world: TreeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    from barnabas.coordination.port import ConnectionLossError
+    from barnabas.cluster.tree.port import ConnectionLossError
 
     async def lost(*_: object) -> None:
         raise ConnectionLossError("", "planted")
@@ -47,7 +47,7 @@ def test_a_commit_that_the_tree_did_not_take_is_refused(world: TreeWorld, monkey
 
 
 def test_what_cannot_be_read_in_one_place_is_an_error(world: TreeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    from barnabas.coordination.port import ConnectionLossError
+    from barnabas.cluster.tree.port import ConnectionLossError
 
     assert world.commit_tree({0: 5}, version=8) == [0]
 

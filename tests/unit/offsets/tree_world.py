@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.protocol import messages
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from replication_world import Host
 from simulator.env import sim_env
 

@@ -7,8 +7,8 @@ from barnabas.broker.api.list_offsets import list_offsets
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 from barnabas.cluster.producer_ids import ProducerIds
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.port import Create, Delete, Set
 from barnabas.controller.requests import FOLDERS_PER_REQUEST
-from barnabas.coordination.embedded import EmbeddedCoordination
-from barnabas.coordination.port import Create, Delete, Set
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from barnabas.runtime.pending import Pending

@@ -3,8 +3,8 @@
 import pytest
 from barnabas.cluster import registration
 from barnabas.cluster.config_changes import ConfigChanges
+from barnabas.cluster.tree.port import Create, Set
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination.port import Create, Set
 from barnabas.runtime.ports import Env
 from simulator.coordination import Fate, SimCoordination, SimTree
 

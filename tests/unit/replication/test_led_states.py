@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from replication_world import Host

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.controller.alter_partition import Proposal, judge
-from barnabas.coordination.embedded import EmbeddedCoordination
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest, UpdateMetadataRequest

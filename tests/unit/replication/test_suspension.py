@@ -1,7 +1,7 @@
 """What a leader serves without its lease, and after its session was lost."""
 
 import pytest
-from barnabas.coordination.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from replication_world import Host, Observed, offsets_of

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import PartitionState, TopicAssignment, encode_config
+from barnabas.cluster.tree.port import Create
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordination import paths
-from barnabas.coordination.payloads import PartitionState, TopicAssignment, encode_config
-from barnabas.coordination.port import Create
 from barnabas.protocol import record_batch
 from barnabas.replication.partition import Partition
 from barnabas.replication.wakes import Wakes

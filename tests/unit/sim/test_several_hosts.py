@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from barnabas.coordination.port import ConnectionLossError, NoNodeError, SessionExpiredError, WatchEvent
+from barnabas.cluster.tree.port import ConnectionLossError, NoNodeError, SessionExpiredError, WatchEvent
 from simulator.coordination import Fate
 from simulator.disk import SimDisk
 from simulator.env import SimEnv, sim_env

@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 
 import pytest
-from barnabas.transactions import decisions
-from barnabas.transactions.decisions import Entry, NeedProducerId, Write
-from barnabas.transactions.metadata import NO_PRODUCER_ID, Transaction
-from barnabas.transactions.records import TransactionRecord, decode, encode_key, encode_value
-from barnabas.transactions.states import ONGOING
+from barnabas.coordinators.transactions import decisions
+from barnabas.coordinators.transactions.decisions import Entry, NeedProducerId, Write
+from barnabas.coordinators.transactions.metadata import NO_PRODUCER_ID, Transaction
+from barnabas.coordinators.transactions.records import TransactionRecord, decode, encode_key, encode_value
+from barnabas.coordinators.transactions.states import ONGOING
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "transaction-records.jsonl"
 PARTITIONS = frozenset({("t", 0), ("t", 1)})

@@ -4,14 +4,21 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from barnabas.coordinators.transactions.decisions import Entry
+from barnabas.coordinators.transactions.entries import Entries
+from barnabas.coordinators.transactions.metadata import Transaction
+from barnabas.coordinators.transactions.records import (
+    _decode_any,
+    decode,
+    decode_plain,
+    encode_key,
+    encode_value,
+    is_plain,
+)
+from barnabas.coordinators.transactions.states import COMPLETE, EMPTY, IDLE, ONGOING, TransactionState
 from barnabas.protocol import records as stored
 from barnabas.protocol.batch_records import PlainRecords, iterate, short_records
 from barnabas.protocol.errors import ProtocolError
-from barnabas.transactions.decisions import Entry
-from barnabas.transactions.entries import Entries
-from barnabas.transactions.metadata import Transaction
-from barnabas.transactions.records import _decode_any, decode, decode_plain, encode_key, encode_value, is_plain
-from barnabas.transactions.states import COMPLETE, EMPTY, IDLE, ONGOING, TransactionState
 
 
 def by_schema(held: Transaction, version: int) -> bytes:

@@ -8,13 +8,13 @@ import pytest
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.transactions.verification import TransactionVerification
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, UpdateMetadataRequest
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.storage.producer_entry import Verification
 from barnabas.storage.producer_state import ProducerStateManager
-from barnabas.transactions.verification import TransactionVerification
 from simulator.env import SimEnv, sim_env
 
 PARTITIONS = 4

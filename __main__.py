@@ -1,6 +1,0 @@
-"""`python -m barnabas`: the command line."""
-
-from barnabas.broker.main import main
-
-if __name__ == "__main__":
-    main()

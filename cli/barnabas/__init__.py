@@ -1,0 +1,1 @@
+"""Barnabas: a standalone Kafka-protocol broker with a built-in offset manager."""

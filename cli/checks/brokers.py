@@ -1,0 +1,315 @@
+"""Checks of brokers, replicas, logs and disks."""
+
+import errno
+import os
+from collections.abc import Iterator
+
+from barnabas.cli.checks.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition, Row
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check, command_of, listed, places
+from barnabas.cli.checks.starting import directory_of, start_again
+from barnabas.cli.words import duration, size
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.runtime.counted import counted
+
+READ_ONLY_TEXTS = {os.strerror(number) for number in (errno.EROFS, errno.EACCES, errno.EPERM)}
+READ_ONLY = "the broker may write there again: the disk may be mounted read-only, or belong to another user."
+NEW_MS = 300_000  # so long after its start a broker may still copy what it has missed
+FULL_SOON_MS, FULL_NOW_MS = DAY_MS, HOUR_MS
+FREE_PART_LOW, FREE_PART_VERY_LOW = 0.05, 0.01
+FREE_BYTES_FOR_A_WRITE = 16 << 20
+FREE_BYTES_ENOUGH = 50 << 30  # five per cent of a large disk is not little
+
+
+@check("brokers", "brokers that have replicas and are not registered, or are registered and do not answer")
+def broken_brokers(facts: Facts) -> Iterator[Finding]:
+    """A broker is away, stands still, or has lost its lease."""
+    for broker in facts.brokers:
+        where = f"broker {broker.node_id}"
+        if not broker.is_registered:
+            replicas = [each.name for _, each in facts.partitions() if broker.node_id in each.replicas]
+            why = "The others serve, but one more that goes may stop acks=all, commits, or partitions."
+            directory = directory_of(facts, broker)
+            if directory in facts.missing_directories:
+                why += (
+                    f" Its data directory {directory} is gone. Put it back; or, if it is lost for good, the command "
+                    "starts it with an empty one, and it copies what the others have."
+                )
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"is not there: {counted(len(replicas), 'replica')} ({listed(replicas)}) are missing",
+                why,
+                start_again(facts, broker),
+                _behind_since(facts, (broker.node_id,)),
+            )
+        elif not broker.answers:
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"is registered at {broker.host}:{broker.port} and does not answer: {broker.why_not}",
+                "It stands still (a stopped process, a busy machine), it has no file descriptor or no place for "
+                "another connection (its log says so), or the network is cut. What it leads waits.",
+                ("status", "--wait", "10", "--bootstrap", f"{broker.host}:{broker.port}"),
+            )
+    for broker, health in facts.healths:
+        if not health["is_lease_held"] and health["tree_trouble"] is None:
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                "does not reach the coordination tree, and acknowledges nothing",
+                "A broker that cannot be sure to lead serves nothing. It goes on when the tree answers again.",
+                ("status",),
+            )
+        elif health["is_lease_held"] and health["why_not_registered"] is not None:
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                f"is not registered in the coordination tree: {health['why_not_registered']}",
+                "It serves nothing that it led. What other brokers say of the cluster may be old.",
+                ("cluster",),
+            )
+
+
+@check("tree", "whether the files of the coordination tree are those that the brokers use", Needs.HTTP)
+def tree_trouble(facts: Facts) -> Iterator[Finding]:
+    """Somebody removed or replaced a file of the embedded tree. One finding for all brokers that say the same."""
+    found: dict[tuple[str, bool], list[int]] = {}
+    for broker, health in facts.healths:
+        if health["tree_trouble"] is not None:
+            found.setdefault((health["tree_trouble"], health["is_lease_held"]), []).append(broker.node_id)
+    for (trouble, is_lease_held), nodes in found.items():
+        goes_on = "They go on, but no broker can start beside them." if is_lease_held else "They acknowledge nothing."
+        yield Finding(
+            Severity.ERROR,
+            "cluster",
+            f"{trouble}, as broker {listed(map(str, nodes))} says",
+            f"{goes_on} Stop all brokers with SIGTERM, put the right file there if it was replaced, and start them.",
+            ("cluster",),
+        )
+
+
+@check("controller", "whether a broker is controller")
+def no_controller(facts: Facts) -> Iterator[Finding]:
+    """Nobody decides."""
+    if facts.controller is None or all(broker.node_id != facts.controller for broker in facts.living):
+        yield Finding(
+            Severity.ERROR,
+            "cluster",
+            "no broker is controller",
+            "Leaders are not elected, and topics cannot be made, until one is. An election takes a second or two.",
+            ("cluster",),
+        )
+
+
+@check("replicas", "partitions without a leader, with too few replicas in sync, or with some missing")
+def replicas_missing(facts: Facts) -> Iterator[Finding]:
+    """One finding for each set of missing replicas of a topic."""
+    living = {broker.node_id for broker in facts.living}
+    new = _new_brokers(facts)
+    undecided = _undecided(facts)
+    found: dict[tuple[Severity, str, tuple[int, ...]], list[Partition]] = {}
+    for topic, partition in facts.partitions():
+        missing = tuple(node for node in sorted(partition.replicas) if node not in partition.in_sync)
+        minimum = min(int(topic.number("min.insync.replicas") or 1), len(partition.replicas))
+        if partition.leader is None or partition.leader not in living:
+            kind, severity = "leader", Severity.ERROR
+            missing = tuple(node for node in sorted(partition.replicas) if node not in living)
+            if partition.name in undecided:
+                kind, missing = "undecided", undecided[partition.name]
+        elif len(partition.in_sync) < minimum:
+            kind, severity = "minimum", Severity.ERROR
+        elif missing:
+            kind, severity = "replica", Severity.NOTE if all(map(new.__contains__, missing)) else Severity.WARNING
+        else:
+            continue
+        found.setdefault((severity, kind, missing), []).append(partition)
+    for (severity, kind, missing), partitions in found.items():
+        names = listed(partition.name for partition in partitions)
+        many = counted(len(partitions), "partition")
+        brokers = listed(str(node) for node in missing)
+        away = [broker for broker in facts.brokers if broker.node_id in missing and not broker.is_registered]
+        command = start_again(facts, away[0]) if away else command_of("topics describe", [partitions[0].topic])
+        if kind == "leader":
+            what, why = (
+                f"{many} without a leader: {names}",
+                "Nobody can read or write them until a replica that was in sync is back.",
+            )
+            if not away:
+                command = ("cluster",)
+        elif kind == "undecided":
+            what = f"{many} without a leader, because the coordination tree is an older copy: {names}"
+            why = (
+                f"The logs of the replicas decide who leads, and broker {brokers} has not said where its logs end. "
+                "Start it. If its disk is lost, start it with an empty one and --give-up. To go on without it, and "
+                "perhaps without records that it alone has, set unclean.leader.election.enable=true for these topics "
+                "until they have leaders."
+            )
+            if not away:
+                command = ("cluster",)
+        elif kind == "minimum":
+            what = (
+                f"{many} with fewer replicas in sync than min.insync.replicas: {names}; not in sync: broker {brokers}"
+            )
+            why = "Writes with acks=all, and commits where it is __consumer_offsets, are refused."
+        else:
+            what = f"{many} whose replicas are not all in sync: {names}; not in sync: broker {brokers}"
+            why = "They have less to spare: when one more broker goes, writes may be refused, or records be away."
+        where = f"topic {partitions[0].topic}" if len({each.topic for each in partitions}) == 1 else "cluster"
+        yield Finding(severity, where, what, why, command, _behind_since(facts, missing))
+
+
+def _undecided(facts: Facts) -> dict[str, tuple[int, ...]]:
+    """Partitions that an older tree leaves to the logs, and the brokers that they wait for."""
+    rows = [row for _, health in facts.healths for row in health["undecided"]]
+    return {f"{row['topic']}-{row['partition']}": tuple(sorted(row["waits_for"])) for row in rows}
+
+
+def _new_brokers(facts: Facts) -> set[int]:
+    """Brokers in their first minutes: they still copy what they have missed."""
+    return {
+        broker.node_id
+        for broker, health in facts.healths
+        if health["watching_since_ms"] is None or health["time_ms"] - health["watching_since_ms"] < NEW_MS
+    }
+
+
+def _behind_since(facts: Facts, nodes: tuple[int, ...]) -> int | None:
+    """Since when these brokers are not in sync, as far as the leaders know."""
+    rows = [row for _, health in facts.healths for row in health["behind"] if row["node_id"] in nodes]
+    return min((row["since_ms"] for row in rows), default=None)
+
+
+@check("coordinators", "partitions of coordinators that are not loaded to their end", Needs.HTTP)
+def stopped_loads(facts: Facts) -> Iterator[Finding]:
+    """Replicas are missing, without which nobody can say what is committed; or the log is damaged."""
+    away = [broker for broker in facts.brokers if not broker.is_registered]
+    for broker, health in facts.healths:
+        found: dict[tuple[str, str], list[Row]] = {}
+        for row in health["stopped_loads"]:
+            found.setdefault((row["topic"], row["why"]), []).append(row)
+        for (topic, why), rows in found.items():
+            waiting = [row["waiting_groups"] for row in rows]
+            if topic == TRANSACTIONS_TOPIC:
+                told = "Transactional producers whose ids are there are told to wait."
+            elif None in waiting:
+                told = "Their groups are told to wait: who commits, joins, or asks for committed offsets."
+            else:
+                told = (
+                    f"Offsets of {counted(sum(waiting), 'group')} cannot be read, others can. Commits and joins wait."
+                )
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                f"{counted(len(rows), 'partition')} of {topic} not loaded to the end: {places(rows)} ({why})",
+                f"It cannot be known what of the end is committed, or it cannot be read. {told}",
+                start_again(facts, away[0]) if away else ("cluster",),
+            )
+
+
+@check("logs", "logs that failed, or whose last write found no room; directories that cannot be used", Needs.HTTP)
+def broken_logs(facts: Facts) -> Iterator[Finding]:
+    """The disk refused something."""
+    for broker, health in facts.healths:
+        where = f"broker {broker.node_id}"
+        for directory in health["directories"]:
+            if directory["offline"] is not None:
+                yield Finding(
+                    Severity.ERROR,
+                    f"{where}, {directory['path']}",
+                    f"the data directory cannot be used: {directory['offline']}",
+                    "Its partitions are offline here. Mend the disk, then start the broker again; if the directory is "
+                    "lost for good, start it once with --give-up.",
+                    start_again(facts, broker),
+                )
+        if health["failed_logs"]:
+            names = places(health["failed"])
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"{counted(health['failed_logs'], 'log')} failed ({health['failed'][0]['why']}): {names}",
+                "It is not known what of the last writes is on the disk, so they are not written before the next "
+                "start. Look after the disk, stop the broker, and start it again.",
+                start_again(facts, broker),
+            )
+        if health["write_blocked_logs"]:
+            names, logs = places(health["write_blocked"]), counted(health["write_blocked_logs"], "log")
+            is_read_only = health["write_blocked"][0]["why"] in READ_ONLY_TEXTS
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"{logs} cannot be written ({health['write_blocked'][0]['why']}): {names}",
+                "Writes to them are refused, and nothing is lost. They go on by themselves when "
+                + (READ_ONLY if is_read_only else "there is room. " + _no_inodes(health) + _largest(broker)),
+                ("cluster",) if is_read_only else _room(broker),
+            )
+
+
+@check("disks", "how much of each disk is free, how fast it fills, and when it will be full", Needs.HTTP)
+def disks_filling(facts: Facts) -> Iterator[Finding]:
+    """The disk is nearly full, or will be soon."""
+    for broker, health in facts.healths:
+        for directory in health["directories"]:
+            total, free, left_s = directory["bytes"], directory["free_bytes"], directory["full_in_seconds"]
+            if total is None or free is None or total <= 0:
+                continue
+            where = f"broker {broker.node_id}, {directory['path']}"
+            part = free / total
+            if left_s is not None and left_s * 1000 < FULL_SOON_MS:
+                rate = size(directory["filling_bytes_per_second"] or 0)
+                severity = Severity.ERROR if left_s * 1000 < FULL_NOW_MS else Severity.WARNING
+                what = f"the disk is full in {duration(left_s)}: {size(free)} are free, {rate}/s are written"
+            elif part < FREE_PART_VERY_LOW and free < FREE_BYTES_ENOUGH:
+                severity, what = Severity.ERROR, f"{size(free)} of {size(total)} are free"
+            elif part < FREE_PART_LOW and free < FREE_BYTES_ENOUGH:
+                severity, what = Severity.WARNING, f"{size(free)} of {size(total)} are free"
+            else:
+                continue
+            why = "When it is full, writes and commits are refused until there is room. " + _largest(broker)
+            yield Finding(severity, where, what, why, _room(broker))
+
+
+@check("failures", "requests and repeated work that met a bug", Needs.HTTP)
+def failures(facts: Facts) -> Iterator[Finding]:
+    """The broker has logged tracebacks."""
+    for broker, health in facts.healths:
+        for name, what in (("handler_failures", "requests"), ("upkeep_failures", "repeated tasks")):
+            if health[name]:
+                yield Finding(
+                    Severity.WARNING,
+                    f"broker {broker.node_id}",
+                    f"{health[name]:,} {what} failed since it started",
+                    "This is a bug, or a disk or tree that does not work. The broker's log has each with its cause.",
+                    ("status",),
+                )
+
+
+def _topics(broker: Broker) -> list[tuple[str, int]]:
+    """Its largest topics: name and bytes."""
+    assert broker.health is not None
+    rows = [row for directory in broker.health["directories"] for row in directory["largest"]]
+    return sorted(((row["topic"], row["bytes"]) for row in rows), key=lambda each: -each[1])
+
+
+def _largest(broker: Broker) -> str:
+    """What takes the room."""
+    listing = ", ".join(f"{topic} {size(taken)}" for topic, taken in _topics(broker)[:3])
+    return (
+        f"Make room, add a disk to log.dirs, or let what is largest ({listing}) keep less: then its oldest records go. "
+        "The command shows how much the largest topic keeps now."
+    )
+
+
+def _no_inodes(health: Row) -> str:
+    """What else it may be if a disk without room has room."""
+    free = [row["free_bytes"] for row in health["directories"] if row["free_bytes"] is not None]
+    if not free or min(free) < FREE_BYTES_FOR_A_WRITE or "No space left" not in health["write_blocked"][0]["why"]:
+        return ""
+    return f"{size(min(free))} are free: perhaps it has no inodes left, because there are too many files (`df -i`). "
+
+
+def _room(broker: Broker) -> tuple[str, ...]:
+    """The command that shows what the largest topic of clients keeps. To keep less is for its owner to decide."""
+    for topic, taken in _topics(broker):
+        if not topic.startswith("__") and taken:
+            return command_of("configs describe", ["topic", topic, "retention.bytes", "retention.ms"])
+    return ("cluster",)

@@ -1,0 +1,77 @@
+"""Checks of transactions that are open for too long: consumers with read_committed wait behind them."""
+
+from collections.abc import Iterator
+
+from barnabas.cli.checks.facts import Facts, OpenTransaction
+from barnabas.cli.checks.findings import Finding, Severity, check, command_of, listed
+from barnabas.cli.words import duration
+
+DECIDED_LONG_MS = 60_000  # so long after its begin a decided one should have all its markers
+LATE_MS = 60_000  # coordinators look every ten seconds whose timeout is over
+
+
+@check("hanging transactions", "partitions with an open transaction that no coordinator will end")
+def hanging(facts: Facts) -> Iterator[Finding]:
+    """Consumers with read_committed wait there for ever."""
+    for one in facts.hanging:
+        age = duration(max(facts.now_ms - one.last_timestamp, 0) / 1000)
+        yield Finding(
+            Severity.ERROR,
+            f"partition {one.topic}-{one.partition}",
+            f"a transaction of producer {one.producer_id} hangs at offset {one.first_offset}, last record {age} ago",
+            "No coordinator has the partition in a transaction of this producer, so none sends a marker. Consumers "
+            "with read_committed get nothing from that offset on. The command aborts it.",
+            abort_words(one.topic, one.partition, one.first_offset),
+            one.last_timestamp,
+        )
+
+
+@check("open transactions", "transactions that are open for long, and what holds up those that are decided")
+def open_for_long(facts: Facts) -> Iterator[Finding]:
+    """Ended by their timeout, if it is not as long as what waits can bear."""
+    for one in facts.transactions:
+        age_ms = facts.now_ms - one.start_ms
+        age, where = duration(age_ms / 1000), f"transaction {one.transactional_id}"
+        places = listed(f"{topic}-{index}" for topic, index in one.partitions) or "no partition yet"
+        if one.state != "Ongoing":
+            if age_ms >= DECIDED_LONG_MS:
+                yield Finding(
+                    Severity.ERROR,
+                    where,
+                    f"{one.state} for {age} at most: its marker is missing in {places}",
+                    "It is decided, and its coordinator sends the marker again and again. Leaders of these partitions "
+                    "do not answer, or refuse it: the log of the coordinator says why.",
+                    ("cluster",),
+                    one.start_ms,
+                )
+            continue
+        left_ms = one.timeout_ms - age_ms
+        if left_ms < -LATE_MS:
+            yield Finding(
+                Severity.ERROR, where, f"open for {age}, its timeout is over", _WHY_LATE, _abort(one), one.start_ms
+            )
+        elif age_ms >= facts.stalled_ms:
+            yield Finding(
+                Severity.WARNING,
+                where,
+                f"open for {age}, in {places}",
+                "Consumers with read_committed wait behind it. Its timeout aborts it in "
+                f"{duration(max(left_ms, 0) / 1000)}, the command does it now.",
+                _abort(one),
+                one.start_ms,
+            )
+
+
+_WHY_LATE = "Its coordinator should have aborted it: look at its log. The command asks it to."
+
+
+def _abort(one: OpenTransaction) -> tuple[str, ...]:
+    return command_of("transactions abort", [one.transactional_id])
+
+
+def abort_words(topic: str, partition: int, first_offset: int) -> tuple[str, ...]:
+    """The words of the command that aborts a hanging transaction."""
+    return (
+        *("transactions", "abort", f"--topic={topic}"),
+        *("--partition", str(partition), "--start-offset", str(first_offset)),
+    )

@@ -1,0 +1,337 @@
+"""`barnabas groups`: list, describe, lag, explain, remove members, delete."""
+
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from barnabas.cli.client import (
+    UNKNOWN_MEMBER_ID,
+    admin,
+    answered,
+    await_coordinators,
+    changed,
+    describe_groups,
+    positions,
+    reason,
+)
+from barnabas.cli.exits import ExitCode, Failure, fail, say
+from barnabas.cli.group_waits import group_waits, lines
+from barnabas.cli.http_client import HttpApi
+from barnabas.cli.lag import add_true_lag, lag, true_lag_cells
+from barnabas.cli.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.terminal import (
+    AsJson,
+    Yes,
+    confirm,
+    new_app,
+    print_json,
+    print_outcomes,
+    print_table,
+)
+from barnabas.cli.words import shown
+from barnabas.runtime.counted import counted
+
+app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
+
+    \b
+    barnabas groups list
+    barnabas groups describe billing          who reads what, and its lag
+    barnabas groups lag billing --watch       what it has not read, as it goes
+    barnabas groups explain billing           why it has rebalanced
+    barnabas groups remove billing --member ID    a member that hangs
+    barnabas groups delete billing --yes
+    """)
+
+Names = Annotated[list[str], typer.Argument(metavar="GROUP", help="One or more groups.")]
+
+
+class State(StrEnum):
+    """What a group is doing."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@app.command("list")
+def list_groups(
+    target: Target,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(
+            metavar="STATE",
+            case_sensitive=False,
+            help="Stable, Empty, PreparingRebalance, CompletingRebalance or Dead; repeat.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every group: its type (classic, or consumer: KIP-848), its state, and what its members are.
+
+    \b
+    barnabas groups list
+    barnabas groups list --state Empty --json
+    """
+    with admin(target) as client:
+        found = answered(
+            client, lambda: client.list_groups(states_filter=[one.value for one in state] if state else None)
+        )
+    rows = [
+        {
+            "group": row["group_id"],
+            "type": row.get("group_type"),  # of brokers before Kafka 3.8 it is not known
+            "state": row.get("group_state"),
+            "protocol_type": row["protocol_type"],
+        }
+        for row in sorted(found, key=lambda row: row["group_id"])
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        # The type is that of KIP-848; what its members are (consumers, Connect's workers) is the protocol's type.
+        print_table(["group", "type", "state", "members are"], [_cells(row) for row in rows])
+    else:
+        say("No groups.")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str | None, ...]:
+    return row["group"], row["type"], row["state"], MEMBERS_ARE.get(row["protocol_type"], row["protocol_type"])
+
+
+@app.command()
+def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
+    """Members of a group, the partitions each one reads, committed offsets and lag.
+
+    "lag" is the distance of offsets, "records" are those that a consumer gets (`groups lag` says more).
+    Where the group waits for an open transaction, it is said which, and how to end it.
+
+    \b
+    barnabas groups describe billing
+    barnabas groups describe billing --json
+    """
+    with admin(target) as client:
+        documents = []
+        tell = partial(tell_loading, HttpApi(client, target))
+        for name, group in describe_groups(client, groups, on_wait=tell).items():
+            members = [
+                {
+                    "member_id": member["member_id"],
+                    "instance_id": member.get("group_instance_id"),
+                    "client_id": member["client_id"],
+                    "host": member["client_host"].lstrip("/"),
+                    "partitions": assigned(member),
+                }
+                for member in group["members"]
+            ]
+            owners = {tuple(partition): member for member in members for partition in member["partitions"]}
+            rows = positions(client, name, extra=owners)
+            add_true_lag(HttpApi(client, target), name, rows)
+            waits = group_waits(client, HttpApi(client, target), name, rows)
+            for row in rows:
+                owner = owners.get((row["topic"], row["partition"]))
+                row["member_id"] = owner["member_id"] if owner else None
+            documents.append(
+                {
+                    "group": name,
+                    "state": group["group_state"],
+                    "protocol": group["protocol_data"],
+                    "members": members,
+                    "offsets": rows,
+                    "waits": waits,
+                }
+            )
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        assignor = f", {document['protocol']}" if document["protocol"] else ""
+        members_counted = counted(len(document["members"]), "member")
+        print(shown(f"{document['group']}  {document['state']}{assignor}, {members_counted}"))
+        if document["members"]:
+            print_table(
+                ["client", "host", "instance", "partitions", "member"],
+                [
+                    (
+                        row["client_id"],
+                        row["host"],
+                        row["instance_id"],
+                        " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None,
+                        row["member_id"],
+                    )
+                    for row in document["members"]
+                ],
+            )
+            print()
+        if document["offsets"]:
+            print_table(
+                ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
+                [
+                    (
+                        row["topic"],
+                        row["partition"],
+                        row["committed_offset"],
+                        row["log_end_offset"],
+                        row["lag"],
+                        *true_lag_cells(row),
+                        row["member_id"],
+                        row["note"],
+                    )
+                    for row in document["offsets"]
+                ],
+            )
+        for line in lines(document["waits"], None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap):
+            print(shown(line))
+
+
+app.command("lag")(lag)
+
+
+@app.command()
+def explain(
+    target: Target,
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    last: Annotated[int, typer.Option(min=1, metavar="N", help="So many rebalances, at most.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Why a group has rebalanced lately, and what to do about it.
+
+    Who joined, left, or was thrown out and why; what each phase took and who held
+    it up; which partitions moved; what was refused. The coordinator remembers it in
+    memory, for the last events.
+
+    \b
+    barnabas groups explain billing
+    barnabas groups explain billing --last 20 --json
+    """
+    from barnabas.cli.explanation import print_story
+
+    with admin(target) as client:
+        await_coordinators(client, [group])
+        story = HttpApi(client, target).get("/v1/groups/{group}/events", group=group)
+    story["rebalances"] = story["rebalances"][-last:]
+    if as_json:
+        print_json(story)
+    else:
+        print_story(story)
+
+
+@app.command()
+def remove(
+    target: Target,
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    member: Annotated[
+        list[str] | None, typer.Option("--member", metavar="ID", help="A member id (groups describe); repeat.")
+    ] = None,
+    instance: Annotated[
+        list[str] | None, typer.Option("--instance", metavar="NAME", help="A group.instance.id; repeat.")
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove members from a group: the others need not wait for one that hangs.
+
+    The others share its partitions. If its process lives, its commits are refused from
+    then on, and it joins again when it polls.
+
+    \b
+    barnabas groups remove billing --member consumer-1-4b1f9c3e
+    barnabas groups remove billing --instance worker-3 --yes
+    """
+    from kafka.admin import MemberToRemove
+
+    members = [MemberToRemove(member_id=each, reason=REMOVED) for each in member or ()]
+    members += [MemberToRemove(group_instance_id=each, reason=REMOVED) for each in instance or ()]
+    names = [*(member or ()), *(instance or ())]
+    if not names:
+        fail("say which: --member ID or --instance NAME.", ExitCode.NOT_VALID)
+    confirm(f"Remove {', '.join(names)} from {group}?", yes)
+    with admin(target) as client:
+        describe_groups(client, [group])  # ends the command when there is no such group
+        results = changed(client, lambda: dict(client.remove_group_members(group, members)))
+    rows = []
+    for name, result in zip(names, results.values()):
+        row = {"member": name, "result": "removed"}
+        if result.errno:
+            row |= {"result": "not removed", "error": reason(result.errno)}
+        rows.append(row)
+    missing = all(result.errno in (0, UNKNOWN_MEMBER_ID) for result in results.values())
+    print_outcomes("member", rows, as_json, nothing_there=missing)
+
+
+MEMBERS_ARE = {"consumer": "consumers", "connect": "Connect workers", "": None}  # by type of the protocol
+REMOVED = "an operator has removed it"
+
+
+@app.command()
+def delete(target: Target, groups: Names, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete groups and their committed offsets.
+
+    A group with members is refused: stop its consumers first.
+
+    \b
+    barnabas groups delete billing
+    barnabas groups delete billing audit --yes
+    """
+    confirm(f"Delete {', '.join(groups)} and the committed offsets?", yes)
+    with admin(target) as client:
+        await_coordinators(client, groups)
+        results: dict[str, Any] = {}
+        for group in groups:
+            results |= changed(client, partial(client.delete_groups, [group]))
+    rows = []
+    for name, result in results.items():
+        row = {"group": name, "result": "deleted"}
+        if result != "OK":
+            row |= {"result": "not deleted", "error": ERRORS.get(result, result)}
+        rows.append(row)
+    missing = all(result in ("OK", "GroupIdNotFoundError") for result in results.values())
+    print_outcomes("group", rows, as_json, nothing_there=missing)
+
+
+def tell_loading(api: HttpApi, reason: Exception) -> None:
+    """Say that a coordinator loads committed offsets, and how far it is; nothing for another reason to wait."""
+    if type(reason).__name__ != "CoordinatorLoadInProgressError":
+        return
+    with suppress(Failure):  # a cluster without the HTTP API
+        for answer in api.of_each_broker("/v1/groups", {"state": State.DEAD.value}):
+            line = loading_line(answer)
+            if line:
+                say(line)
+
+
+def loading_line(answer: dict[str, Any]) -> str | None:
+    """What a broker loads, in words; None: nothing."""
+    rows = answer["loading"]
+    if not rows:
+        return None
+    for row in rows:
+        if row["stopped_by"]:
+            what = f"partition {row['partition']} of __consumer_offsets from offset {row['loaded_offset']} on"
+            return f"broker {answer['node_id']} cannot load {what}: {row['stopped_by']}. It goes on when it can."
+    loaded = sum(row["loaded_offset"] - row["start_offset"] for row in rows)
+    count = sum(row["end_offset"] - row["start_offset"] for row in rows)
+    percent = 100 * loaded // count if count else 0
+    partitions = ", ".join(str(row["partition"]) for row in rows[:10]) + (", …" if len(rows) > 10 else "")
+    return f"broker {answer['node_id']} loads committed offsets: {percent} % of partition {partitions}. Waiting."
+
+
+ERRORS = {
+    "NonEmptyGroupError": "NON_EMPTY_GROUP: it has members; stop its consumers first",
+    "GroupIdNotFoundError": "GROUP_ID_NOT_FOUND: there is no such group",
+}
+
+
+def assigned(member: dict[str, Any]) -> list[tuple[str, int]]:
+    """The partitions that a described member reads."""
+    assignment = member["member_assignment"]
+    if not isinstance(assignment, dict):  # the group rebalances, or the member is not a consumer
+        return []
+    return sorted(
+        (topic["topic"], partition)
+        for topic in assignment.get("assigned_partitions", [])
+        for partition in topic["partitions"]
+    )

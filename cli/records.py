@@ -1,0 +1,109 @@
+"""`barnabas records`: delete."""
+
+from typing import Annotated
+
+import typer
+from barnabas.cli.client import admin, answered, offsets_at, reason
+from barnabas.cli.exits import ExitCode, fail
+from barnabas.cli.offset_targets import choose, partitions_named, place_of
+from barnabas.cli.target import Target
+from barnabas.cli.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_table
+from barnabas.runtime.counted import counted
+
+app = new_app("""Records: delete the oldest of a topic.
+
+    \b
+    barnabas records delete orders:0 --before 4711 --dry-run
+    barnabas records delete orders --before 2026-03-01T12:00
+    barnabas records delete orders --before latest --yes       all of them
+    """)
+
+
+@app.callback()
+def _records() -> None:  # with one command alone, typer would take away its name
+    pass
+
+
+@app.command()
+def delete(
+    target: Target,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:P,P…]", help="A topic, or some of its partitions.")],
+    before: Annotated[
+        str, typer.Option(metavar="WHERE", help="An offset, latest (all), or a time such as 2026-03-01T12:00.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, change nothing.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the records before an offset or a time, for good. The topic stays, and its offsets go on.
+
+    Shows first what goes, and asks. With a time, the log begins with the first
+    record of that time or later. Groups that have not read on lose these records.
+
+    \b
+    barnabas records delete orders:0,2 --before 4711
+    barnabas records delete orders --before latest --dry-run
+    """
+    from kafka.admin import OffsetSpec
+    from kafka.structs import TopicPartition
+
+    place = place_of(before, "--before")
+    with admin(target) as client:
+        chosen = partitions_named(client, topics)
+        partitions = [TopicPartition(*each) for each in chosen]
+        starts = offsets_at(client, partitions, OffsetSpec.EARLIEST)
+        ends = offsets_at(client, partitions, OffsetSpec.LATEST)
+        rows = [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "log_start_offset": starts[each].offset,
+                "log_end_offset": ends[each].offset,
+                "committed_offset": None,
+            }
+            for each in partitions
+        ]
+        choose(client, rows, place, None)
+        rows = [row for row in rows if row["new_offset"] > row["log_start_offset"]]
+        if not rows:
+            fail(f"{' '.join(topics)} has no record before {before}.", ExitCode.NOTHING_THERE)
+        count = sum(row["new_offset"] - row["log_start_offset"] for row in rows)
+        if not as_json:
+            print_table(
+                ["topic", "#partition", "#log start", "#new start", "#log end", "#offsets that go"],
+                [
+                    (
+                        row["topic"],
+                        row["partition"],
+                        row["log_start_offset"],
+                        row["new_offset"],
+                        row["log_end_offset"],
+                        row["new_offset"] - row["log_start_offset"],
+                    )
+                    for row in rows
+                ],
+            )
+        outcomes = [
+            {
+                "partition": f"{row['topic']}-{row['partition']}",
+                "log_start_offset": row["log_start_offset"],
+                "new_log_start_offset": row["new_offset"],
+                "result": "not changed (dry run)",
+            }
+            for row in rows
+        ]
+        if dry_run:
+            if as_json:
+                print_json(outcomes)
+            return
+        confirm(f"Delete {counted(count, 'record')} at most, for good?", yes)
+        wanted = {TopicPartition(row["topic"], row["partition"]): row["new_offset"] for row in rows}
+        results = answered(client, lambda: client.delete_records(wanted))
+    for row, partition in zip(outcomes, wanted):
+        error_code = results[partition]["error_code"]
+        row["result"] = "not deleted" if error_code else "deleted"
+        if error_code:
+            row["error"] = reason(error_code)
+        else:
+            row["new_log_start_offset"] = results[partition]["low_watermark"]
+    print_outcomes("partition", outcomes, as_json)

@@ -1,0 +1,553 @@
+"""`barnabas start`: one broker process, until it is told to stop; or several (`cluster_start.py`)."""
+
+import argparse
+import asyncio
+import errno
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
+
+from barnabas.cli.exits import ExitCode, Failure, fail, key_values, say
+from barnabas.runtime import output, temporary
+from barnabas.runtime.counted import counted
+from barnabas.runtime.parent import call_when_parent_is_gone
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.config.profiles import Profile
+    from barnabas.runtime.ports import Env
+    from barnabas.storage.directory_plan import StartChoice
+
+DESCRIPTION = """Serve until Ctrl-C, SIGTERM or SIGHUP. Nothing else needs to run.
+What is said later wins: the file, --profile, --set, then --data, --port and --listeners."""
+
+EXAMPLES = """examples:
+  barnabas start
+  barnabas start --port 0 --data /tmp/try
+  barnabas start --config server.properties --set num.partitions=3 --log-file /var/log/barnabas.log
+  barnabas start --listeners PLAINTEXT://0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
+  barnabas start --brokers 3                         a cluster: ports 9092 to 9094, data in ./data/0 to ./data/2
+  barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves
+
+--profile ci changes settings so that tests need not wait, and says which. Without --data its data is in a temporary
+directory, which is removed at the end. The broker ends with the process that started it: with the test run, but also
+with the shell of `barnabas start --profile ci &`, behind nohup as well. --no-exit-with-parent lets it go on."""
+
+logger = logging.getLogger("barnabas.broker")
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TRIES_BEFORE_SAID = 4  # one takes half a second or a second; on a busy machine the first may be too short
+MADE_AGAIN_S = 0.5  # after a topic that the ready line waits for could not be made
+MESSAGE_CHARACTERS_MAX = 4_000
+CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
+LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
+OPEN_FILES_MIN = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What `barnabas start` was told to do beside the settings of the broker."""
+
+    config: "BrokerConfig"
+    choice: "StartChoice"
+    as_json: bool
+    temporary_directory: str | None  # it is made at the start and removed at the end
+    offsets_topic_first: bool
+    parent: int | None  # process id; this broker ends when that process does
+
+
+def run(words: Sequence[str]) -> int:
+    """Run `barnabas start` with these words; returns the exit code."""
+    parent = os.getppid()  # asked first, because the parent may end soon
+    said = _parser().parse_args(words)
+    output.take_standard_streams()
+    log = _begin_log(said)
+    try:
+        return _run_as_said(said, parent, log)
+    except Failure as failure:
+        if said.log_file is not None:  # a person who reads the log file does not see standard error
+            logger.error("this broker does not serve: %s", failure.message)
+        raise
+
+
+def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
+    from barnabas.runtime.env import real
+    from barnabas.storage.directory_plan import StartChoice
+
+    env = real()
+    _allow_open_files()
+    if (most := env.disk.open_files_max()) < OPEN_FILES_MIN:
+        why = f"this process may have {most} files open, and a broker needs {OPEN_FILES_MIN}, better some thousands"
+        fail(f"{why}: raise the limit (ulimit -n).")
+    given = key_values(said.settings, "--set")
+    if said.data is not None:
+        if "," in said.data:
+            fail("--data names one directory; say several as --set log.dirs=FIRST,SECOND.", ExitCode.NOT_VALID)
+        given["log.dirs"] = said.data
+    if said.listeners is not None:
+        given["listeners"] = said.listeners
+    profile = _profile(said.profile, given)
+    settings = _configure(env, said.config, profile, given, said.port)
+    directories = tuple(map(os.path.abspath, settings.config.data_directories))
+    given_up = [_place(name) for name in said.give_up]
+    order = Order(
+        settings.config,
+        StartChoice(said.adopt, said.set_aside, given_up),
+        said.json,
+        settings.temporary_directory,
+        profile.offsets_topic_first,
+        parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
+    )
+    if said.brokers is not None or (len(directories) == 1 and env.disk.exists(f"{directories[0]}/{CLUSTER_FILE}")):
+        from barnabas.cli import cluster_start
+
+        words = ["--log-level", said.log_level, *(("--config", said.config) if said.config is not None else ())]
+        for key, text in {**profile.settings, **given}.items():
+            words += ["--set", f"{key}={text}"]
+        words += ["--adopt"] * said.adopt + ["--set-aside"] * said.set_aside
+        plan = cluster_start.plan(
+            *(env, said.brokers, directories, words, settings.values, settings.by_user, given_up),
+            adopts=said.adopt,
+            sets_aside=said.set_aside,
+        )
+        for note in plan.notes:
+            say(f"barnabas: {note}")
+        supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
+        return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
+    if said.restart:
+        fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
+    return _run(env, order)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that reports errors of usage as the other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command."""
+        fail(f"{message}. (What there is: barnabas start --help)", ExitCode.NOT_VALID)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="barnabas start",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", type=_said, metavar="FILE", help="a server.properties file, Kafka's own too")
+    add(
+        "--data",
+        type=_said,
+        metavar="DIR",
+        help="where the data lives (log.dirs); else ./data; --profile ci: temporary",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-p", "--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
+    where.add_argument(
+        "--listeners", type=_said, metavar="LIST", help="as in Kafka, for example PLAINTEXT://0.0.0.0:9092"
+    )
+    add("--brokers", type=_count, metavar="N", help="start N broker processes that form a cluster; once is enough")
+    add("--restart", action="store_true", help="with --brokers: start a broker that dies again")
+    add("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeat")
+    unknown = parser.add_mutually_exclusive_group()
+    unknown.add_argument("--adopt", action="store_true", help="serve the logs here that the tree does not know")
+    unknown.add_argument("--set-aside", action="store_true", help="rename their folders to …-stray instead")
+    lost = "a data directory that is lost for good, by path or id: its partitions begin empty; repeat"
+    add("--give-up", type=_said, metavar="DIR", action="append", default=[], help=lost)
+    add("--profile", type=_said, metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
+    add("--json", action="store_true", help="print the ready line as JSON")
+    add(
+        "--exit-with-parent",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="stop when the process that started this one is gone, whatever ended it; on with --profile ci",
+    )
+    levels = ("debug", "info", "warning", "error")
+    add("--log-level", default="info", choices=levels, help="what the log says; info, when not given")
+    add("--log-file", type=_said, metavar="FILE", help="where the log goes instead of to standard error")
+    add(
+        "--log-file-bytes",
+        type=_count,
+        default=LOG_FILE_BYTES,
+        metavar="N",
+        help="a log file as large as that becomes FILE.1, and a new one begins; %(default)s, when not given",
+    )
+    add(
+        "--log-files-kept",
+        type=_count,
+        default=LOG_FILES_KEPT,
+        metavar="N",
+        help="how many of FILE.1, FILE.2, ... are kept; %(default)s, when not given",
+    )
+    return parser
+
+
+def _begin_log(said: argparse.Namespace) -> TextIO:
+    """Start logging to standard error, or to --log-file; returns where."""
+    stream = sys.stderr
+    if said.log_file is not None:
+        try:
+            file = output.RotatingFile(os.path.abspath(said.log_file), said.log_file_bytes, said.log_files_kept)
+        except OSError as error:
+            fail(f"{said.log_file} cannot be written: {error.strerror}. Name another --log-file.", ExitCode.NOT_VALID)
+        stream = cast(TextIO, output.Output(file))
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LogFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler], level=said.log_level.upper())
+    return stream
+
+
+class LogFormatter(logging.Formatter):
+    """Writes each message as one line of bounded length, because names that clients choose may contain anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line, without the traceback that may follow it."""
+        if not record.message.isprintable():
+            record.message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in record.message)
+        if len(record.message) > MESSAGE_CHARACTERS_MAX:
+            record.message = f"{record.message[:MESSAGE_CHARACTERS_MAX]}... ({len(record.message):,} characters)"
+        return super().formatMessage(record)
+
+
+def _profile(name: str | None, given: dict[str, str]) -> "Profile":
+    from barnabas.config import profiles
+    from barnabas.config.settings import ConfigError
+
+    try:
+        return profiles.NO_PROFILE if name is None else profiles.beside(profiles.profile(name), given)
+    except ConfigError as error:
+        fail(str(error), ExitCode.NOT_VALID)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"this wants a number, not {text!r}")
+    return int(text)
+
+
+def _place(name: str) -> str:
+    """The absolute path of a directory; a directory id stays as it is."""
+    from barnabas.protocol import uuids
+
+    try:
+        uuids.from_text(name)
+    except ValueError:
+        return os.path.abspath(name)
+    return name
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _said(text: str) -> str:
+    # An empty text comes from a shell variable that is not set. To ignore it would use another folder or file.
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+class Settings(NamedTuple):
+    """The settings of this start from all sources, checked."""
+
+    config: "BrokerConfig"
+    values: dict[str, str]  # as texts, also those of the shipped file
+    by_user: frozenset[str]  # names of those that the user's file or the command line sets
+    temporary_directory: str | None
+
+
+def _configure(env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None) -> Settings:
+    """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
+
+    Settings that are not valid end the command; all of them are printed together.
+    """
+    from barnabas.config import __file__ as config_package
+    from barnabas.config import profiles, properties
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.config.settings import ConfigError
+
+    source = path or os.path.join(os.path.dirname(config_package), "server.properties")
+    try:
+        file = properties.read(_text_of(env, source))
+    except properties.PropertiesError as error:
+        fail(f"{source}: {error}", ExitCode.NOT_VALID)
+    values = dict(file.values)
+    changes = [f"{key}={text}" for key, _, text in profiles.changes(profile, values)]
+    if changes:
+        say(f"profile {profile.name}: {', '.join(changes)}")
+    values |= profile.settings
+    values |= given
+    if path is None and "log.dir" in given and "log.dirs" not in given:
+        del values["log.dirs"]  # that of the shipped file is nobody's choice, and would be preferred
+    temporary_directory = None
+    if profile.temporary_data and not {"log.dirs", "log.dir"} & (given.keys() | (file.values.keys() if path else ())):
+        values["log.dirs"] = temporary_directory = temporary.path_for(env.random_uuid().hex())
+    if port is not None:
+        values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
+    if values.get("coordination.path") not in (None, "", ":memory:"):
+        values["coordination.path"] = os.path.abspath(values["coordination.path"])
+    lines = {key: line for key, line in file.lines.items() if values.get(key) == file.values[key]}
+    said = properties.Properties(values, lines)
+    try:
+        config = BrokerConfig.of(values)
+    except ConfigError:
+        complaints = "\n".join(properties.complaints(path or "command line", said))
+        raise Failure(complaints, ExitCode.NOT_VALID) from None
+    for note in properties.notes(source, said) if path is not None else ():
+        say(f"barnabas: {note}")
+    if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
+        fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
+    by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
+    unsaid = {key: text for key, text in _defaults_of_its_cluster(env, config).items() if key not in by_user}
+    if unsaid:
+        values |= unsaid
+        config = BrokerConfig.of(values)
+    return Settings(config, values, by_user, temporary_directory)
+
+
+def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, str]:
+    """The cluster's defaults, if the data directory is that of a broker in a directory that `--brokers` made.
+
+    So a broker that is started alone acknowledges nothing, and makes no topic, with fewer replicas than the others do.
+    """
+    data, _, name = os.path.abspath(config.data_directories[0]).rpartition("/")
+    if not name.isdecimal() or not env.disk.exists(f"{data}/{CLUSTER_FILE}"):
+        return {}
+    from barnabas.cli import cluster_directory  # late: most starts do not need it
+
+    return cluster_directory.default_settings(cluster_directory.number_of_brokers(env, data, None))
+
+
+def _text_of(env: "Env", path: str) -> str:
+    try:
+        handle = env.disk.open(os.path.abspath(path), read_only=True)
+        try:
+            content = handle.read(0, handle.size())
+        finally:
+            handle.close()
+    except FileNotFoundError:
+        fail(f"there is no file {path}: --config names a server.properties.", ExitCode.NOT_VALID)
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:  # Java writes properties files in latin-1
+        return content.decode("latin-1")
+
+
+def _with_port(listeners: str, port: int) -> str:
+    """The list of listeners with another port in the first one."""
+    first, comma, rest = listeners.partition(",")
+    return f"{first.rpartition(':')[0]}:{port}{comma}{rest}"
+
+
+def collect_seldom() -> None:
+    """Let the garbage collector run seldom while the broker serves."""
+    # The objects of the start live as long as the process, so no collection needs to look at them again.
+    gc.collect()
+    gc.freeze()
+    # A request leaves no cycles behind, so collections need not come often. The young objects are looked at in small
+    # parts, because a large group that rebalances makes many in a moment.
+    gc.set_threshold(5_000, 20, 100)
+    gc.enable()
+
+
+def _run(env: "Env", order: Order) -> int:
+    """Serve on uvloop if it is installed, or else on asyncio's loop; returns the exit code."""
+    gc.disable()  # until the broker serves, because the objects of the start stay
+    try:
+        import uvloop
+    except ImportError:  # uvloop is optional, because it is not built for every platform
+        new_loop = asyncio.new_event_loop
+    else:
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_run_until_told(order, partial(_serve, env, order)))
+
+
+def _allow_open_files() -> None:
+    """Raise the limit of open files to the hard limit; the usual 1024 are too few for segments and connections."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def _run_until_told(
+    order: Order, serve: Callable[[asyncio.Event], Awaitable[int]], kill: Callable[[], None] | None = None
+) -> int:
+    """Serve until a signal or the end of the parent; then remove temporary data.
+
+    A second Ctrl-C or SIGTERM calls `kill`; without it, it ends the process at once.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told_to_stop() -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if kill is None:
+                loop.remove_signal_handler(number)
+            else:
+                loop.add_signal_handler(number, kill)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            loop.add_signal_handler(number, told_to_stop)
+    if order.parent is not None:
+        call_when_parent_is_gone(order.parent, partial(_end_with_parent, order.parent, loop, told_to_stop))
+    if order.temporary_directory is None:
+        return await serve(stop)
+    try:
+        temporary.make(order.temporary_directory)
+    except OSError as error:
+        why = f"{order.temporary_directory} cannot be made: {error.strerror}"
+        fail(f"{why}. Set TMPDIR to a folder that can be written, or name a directory with --data.")
+    try:
+        return await serve(stop)
+    finally:
+        temporary.remove(order.temporary_directory)
+
+
+def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop: Callable[[], None]) -> None:
+    """Stop, because the parent is gone. Called in a thread.
+
+    It sends no signal, because the broker may be stopping already, and a second signal would end it at once.
+    """
+    logger.info("process %d, which started this broker, is gone (--no-exit-with-parent would go on)", parent)
+    with suppress(RuntimeError):  # the loop is closed: the broker has stopped meanwhile
+        loop.call_soon_threadsafe(told_to_stop)
+
+
+async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
+    from barnabas.broker.broker import Broker
+    from barnabas.cluster.registration import BrokerIdInUseError
+    from barnabas.cluster.topic_names import OFFSETS_TOPIC
+    from barnabas.cluster.tree.port import CoordinationError
+    from barnabas.storage.directory_contents import DataDirectoryError
+
+    config = order.config
+    directories = tuple(map(os.path.abspath, config.data_directories))
+    data = ",".join(directories)
+    try:
+        broker = Broker(env, config, directories, choice=order.choice)
+        if not await _start_unless_stopped(broker, stop):
+            say("barnabas: stopped before it served. The next start looks at the data again.")
+            return ExitCode.DONE
+    except (DataDirectoryError, CoordinationError, BrokerIdInUseError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(_what_to_do(error, config, data))
+    if order.offsets_topic_first and not await _is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
+        await broker.stop()
+        return ExitCode.DONE
+    _say_ready(broker, data, order)
+    collect_seldom()
+    if order.temporary_directory is not None:
+        temporary.remove_abandoned(order.temporary_directory)
+    await stop.wait()
+    await broker.stop()
+    return ExitCode.DONE
+
+
+async def _start_unless_stopped(broker: "Broker", stop: asyncio.Event) -> bool:
+    """Start the broker; False if it was told to stop before it served."""
+    start = asyncio.ensure_future(broker.start())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((start, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not start.done():
+        start.cancel()
+        with suppress(asyncio.CancelledError):
+            await start
+        return False
+    start.result()
+    return True
+
+
+async def _is_made_unless_stopped(broker: "Broker", topic: str, stop: asyncio.Event) -> bool:
+    """Make the topic, again and again until it has leaders: the disk may be full. False if told to stop meanwhile.
+
+    A topic that was there may wait for other brokers, and they perhaps for this start to end.
+    """
+    cache = broker.metadata_cache
+    was_there = cache.contains(topic)
+    stopped = asyncio.ensure_future(stop.wait())
+    tries, is_waiting = 0, False
+    while not stop.is_set():
+        await broker.auto_topics.make(topic)
+        refused = any(name == topic for name, _ in broker.replica_manager.refusals.causes)  # leaders without a log
+        count = len(cache.topics.get(topic, ()))
+        if count and (was_there or cache.has_leaders(topic, count)) and not refused:
+            break
+        missing = broker.auto_topics.missing_brokers(topic) if not count else 0
+        tries += not missing
+        if missing and not is_waiting:
+            is_waiting = True
+            say(f"barnabas: not ready yet: {topic} waits for {counted(missing, 'more broker')}.")
+        elif not missing and tries == TRIES_BEFORE_SAID:
+            say(f"barnabas: not ready yet, because {topic} cannot be made (the log says why). This goes on.")
+        await asyncio.wait((stopped,), timeout=MADE_AGAIN_S)
+    stopped.cancel()
+    return not stop.is_set()
+
+
+def _say_ready(broker: "Broker", data: str, order: Order) -> None:
+    if order.as_json:
+        ready = {
+            "event": "ready",
+            "bootstrap": broker.addresses.bootstrap,
+            "http": broker.http.address,
+            "node_id": broker.node_id,
+            "cluster_id": broker.cluster_id,
+            "data": data,
+            "temporary": order.temporary_directory is not None,
+            "pid": os.getpid(),
+        }
+        print(json.dumps(ready))
+        return
+    where = f"data in {data}" + (", removed at the end" if order.temporary_directory else "")
+    who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
+    http = f", HTTP API at http://{broker.http.address}" if broker.http.address else ""
+    print(f"Barnabas serves at {broker.addresses.bootstrap}{http} ({who}). Ctrl-C stops it.")
+
+
+def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:
+    """An error of the operating system as a sentence that says what to do."""
+    from barnabas.broker.http.server import HttpAddressError
+    from barnabas.runtime.network import HostNotFoundError
+
+    if isinstance(error, HttpAddressError):
+        what = "Choose another address with --set http.listeners=http://127.0.0.1:0 (a free port), or none."
+        return f"the HTTP API {error.strerror}. {what}"
+    if isinstance(error, HostNotFoundError):
+        why = "a host in it cannot be found: no name server or hosts file knows its address"
+        return f"cannot listen at {config.listeners}: {why}. Choose another with --listeners."
+    if error.errno == errno.EADDRINUSE:
+        return f"{config.listeners} is in use. Stop what listens there, or choose another port with --port."
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
+        return f"this machine cannot listen at {config.listeners}: {error.strerror}. Choose another with --listeners."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error}. Raise the limit of open files (ulimit -n), or that of the system."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or " or ".join(dict.fromkeys((data, config.coordination_path or data)))
+        return f"{where}: {error.strerror}. Make room there (`df`, `df -i`), and start again."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"{data} is not a directory that can be made or used: {error}. Name another one with --data."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error.filename or data} cannot be used: {error.strerror}. Let this user read and write it."
+    return str(error)

@@ -1,0 +1,196 @@
+"""Which broker a command asks, how long it waits for one, and the time limit that ends every command."""
+
+import functools
+import inspect
+import ipaddress
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+from barnabas.cli.exits import ExitCode, Failure, fail
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_WAIT_S = 0.5
+SECONDS_MAX = 10_000_000  # four months; the operating system's timer takes no infinity
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar="BARNABAS_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster; or several, with commas.",
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Fail when it is not done after so long."
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, max=SECONDS_MAX, help="How long to try while no broker listens there."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker and the time limits that --bootstrap, --timeout and --wait name."""
+
+    bootstrap: str
+    timeout_s: float
+    wait_s: float
+    as_json: bool
+
+    def reach(self) -> str:
+        """The address of the first broker that answers; begins the time limit. If nothing listens, end the command.
+
+        A broker that stands still accepts connections. kafka-python would wait for it until the time limit.
+        """
+        addresses = addresses_of(self.bootstrap)
+        signal.signal(signal.SIGINT, end_at_once)
+        self.say_when_late(self._is_silent)
+        signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # also bounds a silent name server
+        from barnabas.cli.probe import Outcome, first_to_answer  # late: --help needs neither a loop nor sockets
+
+        found = first_to_answer(addresses, self.wait_s)
+        if found.outcome in (Outcome.NOT_RESOLVED, Outcome.FOREIGN):
+            fail(f"{found.words}. Name a broker with --bootstrap HOST:PORT.")
+        if found.outcome is Outcome.NOTHING_LISTENS:
+            self.nobody_answers()
+        self.renew()
+        self.say_when_late(self._closes if found.outcome is Outcome.CLOSED else str)
+        host, port = found.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def answers(self) -> bool:
+        """Whether something listens there now."""
+        from barnabas.cli.probe import Outcome, look
+
+        return look(addresses_of(self.bootstrap)).outcome > Outcome.NOTHING_LISTENS
+
+    def renew(self) -> None:
+        """Begin the time limit again: a command that makes progress may take as long as it needs."""
+        signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
+
+    def nobody_answers(self) -> NoReturn:
+        """End the command, because no broker answers."""
+        assumed = (
+            "" if all(map(_has_port, self.bootstrap.split(","))) else f" (without a port, {DEFAULT_PORT} is meant)"
+        )
+        fail(
+            f"no broker answers at {self.bootstrap}{assumed}. Start one with `barnabas start`, or name another with "
+            "--bootstrap."
+        )
+
+    def say_when_late(self, reason: Callable[[], str]) -> None:
+        """When the time limit ends the command, say this reason if it is known, without a question to a broker."""
+        signal.signal(signal.SIGALRM, functools.partial(self._end, reason=reason))
+
+    def _is_silent(self) -> str:
+        return (
+            f"no answer in {self.timeout_s:g} s from {self.bootstrap}. A broker that stands still takes connections "
+            "and answers nothing; so does one that wants TLS, which these commands do not speak."
+        )
+
+    def _closes(self) -> str:
+        return (
+            f"{self.bootstrap} takes connections and closes them, for {self.timeout_s:g} s. A broker does so that has "
+            "no file descriptor or no place for another one (ulimit -n, max.connections): its log says which."
+        )
+
+    def _end(self, _number: int, _frame: Any, reason: Callable[[], str] = str) -> None:
+        # No connection is closed in order: a broker that does not answer would not answer that either.
+        message = ""
+        with suppress(Exception):
+            message = reason()
+        with suppress(Exception):
+            message = message or f"no answer in {self.timeout_s:g} s from {self.bootstrap}."
+            Failure(message, ExitCode.FAILED).tell(self.as_json)
+        os._exit(ExitCode.FAILED)
+
+
+def end_at_once(_number: int, _frame: Any) -> None:
+    """The handler of Ctrl-C. It raises no exception, because a client may catch every exception."""
+    os._exit(ExitCode.INTERRUPTED)
+
+
+@contextmanager
+def no_time_limit() -> Iterator[None]:
+    """Stop the time limit while the command waits for a person or another program, not for a broker."""
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
+def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace a command's parameter `target` by the options --bootstrap, --timeout and --wait.
+
+    If a command has a --timeout of its own with another meaning, the broker has the default time for an answer.
+    """
+    signature = inspect.signature(command)
+    if "target" not in signature.parameters:
+        return command
+
+    @functools.wraps(command)
+    def asking(bootstrap: str, wait_s: float, timeout_s: float = DEFAULT_TIMEOUT_S, **words: Any) -> Any:
+        as_json = bool(words.get("as_json"))
+        return command(target=Target(bootstrap, timeout_s, wait_s, as_json), **words)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter("bootstrap", kind, default=DEFAULT_BOOTSTRAP, annotation=Bootstrap),
+        inspect.Parameter("timeout_s", kind, default=DEFAULT_TIMEOUT_S, annotation=Timeout),
+        inspect.Parameter("wait_s", kind, default=DEFAULT_WAIT_S, annotation=Wait),
+    ]
+    own = [parameter.replace(kind=kind) for parameter in signature.parameters.values() if parameter.name != "target"]
+    if "timeout" in signature.parameters:
+        del options[1]
+    parameters = [*own, *options]
+    asking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    asking.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return asking
+
+
+def _has_port(text: str) -> bool:
+    """Whether an address names its port. An IPv6 address without one ends with a bracket or has colons alone."""
+    host, colon, _ = text.strip().rpartition(":")
+    return bool(colon) and not host.endswith(":")
+
+
+def _may_be_host(host: str) -> bool:
+    """Whether it is a name or an address, and not half of something else, such as http://127.0.0.1."""
+    if ":" in host:
+        with suppress(ValueError):
+            return bool(ipaddress.IPv6Address(host))
+        return False
+    return bool(host) and "/" not in host
+
+
+def addresses_of(bootstrap: str) -> list[tuple[str, int]]:
+    """The hosts and ports of `HOST:PORT,…`."""
+    found = []
+    for text in bootstrap.split(","):
+        host, _, port = text.strip().rpartition(":")
+        if not _has_port(text):
+            host, port = text.strip(), str(DEFAULT_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not _may_be_host(host) or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+            fail(
+                f"--bootstrap wants HOST:PORT with a port from 1 to 65535, such as {DEFAULT_BOOTSTRAP}, not {text!r}.",
+                ExitCode.NOT_VALID,
+            )
+        found.append((host, int(port)))
+    return found

@@ -1,0 +1,168 @@
+"""What every command shares: its options, how it prints, how it ends."""
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from barnabas.cli.exits import ExitCode, fail
+from barnabas.cli.target import no_time_limit, with_target
+from barnabas.cli.words import shown
+from typer.core import TyperCommand, TyperGroup
+
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the largest numbers of the fields of a request
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+class Plain:
+    """What groups and commands have in common: the form of their help, and that a closed pipe is no error."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters. Help shows a flag as `--json`, not as `--json <bool>`, because no value follows it."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        try:
+            with until_the_reader_leaves():
+                super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:  # rich raises it when the pipe is closed
+            raise typer.Exit(ExitCode.DONE) from None
+
+
+class Group(Plain, TyperGroup):
+    """A command that has commands."""
+
+
+class Command(Plain, TyperCommand):
+    """A command that does something."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        with until_the_reader_leaves():
+            super().invoke(ctx)
+
+
+@contextmanager
+def until_the_reader_leaves() -> Iterator[None]:
+    """End the command without an error when nobody reads its output any more (`barnabas topics list | head -1`).
+
+    Where its output cannot be written for another reason (a full disk), or its input not be read, it has failed.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what waits to be written
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(ExitCode.DONE) from None
+        fail(f"the command cannot read its input or write its output: {error.strerror or error}.")
+
+
+class App(typer.Typer):
+    """An app whose commands are of the class Command."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
+        """As typer's decorator; the parameter `target` becomes the options that name the broker."""
+        register = super().command(name, cls=Command, **settings)
+        return lambda command: register(with_target(command))
+
+
+def new_app(summary: str | None = None, cls: type[Group] = Group) -> typer.Typer:
+    """An app for a group of commands. With one command and no summary, the app is that command itself."""
+    return App(
+        cls=cls,
+        help=summary,
+        add_completion=False,
+        no_args_is_help=summary is not None,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON document on one line."""
+    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table as wide as its content. Columns whose name begins with `#` hold numbers."""
+    for line in table_lines(columns, rows):
+        print(line)
+
+
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The lines of such a table."""
+    lines = [[column.removeprefix("#") for column in columns]]
+    lines += [["-" if cell is None else shown(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    lines.insert(1, ["─" * width for width in widths])
+    return [
+        "  ".join(
+            cell.rjust(width) if column.startswith("#") else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def print_paragraph(text: str, end: str = "\n\n") -> None:
+    """Print text below a heading: indented, folded on a terminal, and followed by an empty line."""
+    # A pipe has no width, and a script reads line by line.
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    line = shown(text.replace("\n", " "))
+    print(textwrap.fill(line, width, initial_indent="    ", subsequent_indent="    "), end=end)
+
+
+def print_outcomes(noun: str, rows: Sequence[dict[str, Any]], as_json: bool, *, nothing_there: bool = False) -> None:
+    """Print the outcome of each row: `noun`, "result", and "error" if it failed. Any error ends the command."""
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            if "error" not in row:
+                print(shown(f"{row[noun]}: {row['result']}"), flush=True)
+    errors = [f"{row[noun]}: {row['result']}: {row['error']}" for row in rows if "error" in row]
+    if errors:
+        fail("\n".join(errors), ExitCode.NOTHING_THERE if nothing_there else ExitCode.FAILED)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Return if the person agrees, or --yes was given; otherwise end the command."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(f'nothing was changed: nobody is there to ask "{question}" Add --yes to agree.', ExitCode.NOT_VALID)
+    with no_time_limit():
+        agreed = typer.confirm(question, err=True)
+    if not agreed:
+        fail("nothing was changed.")
+
+
+@contextmanager
+def progress(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show progress on standard error if it is a terminal; yields a function that advances it.
+
+    It is a bar, or a counter if the total is not known.
+    """
+    if not sys.stderr.isatty() or total == 1:
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+        yield lambda count: bar.advance(task, count)

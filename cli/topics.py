@@ -1,0 +1,286 @@
+"""`barnabas topics`: list, describe, create, alter, delete."""
+
+import shlex
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from barnabas.cli.client import (
+    admin,
+    answered,
+    await_controller,
+    describe_topics,
+    offsets_at,
+    out_of_sync,
+    reason,
+    replica_rows,
+)
+from barnabas.cli.exits import ExitCode, fail, key_values, say
+from barnabas.cli.target import Target
+from barnabas.cli.terminal import (
+    INT16_MAX,
+    INT32_MAX,
+    AsJson,
+    Yes,
+    confirm,
+    new_app,
+    print_json,
+    print_outcomes,
+    print_table,
+)
+from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.protocol.uuids import to_text
+from barnabas.runtime.counted import counted
+
+# What is lost with a topic of the broker's own. Kafka's tools delete these, too, and do not say it.
+GOES_WITH = {
+    OFFSETS_TOPIC: (
+        "all groups lose all committed offsets: they begin again at the end or the begin of their topics, as their "
+        "auto.offset.reset says. `barnabas offsets export` keeps them."
+    ),
+    TRANSACTIONS_TOPIC: (
+        "all open transactions are forgotten: nobody ends them, so readers of committed records stop at them until "
+        "`barnabas transactions find-hanging` and `abort`, and producers are no longer fenced."
+    ),
+    JOURNAL_TOPIC: "the history of committed offsets is lost (`barnabas offsets log`).",
+}
+GONE_WITH = {
+    OFFSETS_TOPIC: "no group has a committed offset any more. It is made again, empty, for the next group.",
+    TRANSACTIONS_TOPIC: "no transaction is known any more. It is made again, empty, for the next producer.",
+    JOURNAL_TOPIC: "the history of committed offsets begins anew.",
+}
+
+app = new_app("""Topics: list, describe, create, add partitions, delete. (Settings: barnabas configs)
+
+    \b
+    barnabas topics create orders --partitions 3 --config retention.ms=3600000
+    barnabas topics list
+    barnabas topics describe orders
+    barnabas topics alter orders --partitions 6
+    barnabas topics delete orders --yes
+    """)
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+TOPIC_ALREADY_EXISTS = 36
+BROKERS_DEFAULT = -1
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="One or more topics.")]
+
+
+@app.command("list")
+def list_topics(
+    target: Target,
+    internal: Annotated[bool, typer.Option(help="Show internal topics such as __consumer_offsets too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Every topic with its partitions and replicas.
+
+    \b
+    barnabas topics list
+    barnabas topics list --internal --json
+    """
+    with admin(target) as client:
+        topics = sorted(answered(client, client.describe_topics), key=lambda topic: topic["name"])
+    rows = [_summary(topic) for topic in topics if internal or not topic["is_internal"]]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            ["topic", "#partitions", "#replicas", "topic id"],
+            [(row["topic"], row["partitions"], row["replicas"], row["topic_id"]) for row in rows],
+        )
+    else:
+        say("No topics yet. Make one: barnabas topics create NAME")
+
+
+@app.command()
+def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
+    """Partitions of a topic (leader, replicas, which of them are catching up, offsets) and its settings.
+
+    \b
+    barnabas topics describe orders
+    barnabas topics describe orders payments --json
+    """
+    from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+    from kafka.structs import TopicPartition
+
+    with admin(target) as client:
+        described = describe_topics(client, topics)
+        configs = answered(
+            client,
+            lambda: client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in described]),
+        )
+        partitions = [
+            TopicPartition(name, partition["partition_index"])
+            for name, topic in described.items()
+            for partition in topic["partitions"]
+            if partition["leader_id"] >= 0
+        ]
+        replicas = {(row["topic"], row["partition"]): row for row in replica_rows(client, list(described.values()))}
+        earliest = offsets_at(client, partitions, OffsetSpec.EARLIEST)
+        latest = offsets_at(client, partitions, OffsetSpec.LATEST)
+    documents = []
+    for name, topic in described.items():
+        document = _summary(topic)
+        overrides = configs.get("topic", {}).get(name, {})
+        document["configs"] = {key: config["value"] for key, config in sorted(overrides.items())}
+        document["partitions"] = [
+            {
+                "partition": partition["partition_index"],
+                "leader": partition["leader_id"],
+                "leader_epoch": partition.get("leader_epoch"),
+                "replicas": partition["replica_nodes"],
+                "in_sync": partition["isr_nodes"],
+                "offline": replicas[name, partition["partition_index"]]["offline"],
+                "lag": replicas[name, partition["partition_index"]]["lag"],
+                "log_start_offset": _offset(earliest, TopicPartition(name, partition["partition_index"])),
+                "log_end_offset": _offset(latest, TopicPartition(name, partition["partition_index"])),
+            }
+            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
+        ]
+        documents.append(document)
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        settings = " ".join(f"{key}={value}" for key, value in document["configs"].items()) or "none overridden"
+        print(f"{document['topic']}  id {document['topic_id']}  settings: {settings}")
+        print_table(
+            ["#partition", "#leader", "#epoch", "replicas", "in sync", "not in sync", "#log start", "#log end"],
+            [
+                (
+                    row["partition"],
+                    row["leader"],
+                    row["leader_epoch"],
+                    ",".join(map(str, row["replicas"])),
+                    ",".join(map(str, row["in_sync"])),
+                    out_of_sync(row) or None,
+                    row["log_start_offset"],
+                    row["log_end_offset"],
+                )
+                for row in document["partitions"]
+            ],
+        )
+
+
+@app.command()
+def create(
+    target: Target,
+    topics: Names,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="How many; else the broker's num.partitions."),
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, max=INT16_MAX, help="Copies; else the broker's default.")
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A topic setting; repeat.")] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is fine.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make topics.
+
+    \b
+    barnabas topics create orders
+    barnabas topics create orders --partitions 3 --config cleanup.policy=compact
+    barnabas topics create orders payments --if-not-exists
+    """
+    configs = key_values(config or [], "--config")
+    counts = {
+        "num_partitions": partitions or BROKERS_DEFAULT,
+        "replication_factor": replication_factor or BROKERS_DEFAULT,
+    }
+    wanted = {name: {**counts, "configs": configs} for name in topics}
+    with admin(target) as client:
+        await_controller(client)
+        results = client.create_topics(wanted, raise_errors=False)["topics"]
+    rows = []
+    for result in results:
+        row = {"topic": result["name"], "result": "created", "partitions": result["num_partitions"]}
+        if result["error_code"] == TOPIC_ALREADY_EXISTS and if_not_exists:
+            row["result"] = "exists already"
+        elif result["error_code"]:
+            row |= {"result": "not created", "error": reason(result["error_code"], result["error_message"])}
+        rows.append(row)
+    print_outcomes("topic", rows, as_json)
+
+
+@app.command()
+def alter(
+    target: Target,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=INT32_MAX, help="The new number of partitions; it can only grow."
+        ),
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add partitions to a topic. Its settings are changed by `barnabas configs set`.
+
+    \b
+    barnabas topics alter orders --partitions 6
+    barnabas configs set topic orders retention.ms=3600000    a setting
+    """
+    if config is not None or partitions is None:
+        settings = " ".join(map(shlex.quote, config or ["retention.ms=3600000"]))
+        fail(
+            "topics alter adds partitions (--partitions N). A setting is changed by "
+            f"`barnabas configs set topic {shlex.quote(topic)} {settings}`.",
+            ExitCode.NOT_VALID,
+        )
+    with admin(target) as client:
+        await_controller(client)
+        result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
+    row: dict[str, Any] = {
+        "topic": topic,
+        "result": f"{counted(partitions, 'partition')} now",
+        "partitions": partitions,
+    }
+    if result.error_code:
+        row |= {"result": "not altered", "error": reason(result.error_code, result.error_message)}
+    print_outcomes("topic", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@app.command()
+def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Delete topics and every record in them.
+
+    \b
+    barnabas topics delete orders
+    barnabas topics delete orders payments --yes
+    """
+    for topic in topics:
+        if topic in GOES_WITH:
+            say(f"barnabas: with {topic} {GOES_WITH[topic]}")
+    confirm(f"Delete {', '.join(topics)} and all records?", yes)
+    with admin(target) as client:
+        await_controller(client)
+        results = client.delete_topics(topics, raise_errors=False)["topics"]
+    rows = []
+    for result in results:
+        row = {"topic": result["name"], "result": "deleted"}
+        if result["error_code"]:
+            row |= {"result": "not deleted", "error": reason(result["error_code"], result.get("error_message"))}
+        elif result["name"] in GONE_WITH:
+            say(f"barnabas: {result['name']} was deleted: {GONE_WITH[result['name']]}")
+        rows.append(row)
+    missing = all(result["error_code"] in (0, UNKNOWN_TOPIC_OR_PARTITION) for result in results)
+    print_outcomes("topic", rows, as_json, nothing_there=missing)
+
+
+def _summary(topic: dict[str, Any]) -> dict[str, Any]:
+    replicas = {len(partition["replica_nodes"]) for partition in topic["partitions"]}
+    return {
+        "topic": topic["name"],
+        "topic_id": to_text(UUID(str(topic["topic_id"])).bytes),
+        "partitions": len(topic["partitions"]),
+        "replicas": max(replicas, default=0),
+        "internal": topic["is_internal"],
+    }
+
+
+def _offset(offsets: dict[Any, Any], partition: Any) -> int | None:
+    return offsets[partition].offset if partition in offsets else None

@@ -1,0 +1,92 @@
+"""A backup of the embedded tree, which can be taken while brokers use it.
+
+It is one file that needs nothing beside it. It holds the tree at one time, without the sessions of that time and what
+they owned: who is registered, who is controller. Who starts on it finds the node `paths.RESTORED`, which says that logs
+may know more than this tree. Changes begin with numbers that none of those made meanwhile had, so no broker gets an
+epoch that it had before.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from barnabas.cluster.tree import paths, tree_copy
+from barnabas.cluster.tree.payloads import decode_cluster_id
+from barnabas.cluster.tree.port import ConnectionLossError, CoordinationError
+from barnabas.cluster.tree.session_files import SessionFiles
+from barnabas.cluster.tree.tree_file import TreeFile
+from barnabas.cluster.tree.tree_opening import BusyError
+from barnabas.cluster.tree.tree_place import TreePlace
+from barnabas.runtime.ports import Env
+from barnabas.storage.directory_contents import BESIDE_THE_TREE
+
+TRIES = 50  # while other processes write
+TRY_AGAIN_MS = 100.0
+
+
+class TreeBackup(NamedTuple):
+    """A backup that was taken."""
+
+    content: bytes  # of the file
+    cluster_id: str | None
+    topics: int
+    taken_ms: int
+
+
+async def take(env: Env, path: str) -> TreeBackup:
+    """A backup of the tree at `path`. ConnectionLossError if there is none, or it cannot be read, or it is damaged."""
+    files = SessionFiles(env.disk, path)
+    place = TreePlace(env.disk, path, files)
+    if not env.disk.exists(path):
+        raise ConnectionLossError("", f"there is no tree at {path}")
+
+    async def copied() -> TreeFile | None:
+        place.check_that_nobody_uses_another()
+        return tree_copy.copy_as_it_is(env, path, files)
+
+    copy = await _when_nobody_writes(env, copied)
+    try:
+        return _marked(copy, env.clock.now_ms())
+    finally:
+        copy.close()
+
+
+async def _when_nobody_writes(env: Env, copied: Callable[[], Awaitable[TreeFile | None]]) -> TreeFile:
+    failure = ConnectionLossError("", "other processes write into the tree all the time")
+    for _ in range(TRIES):
+        try:
+            copy = await copied()
+        except BusyError as error:
+            failure = error
+        else:
+            if copy is not None:
+                return copy
+        await env.clock.sleep(TRY_AGAIN_MS)
+    raise failure
+
+
+def is_backup(env: Env, path: str) -> bool:
+    """Whether a file is a backup, and no tree: one that brokers have used has files beside it."""
+    folder, _, name = path.rpartition("/")
+    for other in env.disk.list_directory(folder or "/"):
+        if other != name and other.startswith(name) and BESIDE_THE_TREE.match(other, len(name)):
+            return False
+    try:
+        copy = TreeFile(path, env.clock.now_ms, as_it_is=True)
+    except CoordinationError:
+        return False
+    try:
+        return copy.has(paths.RESTORED)
+    finally:
+        copy.close()
+
+
+def _marked(copy: TreeFile, now_ms: int) -> TreeBackup:
+    """Make a copy in memory a backup."""
+    with copy.transaction():
+        copy.end_sessions(copy.session_ids())
+        copy.mark_restored(now_ms)
+    copy.changes.clear()
+    cluster = copy.find(paths.CLUSTER_ID)
+    topics = copy.children(paths.TOPICS) if copy.has(paths.TOPICS) else []
+    cluster_id = None if cluster is None else decode_cluster_id(cluster.data)
+    return TreeBackup(copy.serialized(), cluster_id, len(topics), now_ms)

@@ -1,0 +1,316 @@
+"""The nodes of the tree as rows of one SQLite file: what is there, and what one change makes of it.
+
+A session is a number here, which owns nodes. `embedded.py` decides who may change what and when, and who hears of it.
+A read or write that SQLite cannot do raises ConnectionLossError.
+
+SQLite opens its file itself (`tree_opening.py`), without the Disk port. Calls into SQLite block: a read
+takes some microseconds, a transaction that writes takes one sync besides. No call waits for another process: where
+SQLite would wait, BusyError is raised at once.
+
+Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
+and the log is synced. So an answered change survives a kill and a power cut, and costs one sync (with a rollback
+journal it would cost two or three). SQLite syncs the folder itself when it makes the log file.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.operations import check_version, make_above, split
+from barnabas.cluster.tree.payloads import RestoredTree
+from barnabas.cluster.tree.port import (
+    ANY_VERSION,
+    ConnectionLossError,
+    Create,
+    EventType,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Stat,
+    WatchEvent,
+)
+from barnabas.cluster.tree.tree_opening import WRITE_AHEAD_BYTES, lost, open_as_it_is, open_tree
+
+_COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
+
+
+class Node(NamedTuple):
+    """One node."""
+
+    data: bytes
+    stat: Stat
+    creations: int  # children ever made
+
+
+class LastChanges(NamedTuple):
+    """The changes that made a node, last wrote it, and last changed the list of its children."""
+
+    czxid: int
+    mzxid: int
+    pzxid: int
+
+
+class TreeFile:
+    """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them.
+
+    It may be used by one thread after the other, and by one at a time.
+
+    `as_it_is`: copy the file into memory for reading, and do not change it. `is_in_use`: a process has it open, so that
+    it can be read in SQLite's usual way. `beside`: which files SQLite left beside it, by the ends of their names.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        now_ms: Callable[[], int],
+        *,
+        as_it_is: bool = False,
+        is_in_use: bool = False,
+        beside: Sequence[str] = (),
+    ) -> None:
+        self.changes: list[WatchEvent] = []
+        self._path = path
+        self._now_ms = now_ms
+        try:
+            if as_it_is:
+                self._connection = open_as_it_is(path, is_in_use=is_in_use, beside=beside)
+            else:
+                self._connection = open_tree(path)
+        except sqlite3.Error as error:
+            raise lost(path, error) from error
+        except OSError as error:
+            raise ConnectionLossError("", f"cannot read {path}: {error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def _rows(self, statement: str, *parameters: Any) -> list[Any]:
+        try:
+            return self._connection.execute(statement, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise lost(self._path, error) from error
+
+    def _row(self, statement: str, *parameters: Any) -> Any:
+        rows = self._rows(statement, *parameters)
+        return rows[0] if rows else None
+
+    def _number(self, statement: str) -> int:
+        row = self._row(statement)
+        if row is None or not isinstance(row[0], int):
+            raise lost(self._path, sqlite3.DatabaseError("the counter holds no number"))
+        return row[0]
+
+    # Reading
+
+    def find(self, path: str) -> Node | None:
+        """A node, or None."""
+        row = self._row(f"SELECT data, creations, {_COLUMNS} FROM node WHERE parent = ? AND name = ?", *split(path))
+        return None if row is None else Node(row[0], _stat(row[2:]), row[1])
+
+    def require(self, path: str) -> Node:
+        """A node. NoNodeError."""
+        node = self.find(path)
+        if node is None:
+            raise NoNodeError(path)
+        return node
+
+    def children(self, path: str) -> list[str]:
+        """Names of a node's children, sorted. NoNodeError."""
+        self.require(path)
+        names = [name for (name,) in self._rows("SELECT name FROM node WHERE parent = ? ORDER BY name", path)]
+        if path == "/":
+            names.remove("")  # the root's own row
+        return names
+
+    def below(self, path: str) -> list[str]:
+        """All nodes below one, children before their parents."""
+        start = f"{path.rstrip('/')}/"
+        rows = self._rows(
+            "SELECT parent, name FROM node WHERE parent = ? OR substr(parent, 1, ?) = ?", path, len(start), start
+        )
+        return sorted({_join(parent, name) for parent, name in rows if name}, reverse=True)
+
+    def owned_by(self, session_id: int) -> list[str]:
+        """The ephemeral nodes of a session, oldest first."""
+        rows = self._rows("SELECT parent, name FROM node WHERE owner = ? ORDER BY czxid", session_id)
+        return [_join(parent, name) for parent, name in rows]
+
+    def last_changes(self, path: str) -> LastChanges | None:
+        """When a node was changed; None when it is not there."""
+        row = self._row("SELECT czxid, mzxid, pzxid FROM node WHERE parent = ? AND name = ?", *split(path))
+        return None if row is None else LastChanges(*row)
+
+    def changed_since(self, zxid: int) -> set[str]:
+        """Nodes that were written, or whose list of children was changed, after that change."""
+        rows = self._rows("SELECT parent, name FROM node WHERE max(mzxid, pzxid) > ?", zxid)
+        return {_join(parent, name) for parent, name in rows}
+
+    def zxid(self) -> int:
+        """Number of the last change."""
+        return self._number("SELECT zxid FROM counter")
+
+    def data_version(self) -> int:
+        """Another number than before when another process has written since."""
+        return self._number("PRAGMA data_version")
+
+    def serialized(self) -> bytes:
+        """The bytes of a file that holds this tree, of a copy in memory.
+
+        The file needs nothing beside it, and says so: it is not in write-ahead mode until it is opened as a tree.
+        """
+        content = bytearray(self._connection.serialize())
+        content[WRITE_AHEAD_BYTES] = b"\1\1"
+        return bytes(content)
+
+    # Sessions
+
+    def session_ids(self) -> list[int]:
+        """The sessions that have not ended."""
+        return [session_id for (session_id,) in self._rows("SELECT id FROM session ORDER BY id")]
+
+    def has_session(self, session_id: int) -> bool:
+        """Whether a session has not ended."""
+        return self._row("SELECT 1 FROM session WHERE id = ?", session_id) is not None
+
+    def take_session_id(self) -> int:
+        """Take a number that no session had before."""
+        return self._number("UPDATE counter SET session = session + 1 RETURNING session")
+
+    def add_session(self, session_id: int) -> None:
+        """Let a session begin."""
+        self._rows("INSERT INTO session VALUES (?)", session_id)
+
+    def end_sessions(self, session_ids: Sequence[int]) -> None:
+        """Let sessions end: their ephemeral nodes go, as one change."""
+        if not session_ids:
+            return
+        zxid = self.take_zxid()
+        for session_id in session_ids:
+            for path in self.owned_by(session_id):
+                self.delete(path, ANY_VERSION, zxid)
+            self._rows("DELETE FROM session WHERE id = ?", session_id)
+
+    def has(self, path: str) -> bool:
+        """Whether the node exists."""
+        return self.find(path) is not None
+
+    def check(self, path: str, version: int) -> None:
+        """Raise NoNodeError or BadVersionError unless the node exists in that version."""
+        check_version(path, self.require(path).stat.version, version)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read inside is the tree at one time."""
+        self._rows("BEGIN")
+        try:
+            yield
+        finally:
+            self._rows("COMMIT")
+
+    # Changing
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything done inside is one change, synced at the end; after an exception nothing was done."""
+        assert not self.changes, "a transaction inside a transaction"
+        try:
+            self._rows("BEGIN IMMEDIATE")
+            yield
+            self._rows("COMMIT")
+        except BaseException:
+            self.changes.clear()
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def bring_log_in(self) -> bool:
+        """Write what is in the -wal into the file, as far as nobody reads there. False: something was left over."""
+        row = self._row("PRAGMA wal_checkpoint(PASSIVE)")
+        return row is None or (row[0] == 0 and row[1] == row[2])
+
+    def mark_restored(self, copied_ms: int, newest_zxid: int = 0) -> None:
+        """Note in the tree that it may be older than the logs (`paths.RESTORED`), and begin another history.
+
+        All changes from now on have larger numbers than those that were made after this copy was taken, and than
+        `newest_zxid`. ZooKeeper does the same when it has another leader: the upper half of the number is one higher.
+        """
+        zxid, data = self.take_zxid(), RestoredTree(copied_ms).encode()
+        if self.has(paths.RESTORED):
+            self.set(paths.RESTORED, data, ANY_VERSION, zxid)
+        else:
+            make_above(self, paths.RESTORED, zxid)
+            self.create(Create(paths.RESTORED, data), zxid, 0)
+        self._rows("UPDATE counter SET zxid = ((max(zxid, ?) >> 32) + 1) << 32", newest_zxid)
+
+    def take_zxid(self) -> int:
+        """Take the number of a new change."""
+        return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
+
+    def create(self, operation: Create, zxid: int, session_id: int) -> str:
+        """Make a node; returns its path. `session_id` owns an ephemeral node."""
+        parent, name = split(operation.path, sequential=operation.sequential)
+        above = self.require(parent)
+        if above.stat.ephemeral_owner:
+            raise NoChildrenForEphemeralsError(operation.path)
+        if operation.sequential:
+            name = f"{name}{above.creations:010}"
+        path = _join(parent, name)
+        now_ms = self._now_ms()
+        owner = session_id if operation.ephemeral else 0
+        row = (parent, name, operation.data, zxid, zxid, zxid, now_ms, now_ms, owner)
+        insert = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?)"
+        if not self._rows(f"{insert} ON CONFLICT (parent, name) DO NOTHING RETURNING 1", *row):
+            raise NodeExistsError(path)
+        self._rows(
+            "UPDATE node SET creations = creations + 1, num_children = num_children + 1, pzxid = ? "
+            "WHERE parent = ? AND name = ?",
+            zxid,
+            *split(parent),
+        )
+        self.changes += [WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN, parent)]
+        return path
+
+    def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
+        """Replace a node's data."""
+        self.check(path, version)
+        row = self._row(
+            "UPDATE node SET data = ?, mzxid = ?, mtime_ms = ?, version = version + 1 "
+            f"WHERE parent = ? AND name = ? RETURNING {_COLUMNS}",
+            data,
+            zxid,
+            self._now_ms(),
+            *split(path),
+        )
+        self.changes.append(WatchEvent(EventType.DATA, path))
+        return _stat(row)
+
+    def delete(self, path: str, version: int, zxid: int) -> None:
+        """Remove a node."""
+        node = self.require(path)
+        check_version(path, node.stat.version, version)
+        if node.stat.num_children:
+            raise NotEmptyError(path)
+        parent, name = split(path)
+        if not name:
+            raise ValueError("the root cannot be deleted")
+        self._rows("DELETE FROM node WHERE parent = ? AND name = ?", parent, name)
+        self._rows(
+            "UPDATE node SET num_children = num_children - 1, pzxid = ? WHERE parent = ? AND name = ?",
+            zxid,
+            *split(parent),
+        )
+        self.changes += [WatchEvent(EventType.DELETED, path), WatchEvent(EventType.CHILDREN, parent)]
+
+
+def _join(parent: str, name: str) -> str:
+    return f"{parent.rstrip('/')}/{name}"
+
+
+def _stat(row: Sequence[int]) -> Stat:
+    czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children = row
+    # every creation and every deletion of a child counts
+    return Stat(czxid, mzxid, ctime_ms, mtime_ms, version, 2 * creations - num_children, owner, num_children)

@@ -1,0 +1,224 @@
+"""Whether the files that a process has open as its tree are still those that others would open.
+
+These are the file itself, and the -wal and the -shm that SQLite has beside it: the newest part of the tree, and the
+locks that all processes share. If somebody puts another file in the place of one of them while it is in use (a backup,
+say), a broker that starts would be in another cluster than those that run, and would lead the same partitions. So those
+that run give up their sessions at once, and get no others. If one of them is only removed, those that run go on with
+what they have open. In both cases no broker starts while processes live that have another file open.
+
+What the file itself says, without its -wal, gets newer and never older, also when it gets shorter (VACUUM). Beside the
+tree stands the number of its last change, in a file of its own. So a tree that is older than it was is known at its
+next start: its -wal was lost, or it is an older copy.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from barnabas.cluster.tree.session_files import Files, SessionFiles
+from barnabas.cluster.tree.tree_opening import INDEX, LOG, BusyError, Counters, counters_on_disk
+from barnabas.runtime.ports import Disk, File
+
+logger = logging.getLogger("barnabas.coordination")
+
+PARTS = ("", LOG, INDEX)
+NEWEST = ".newest"  # the end of the name of the file with the number of the last change
+UNREADABLE_LOOKS_MAX = 10  # so often in a row the file may be unreadable, because somebody writes it
+STRANGE_MAX = 2  # so often in a row it may be so with all of its -wal in it, because somebody wrote in between
+
+
+class TreePlace:
+    """The names of the files, and what is wrong with them."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        sessions: SessionFiles,
+        counters: Callable[[str], Counters | None] = counters_on_disk,
+    ) -> None:
+        self.wrong = ""  # a sentence; empty: this process may use its file
+        self._disk = disk
+        self._path = path
+        self._sessions = sessions
+        self._counters = counters
+        self._opened: Files = []
+        self._written: tuple[int, int] | None = None  # when the file was last written, and its size
+        self._zxid_on_disk = 0
+        self._unreadable_looks = 0
+        self._strange_looks = 0
+        self._gone: set[str] = set()  # those of PARTS that were removed
+        self._is_older = False
+        self._newest: File | None = None
+
+    @property
+    def files(self) -> Files:
+        """Those that are open."""
+        return self._opened
+
+    @property
+    def has_lost_log(self) -> bool:
+        """Whether a process that starts would not find what is in the -wal."""
+        return bool(self._gone)
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong, also if those that run can go on; empty: nothing."""
+        if self.wrong or not self._gone:
+            return self.wrong
+        return f"{self._gone_names()} was removed or renamed while it is in use"
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the file has been unreadable without its -wal for so long that nobody can just be writing it.
+
+        It is another one, or the disk is full: then SQLite has written a part of the -wal into it, and keeps the rest.
+        """
+        return self._unreadable_looks >= UNREADABLE_LOOKS_MAX
+
+    def check_that_nobody_uses_another(self) -> None:
+        """BusyError if processes live that use files which were in this place before.
+
+        One that stops looks like that for a moment: it has closed its files, and its session's file is still there.
+        """
+        here = self._found()
+        strangers = []
+        for session_id in self._sessions.alive():
+            owner = self._sessions.owner(session_id)
+            if owner is not None and owner.files != here:
+                strangers.append((session_id, owner))
+        if strangers:
+            processes = {process for session_id, _ in strangers for process in self._sessions.processes(session_id)}
+            who = ", ".join(map(str, sorted(processes))) or "processes that run"
+            _, owner = strangers[0]
+            is_other = here[0] != owner.files[0] or any(here[1:])
+            then = "put the right file there, and " if is_other else ""
+            parts = [
+                f"{self._path}{part} was {'replaced' if now else 'removed'}"
+                for part, now, then in zip(PARTS, here, owner.files)
+                if now != then
+            ]
+            raise BusyError(
+                "",
+                f"{' and '.join(parts)} while in use by {who}. Stop them first, with SIGTERM: the last one to stop "
+                f"writes all that they know into the file that they have open. Then {then}start all brokers",
+            )
+
+    def note_opened(self) -> None:
+        """The files that are there now are opened."""
+        self._opened = self._found()
+        counters = self._counters(self._path)
+        self._zxid_on_disk = 0 if counters is None else counters.zxid
+        with suppress(OSError):
+            self._newest = self._disk.open(f"{self._path}{NEWEST}", create=True)
+
+    def close(self) -> None:
+        """Nothing is open any more."""
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            newest.close()
+
+    def newest_zxid(self) -> int:
+        """The number of the last change that was noted here; 0: none."""
+        try:
+            noted = b"" if self._newest is None else self._newest.read(0, 20)
+        except OSError:
+            return 0
+        return int(noted) if noted.isdigit() else 0
+
+    def note_zxid(self, zxid: int) -> None:
+        """A change was made and synced. It is never noted before, so what is noted is never newer than the tree."""
+        if self._newest is not None:
+            with suppress(OSError):  # of a full disk, say: an older number does no harm
+                self._newest.write(0, b"%020d" % zxid)
+
+    def look(self) -> bool:
+        """Whether the files in this place are those that are open, or are gone. Says what is wrong, once.
+
+        Where one is gone, those that have it open go on with it, and nobody else finds it.
+        """
+        here = self._found()
+        changed = [part for part, now, then in zip(PARTS, here, self._opened) if now and now != then]
+        gone = {part for part, now, then in zip(PARTS, here, self._opened) if then and not now}
+        is_news, self._gone = bool(gone - self._gone), gone
+        if is_news:
+            self._say_gone(gone)
+        if changed:
+            names = " and ".join(f"{self._path}{part}" for part in changed)
+            self._say(f"{names} was replaced by another file while it is in use")
+        elif not gone and not self._is_older and self._is_as_new_as_it_was() and self.wrong:
+            logger.warning("%s is the file again that this broker uses, which goes on", self._path)
+            self.wrong = ""
+        return not self.wrong
+
+    def note_older(self) -> None:
+        """The file says less than it said before. Nothing makes that good in this process."""
+        self._is_older = True
+        self._say(f"{self._path} is older than it was: another file was copied over it while it is in use")
+
+    def note_log_brought_in(self) -> bool:
+        """All of the -wal is in the file. False: it still cannot be read, so another file was copied over it."""
+        if self.is_unreadable:
+            self._strange_looks = self._strange_looks + 1 if self._counters(self._path) is None else 0
+            if self._strange_looks >= STRANGE_MAX:
+                self.note_older()
+        return not self.wrong
+
+    def _found(self) -> Files:
+        return [self._identity(f"{self._path}{part}") for part in PARTS]
+
+    def _identity(self, path: str) -> list[int]:
+        try:
+            return list(self._disk.identity(path))
+        except FileNotFoundError:
+            return []
+
+    def _is_as_new_as_it_was(self) -> bool:
+        """Whether the file still says all that it said. It is rarely written, and only then it is read."""
+        try:
+            written = (self._disk.modified_ms(self._path), self._disk.file_size(self._path))
+        except FileNotFoundError:  # just now: the next look says so
+            return True
+        if written == self._written:
+            return True
+        counters = self._counters(self._path)
+        if counters is None:
+            self._unreadable_looks += 1
+            return True
+        self._unreadable_looks = self._strange_looks = 0
+        if counters.zxid < self._zxid_on_disk:
+            self.note_older()
+            return False
+        self._zxid_on_disk, self._written = counters.zxid, written
+        return True
+
+    def _gone_names(self) -> str:
+        return " and ".join(f"{self._path}{part}" for part in PARTS if part in self._gone)
+
+    def _say_gone(self, gone: set[str]) -> None:
+        names = self._gone_names()
+        if "" in gone:
+            logger.error(
+                "%s was removed or renamed while it is in use: a broker that starts does not find it, and what it "
+                "says is lost when the last one stops. Give the file its name back; or stop all, and restore a "
+                "backup.",
+                names,
+            )
+        else:
+            logger.error(
+                "%s was removed or renamed while it is in use: those brokers that run go on, and no broker can start "
+                "beside them. Stop all brokers of this tree with SIGTERM, and start them: the last one to stop writes "
+                "all that they know into %s.",
+                names,
+                self._path,
+            )
+
+    def _say(self, wrong: str) -> None:
+        if not self.wrong:
+            self.wrong = wrong
+            logger.error(
+                "%s. Brokers that start would use the other file and lead the same partitions, so this broker serves "
+                "nothing any more of what it leads. Stop all brokers of this tree, put the right file there (and move "
+                "away a -wal and -shm that do not belong to it), and start them.",
+                wrong,
+            )

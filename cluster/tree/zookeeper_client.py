@@ -1,0 +1,224 @@
+"""One kazoo client, as the loop sees it.
+
+kazoo speaks ZooKeeper's protocol in a thread of its own. All that it has to say (answers, watches, states of the
+connection) comes to the loop through one queue, in the order in which it arrived: an answer is never seen before a
+watch that fired earlier. kazoo's worker threads are not started.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple
+
+from barnabas.runtime.hand_over import HandOver
+from barnabas.runtime.ports import Clock
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+
+logger = logging.getLogger("barnabas.coordination")
+kazoo_logger = logging.getLogger("barnabas.cluster.tree.kazoo")
+kazoo_logger.setLevel(logging.ERROR)  # a lost connection is said by zookeeper.py, in one line
+
+RECONNECT_SECONDS, RECONNECT_SECONDS_MAX = 0.05, 1.0
+# A server that is about to start may take a connection and never answer. kazoo would wait for a whole session.
+ATTEMPTS_PER_SESSION = 4
+
+
+class State(Enum):
+    """State of the connection."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"  # kazoo tries to connect again, in the same session
+    EXPIRED = "expired"  # the server has ended the session; kazoo begins a new one
+    CLOSED = "closed"  # kazoo does nothing more
+
+
+class Session(NamedTuple):
+    """What the server granted when it accepted a connection."""
+
+    session_id: int
+    timeout_ms: float
+    sent_ms: float  # when the connection was asked for, by the monotonic clock
+
+
+class Answer:
+    """A result of kazoo (its IAsyncResult). Callbacks are called by the loop."""
+
+    __slots__ = ("_callbacks", "_hand_over", "_is_ready", "exception", "value")
+
+    def __init__(self, hand_over: HandOver) -> None:
+        self._hand_over = hand_over
+        self._callbacks: list[Callable[[Answer], object]] = []
+        self._is_ready = False
+        self.value: Any = None
+        self.exception: Exception | None = None
+
+    def set(self, value: object = None) -> None:
+        """Take the value."""
+        self.value = value
+        self._hand_over.put(self._tell)
+
+    def set_exception(self, exception: Exception) -> None:
+        """Take the error."""
+        self.exception = exception
+        self._hand_over.put(self._tell)
+
+    def get(self) -> Any:
+        """The value, or raise the error. Only callbacks call this, so it is there."""
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def rawlink(self, callback: "Callable[[Answer], object]") -> None:
+        """Have the loop call `callback(self)`. To be called on the loop."""
+        if self._is_ready:
+            self._hand_over.put(partial(callback, self))
+        else:
+            self._callbacks.append(callback)
+
+    def _tell(self) -> None:
+        self._is_ready = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler of threads, with the loop in place of the two worker threads."""
+
+    def __init__(self, hand_over: HandOver, attempt_seconds: float) -> None:
+        super().__init__()
+        self._hand_over = hand_over
+        self._attempt_seconds = attempt_seconds
+
+    def create_connection(self, *words: Any, **options: Any) -> Any:
+        """Connect, in the time of one attempt."""
+        return super().create_connection(*words, **{**options, "timeout": self._attempt_seconds})
+
+    def start(self) -> None:
+        """There are no workers."""
+
+    def stop(self) -> None:
+        """There are no workers."""
+
+    def async_result(self) -> Answer:
+        """A new result."""
+        return Answer(self._hand_over)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Have the loop call a watch."""
+        self._hand_over.put(partial(callback.func, *callback.args))
+
+
+class Client:
+    """One kazoo client. `on_state` is called by the loop; the session comes with CONNECTED."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        hosts: str,
+        session_timeout_ms: float,
+        auth_data: Sequence[tuple[str, str]],
+        on_state: "Callable[[Client, State, Session | None], None]",
+    ) -> None:
+        self._hand_over = HandOver()
+        attempts = max(ATTEMPTS_PER_SESSION, 2 * len(hosts.split(",")))
+        self._attempt_seconds = session_timeout_ms / 1000 / attempts
+        handler = _Handler(self._hand_over, self._attempt_seconds)
+        retry = KazooRetry(
+            max_tries=-1, delay=RECONNECT_SECONDS, max_delay=RECONNECT_SECONDS_MAX, sleep_func=handler.sleep_func
+        )
+        self.kazoo = KazooClient(
+            hosts,
+            timeout=session_timeout_ms / 1000,
+            handler=handler,
+            auth_data=set(auth_data),
+            connection_retry=retry,
+            logger=kazoo_logger,
+        )
+        self.is_ended = False
+        self._clock = clock
+        self._on_state = on_state
+        self._granted_ms = self._sent_ms = 0.0
+        # kazoo does not tell which session time-out the server has granted, so it is read from the server's answer.
+        self._invoke = self.kazoo._connection._invoke
+        self.kazoo._connection._invoke = self._invoke_and_note
+        self.kazoo.add_listener(self._tell_state)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self.kazoo.start_async()
+
+    def send(self, request: Any) -> Answer:
+        """Send a request as it is. kazoo's own methods would bring every path into a normal form first."""
+        answer = Answer(self._hand_over)
+        self.kazoo._call(request, answer)
+        return answer
+
+    def _invoke_and_note(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """In kazoo's thread: note when a session was asked for, and which time-out it got."""
+        if not isinstance(request, Connect):
+            return self._invoke(timeout, request, xid)
+        self._sent_ms = self._clock.monotonic_ms()
+        result = self._invoke(self._attempt_seconds, request, xid)
+        self._granted_ms = float(result[0].time_out)
+        return result
+
+    def _tell_state(self, _simplified: object) -> None:
+        """In kazoo's thread: the state of the connection has changed."""
+        state = _STATES[self.kazoo.client_state]
+        session = None
+        if state is State.CONNECTED:
+            session = Session(self.kazoo.client_id[0], self._granted_ms, self._sent_ms)
+        self._hand_over.put(lambda: self._on_state(self, state, session))
+
+    def stop_and_wait(self) -> None:
+        """End the session. Blocks until the server has answered or time is over; to be called in any other thread."""
+        self.is_ended = True
+        try:
+            self.kazoo.stop()
+            self.kazoo.close()
+        except (KazooException, OSError) as error:
+            logger.info("a ZooKeeper session was left behind: %r", error)
+
+    def stop(self) -> "asyncio.Future[None]":
+        """End the session; the future is completed when that is done."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def stop() -> None:
+            self.stop_and_wait()
+            self._hand_over.put(lambda: complete(ended))
+
+        self.kazoo.handler.spawn(stop)
+        return ended
+
+
+def complete(future: "asyncio.Future[None]") -> None:
+    """Complete a future that somebody else may have completed."""
+    if not future.done():
+        future.set_result(None)
+
+
+_STATES = {
+    KeeperState.CONNECTED: State.CONNECTED,
+    KeeperState.CONNECTING: State.DISCONNECTED,
+    KeeperState.EXPIRED_SESSION: State.EXPIRED,
+    KeeperState.AUTH_FAILED: State.CLOSED,
+    KeeperState.CLOSED: State.CLOSED,
+}
+
+
+def pass_on(future: "asyncio.Future[Any]", answer: Answer) -> None:
+    """Complete a future with what an answer brought, unless nobody waits for it any more."""
+    if future.done():
+        return
+    if answer.exception is None:
+        future.set_result(answer.value)
+    else:
+        future.set_exception(answer.exception)

@@ -1,0 +1,294 @@
+"""OffsetCommit, in every version: which offsets a member may commit, and where they go.
+
+Version 0 uses the tree (offsets/zookeeper.py): it knows no members, and any broker answers. Partitions that are refused
+before the group is looked up come first in an answer, as in Kafka's.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from sys import intern
+from typing import TYPE_CHECKING, Protocol
+
+from barnabas.coordinators.append_errors import commit_error
+from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
+from barnabas.coordinators.groups.runtime import Shard
+from barnabas.offsets.journal import Cause
+from barnabas.offsets.manager import OffsetManager
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, OffsetCommits
+from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.parts import in_parts, join
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
+
+    CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
+    # The answer in case of success, the offsets to store, and the rows of partitions whose metadata is too long.
+    _Screened = tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
+
+ADMIN_CLIENTS = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
+# Errors that say something of the group. Others say that the coordinator moves, or that its log has trouble.
+NOTED = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+    )
+)
+REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
+_LONG_MAX = 2**63 - 1
+
+
+class CommitConfig(Protocol):
+    """The settings of commits."""
+
+    dual_commit_enabled: bool
+    offset_metadata_max_bytes: int
+    offsets_storage: str
+
+
+class Commits:
+    """Answers OffsetCommit. `offsets` is the storage of all versions but version 0."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: CommitConfig,
+        gate: Gate,
+        topics: Topics,
+        offsets: OffsetManager,
+        tree: ZooKeeperOffsetManager,
+        refusals: Refusals,
+        origins: Origins,
+    ) -> None:
+        self._clock = env.clock
+        self._turns = env.turns
+        self._config = config
+        self._gate = gate
+        self._topics = topics
+        self._offsets = offsets
+        self._tree = tree
+        self._refusals = refusals
+        self._origins = origins
+
+    def offset_commit(self, request: OffsetCommitRequest, context: Context) -> CommitReply:
+        """Check the request, then store the offsets. Answered when they are committed."""
+        if context.is_long:
+            return self._turns.run(self._long_commit(request, context), to_the_end=True)
+        return self._commit(request, context, self._screen_commit(request, context))
+
+    def _long_commit(self, request: OffsetCommitRequest, context: Context) -> Pieces[OffsetCommitResponse]:
+        """Check the rows in pieces. The offsets are stored together, as in Kafka."""
+        response = messages.OffsetCommitResponse(topics=[])  # at first only with the rows that are refused
+        others = messages.OffsetCommitResponse(topics=[])
+        commits: GroupOffsets = {}
+        too_long: list[OffsetCommitResponse.OffsetCommitResponsePartition] = []
+        for part in in_parts(request, "topics", "partitions", ROWS_PER_PIECE):
+            yield
+            answer, of_part, too_long_in_part = self._screen_commit(part, context)
+            rest = messages.OffsetCommitResponse(topics=[copy(topic) for topic in answer.topics])
+            for topic, not_refused in zip(answer.topics, rest.topics, strict=True):
+                not_refused.partitions = [row for row in topic.partitions if not row.error_code]
+                topic.partitions = [row for row in topic.partitions if row.error_code]
+            join(response, answer, "topics", "partitions")
+            join(others, rest, "topics", "partitions")
+            for name, offsets in of_part.items():
+                commits.setdefault(name, {}).update(offsets)
+            too_long += too_long_in_part
+        for topic, not_refused in zip(response.topics, others.topics, strict=True):
+            topic.partitions += not_refused.partitions
+        reply = self._commit(request, context, (response, commits, too_long))
+        return (yield reply) if isinstance(reply, Pending) else reply
+
+    def _commit(self, request: OffsetCommitRequest, context: Context, screened: _Screened) -> CommitReply:
+        version = context.api_version
+        response, commits, too_long = screened
+        group_id = request.group_id
+
+        def refuse(error: ErrorCode) -> OffsetCommitResponse:
+            self._refusals.log(
+                context,
+                error,
+                "offsets of group %r, member %r, generation %d",
+                *(group_id, request.member_id, request.generation_id_or_member_epoch),
+            )
+            if error in NOTED:
+                self._refusals.note(context, error, group_id, "commit", request.member_id)
+            return _fail(response, error)
+
+        if version == 0:
+            return self._commit_to_tree(group_id, response, commits, too_long)
+        if not commits and not too_long:
+            return response
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return refuse(shard)
+        if shard.is_held(group_id):
+            return shard.until_released(group_id).and_then(
+                lambda is_free: (
+                    self.offset_commit(request, context) if is_free else refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                )
+            )
+        group = shard.groups.get(group_id)
+        error = _check_commit(shard, group, request, version)
+        if error:
+            return refuse(error)
+        if group is not None:
+            group.extend_session(request.member_id, self._clock.monotonic_ms())
+        for row in too_long:
+            row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if not commits:
+            return response
+        waiting: Pending[OffsetCommitResponse] = Pending()
+
+        def done(error: ErrorCode) -> None:
+            waiting.complete(refuse(commit_error(error)) if error else response)
+
+        origin = b"" if not self._origins.wanted else self._origin(request, context, group)
+        self._offsets.put(shard, OffsetCommits(group_id, commits, origin), done)
+        return waiting
+
+    def _origin(self, request: OffsetCommitRequest, context: Context, group: ClassicGroup | None) -> bytes:
+        """Who commits, for the journal.
+
+        An admin commits like a consumer that assigns its partitions itself: without member and generation. It is an
+        admin if the group has had members (such a consumer has a group of its own), or if the client's name says so.
+        """
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        cause = Cause.COMMIT
+        if (
+            generation < 0
+            and not member_id
+            and (
+                (group is not None and group.rebalance.protocol_type is not None)
+                or (context.client_id or "").startswith(ADMIN_CLIENTS)
+            )
+        ):
+            cause = Cause.RESET
+        return self._origins.of(cause, context, generation, member_id)
+
+    def _commit_to_tree(
+        self,
+        group_id: str,
+        response: OffsetCommitResponse,
+        commits: GroupOffsets,
+        too_long: list[OffsetCommitResponse.OffsetCommitResponsePartition],
+    ) -> CommitReply:
+        for row in too_long:
+            row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if not commits:
+            return response
+        if group_id == "":
+            return _fail(response, ErrorCode.INVALID_GROUP_ID)  # an empty id names no node
+        waiting: Pending[OffsetCommitResponse] = Pending()
+        records = OffsetCommits(group_id, commits)
+        self._tree.put(None, records, lambda error: waiting.complete(_fail(response, error)))
+        return waiting
+
+    def _screen_commit(self, request: OffsetCommitRequest, context: Context) -> _Screened:
+        """Separate the partitions that do not exist.
+
+        Rows of partitions whose metadata is too long get their error only if the client may commit.
+        """
+        version = context.api_version
+        topics = self._topics
+        metadata_max = self._config.offset_metadata_max_bytes
+        now_ms = self._clock.now_ms()
+        expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
+        make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
+        response = messages.OffsetCommitResponse()
+        commits: GroupOffsets = {}
+        too_long = []
+        for topic in request.topics:
+            topic_id = NO_TOPIC_ID
+            name: str | None = topic.name
+            if version >= 10:
+                topic_id = topic.topic_id
+                name = topics.topic_name(topic_id)
+            known = () if name is None else topics.partition_indexes(name)
+            offsets = commits.get(name or "", {})
+            refused = []
+            fine = []
+            for partition in topic.partitions:
+                index = partition.partition_index
+                if index not in known:
+                    unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    refused.append(make_row(partition_index=index, error_code=unknown))
+                    named = name or topic_id.hex()
+                    self._refusals.log(context, unknown, REFUSED_OFFSET, request.group_id, named, index)
+                    continue
+                metadata = partition.committed_metadata or ""
+                if metadata and utf16_length(metadata) > metadata_max:
+                    row = make_row(partition_index=index)
+                    fine.append(row)
+                    too_long.append(row)
+                    error = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, topic.name, index)
+                    continue
+                fine.append(_STORED[index])
+                offsets[index] = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    metadata,
+                    partition.commit_timestamp if version == 1 and partition.commit_timestamp >= 0 else now_ms,
+                    expire_timestamp,
+                    topic_id,
+                )
+            if offsets:
+                assert name is not None
+                commits[intern(name)] = offsets  # one string for all groups that read the topic
+            response.topics.append(
+                messages.OffsetCommitResponse.OffsetCommitResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
+                )
+            )
+        return response, commits, too_long
+
+
+class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"]):
+    """Rows of answers that report success, by partition. Answers share them, so a row must not be changed."""
+
+    __slots__ = ()
+
+    def __missing__(self, index: int) -> OffsetCommitResponse.OffsetCommitResponsePartition:
+        row = messages.OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=index)
+        if index < 4096:
+            self[index] = row
+        return row
+
+
+_STORED = _StoredRows()
+
+
+def _check_commit(shard: Shard, group: ClassicGroup | None, request: OffsetCommitRequest, version: int) -> ErrorCode:
+    generation = request.generation_id_or_member_epoch
+    if group is not None:
+        return group.check_commit(request.member_id, request.group_instance_id, generation)
+    if request.group_id in shard.foreign_groups:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation < 0:
+        return ErrorCode.NONE  # a group without members: its first commit creates it
+    return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+
+
+def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:
+    """Set the error in all rows of the answer that have none."""
+    make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
+    for topic in response.topics:
+        topic.partitions = [
+            row if row.error_code else make_row(partition_index=row.partition_index, error_code=error)
+            for row in topic.partitions
+        ]
+    return response
+
+
+def utf16_length(text: str) -> int:
+    """The length of a text as Java counts it."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

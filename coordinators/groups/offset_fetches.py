@@ -1,0 +1,201 @@
+"""OffsetFetch, in every version. Version 0 reads the tree (offsets/zookeeper.py), and any broker answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Topics
+from barnabas.coordinators.groups.runtime import Shard
+from barnabas.offsets.manager import OffsetManager, Offsets
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, TopicPartition
+from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces, Turns, chunks
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
+
+    FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
+
+NO_OFFSET = CommittedOffset(-1)
+# A requested topic: its name (None: the id is unknown), its id, the partitions.
+_Asked = tuple[str | None, bytes, list[int]]
+
+
+class ReadGate(Gate, Protocol):
+    """The way to a group for who only reads its offsets."""
+
+    @property
+    def ownership(self) -> tuple[int, bool]:
+        """Changes when this broker may have lost a group."""
+
+    def readable_shard_of(self, group_id: str) -> Shard | ErrorCode:
+        """The shard that owns a group, also while it loads, if it is known which of its offsets are in doubt."""
+
+
+class OffsetFetches:
+    """Answers OffsetFetch. `offsets` is the storage of all versions but version 0."""
+
+    def __init__(
+        self, turns: Turns, gate: ReadGate, topics: Topics, offsets: OffsetManager, tree: ZooKeeperOffsetManager
+    ) -> None:
+        self._turns = turns
+        self._gate = gate
+        self._topics = topics
+        self._offsets = offsets
+        self._tree = tree
+
+    def offset_fetch(self, request: OffsetFetchRequest, context: Context) -> FetchReply:
+        """Committed offsets of one group (v0-7) or of several (v8+)."""
+        return self._turns.run(self._fetch_while_it_owns(request, context.api_version))
+
+    def _fetch_while_it_owns(self, request: OffsetFetchRequest, version: int) -> Pieces[OffsetFetchResponse]:
+        """Fetch again if this broker lost a group between the pieces: another coordinator may have newer offsets."""
+        fetch = self._fetch_groups if version >= 8 else self._fetch_flat
+        while True:
+            before = self._gate.ownership
+            response = yield from fetch(request, version)
+            if version == 0 or self._gate.ownership == before:
+                return response
+
+    def _fetch_flat(self, request: OffsetFetchRequest, version: int) -> Pieces[OffsetFetchResponse]:
+        asked: list[_Asked] | None = None
+        if request.topics is not None:
+            asked = [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in request.topics]
+        keys = yield from _keys(asked)
+        found: Offsets | Pending[Offsets]
+        if version > 0:
+            found = self._get(request.group_id, keys, request.require_stable)
+        elif request.group_id == "":
+            found = Offsets(ErrorCode.INVALID_GROUP_ID, {})
+        else:
+            known = []
+            for piece in chunks(keys or (), ROWS_PER_PIECE):
+                yield
+                known += [key for key in piece if self._topics.contains(*key)]
+            found = self._tree.get(None, request.group_id, known)
+        if isinstance(found, Pending):
+            found = yield found
+        assert isinstance(found, Offsets)
+        response = messages.OffsetFetchResponse()
+        if found.error and version >= 2:
+            response.error_code = found.error
+            return response
+        make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartition
+        for name, _, indexes in asked if asked is not None else _all_topics(found):
+            topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "")
+            response.topics.append(topic)
+            for index, committed, error in _offsets_of(found, name, indexes, NO_TOPIC_ID):
+                yield
+                if version == 0 and not error and committed is NO_OFFSET:
+                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                topic.partitions.append(
+                    make_row(
+                        partition_index=index,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        metadata=committed.metadata,
+                        error_code=error,
+                    )
+                )
+        return response
+
+    def _fetch_groups(self, request: OffsetFetchRequest, version: int) -> Pieces[OffsetFetchResponse]:
+        answers: list[tuple[str, list[_Asked] | None, Offsets | Pending[Offsets]]] = []
+        for entry in request.groups:  # ask for all groups first, so that they wait at the same time
+            yield
+            asked = self._asked_of_group(entry, version)
+            keys = yield from _keys(asked)
+            found = self._get(entry.group_id, keys, request.require_stable)
+            answers.append((entry.group_id, asked, found))
+        response = messages.OffsetFetchResponse()
+        for group_id, asked, found in answers:
+            if isinstance(found, Pending):
+                found = yield found
+            assert isinstance(found, Offsets)
+            response.groups.append((yield from self._group_answer(group_id, asked, found, version)))
+        return response
+
+    def _asked_of_group(self, entry: OffsetFetchRequest.OffsetFetchRequestGroup, version: int) -> list[_Asked] | None:
+        if entry.topics is None:
+            return None
+        if version < 10:
+            return [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in entry.topics]
+        topics = self._topics
+        return [(topics.topic_name(topic.topic_id), topic.topic_id, topic.partition_indexes) for topic in entry.topics]
+
+    def _group_answer(
+        self, group_id: str, asked: list[_Asked] | None, found: Offsets, version: int
+    ) -> Pieces[OffsetFetchResponse.OffsetFetchResponseGroup]:
+        group = messages.OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group_id)
+        if found.error:
+            group.error_code = found.error
+            return group
+        rows = asked
+        if rows is None:
+            rows = _all_topics(found)
+            if version >= 10:  # the answer can name a topic only by its id
+                with_ids = [(name, self._topics.topic_id(name or ""), indexes) for name, _, indexes in rows]
+                rows = [row for row in with_ids if row[1] != NO_TOPIC_ID]
+        make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
+        for name, topic_id, indexes in rows:
+            told = (name or "") if version < 10 else ""
+            topic = messages.OffsetFetchResponse.OffsetFetchResponseTopics(name=told, topic_id=topic_id)
+            group.topics.append(topic)
+            for index, committed, error in _offsets_of(found, name, indexes, topic_id):
+                yield
+                topic.partitions.append(
+                    make_row(
+                        partition_index=index,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        metadata=committed.metadata,
+                        error_code=error,
+                    )
+                )
+        return group
+
+    def _get(
+        self, group_id: str, keys: list[TopicPartition] | None, require_stable: bool
+    ) -> Offsets | Pending[Offsets]:
+        shard = self._gate.readable_shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return Offsets(shard, {})
+        return self._offsets.get(shard, group_id, keys, require_stable=require_stable)
+
+
+def _offsets_of(
+    found: Offsets, name: str | None, indexes: Iterable[int], topic_id: bytes
+) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
+    """Each partition of a topic with its offset, or with an error."""
+    error = found.error or (ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE)
+    offsets = found.committed.get(name or "", {})
+    for index in indexes:
+        committed = offsets.get(index, NO_OFFSET)
+        if error:
+            yield index, NO_OFFSET, error
+        elif (name, index) in found.unstable:
+            yield index, NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        elif topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
+            yield index, NO_OFFSET, ErrorCode.NONE  # the offset belongs to an older topic of the same name
+        else:
+            yield index, committed, ErrorCode.NONE
+
+
+def _keys(asked: list[_Asked] | None) -> Pieces[list[TopicPartition] | None]:
+    if asked is None:
+        return None
+    keys: dict[TopicPartition, None] = {}
+    for name, _, indexes in asked:
+        if name is not None:
+            for piece in chunks(indexes, ROWS_PER_PIECE):
+                keys.update(dict.fromkeys([(name, index) for index in piece]))
+                yield
+    return list(keys)
+
+
+def _all_topics(found: Offsets) -> list[_Asked]:
+    return [(topic, NO_TOPIC_ID, list(partitions)) for topic, partitions in found.committed.items()]

@@ -1,0 +1,95 @@
+"""What the parts of the coordinator share: the way to a group, who asks, and how a refusal and an origin are noted."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any, Protocol
+
+from barnabas.coordinators.groups.events import EventBook
+from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.ports import Clock
+
+if TYPE_CHECKING:
+    from barnabas.coordinators.groups.runtime import Shard
+
+ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
+
+
+class Gate(Protocol):
+    """The way to a group."""
+
+    is_active: bool
+
+    def shard_of(self, group_id: str, /) -> Shard | ErrorCode:
+        """The shard that answers for a group, or the error for its client."""
+
+
+class Asker(Protocol):
+    """Who sends a request."""
+
+    @property
+    def client_id(self) -> str | None:
+        """The client id, or the name of the program."""
+
+    @property
+    def client_host(self) -> str:
+        """Its address, with a slash before it."""
+
+
+class Context(Asker, Protocol):
+    """The part of a request's context that the coordinator needs."""
+
+    api_version: int
+    is_long: bool
+
+
+class Topics(Protocol):
+    """The part of the metadata cache that the coordinator needs."""
+
+    def contains(self, topic: str, index: int | None = None) -> bool:
+        """Whether the topic (and the partition in it) exists."""
+
+    def partition_indexes(self, topic: str) -> Container[int]:
+        """The partitions of a topic; empty when it does not exist."""
+
+    def topic_id(self, topic: str) -> bytes:
+        """The id of a topic; zeros when it has none or does not exist."""
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+
+
+class LogRefusal(Protocol):
+    """Logs a refused request."""
+
+    def __call__(self, context: Any, error: ErrorCode, what: str, *values: object) -> None:
+        """`what % values` describes the request."""
+
+
+class Refusals:
+    """Where refused requests are noted: in the log, and among the events of their group."""
+
+    def __init__(self, log: LogRefusal, events: EventBook, clock: Clock) -> None:
+        self.log = log
+        self._events = events
+        self._clock = clock
+
+    def note(self, context: Context, error: ErrorCode, group_id: str, what: str, member_id: str) -> None:
+        """Note among the events of the group that a join or a commit was refused."""
+        client = (context.client_id or "", context.client_host)
+        times = (self._clock.now_ms(), self._clock.monotonic_ms())
+        self._events.refused(group_id, what, error.name, member_id, client, times)
+
+
+class Origins:
+    """Who changes offsets, and why, for the journal. `wanted`: there is a journal."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+
+    def of(self, cause: Cause, asker: Asker, generation: int = -1, member_id: str = "") -> bytes:
+        """The origin as the journal has it; empty without one."""
+        if not self.wanted:
+            return b""
+        return encode_origin(cause, generation, asker.client_id, asker.client_host, ANYBODY, member_id)

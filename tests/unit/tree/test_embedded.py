@@ -1,0 +1,286 @@
+"""What only the tree in an SQLite file does: real processes, real locks, the file itself."""
+
+import asyncio
+import errno
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.port import ConnectionLossError, Create
+from barnabas.cluster.tree.tree_opening import lost
+from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.env import real
+from barnabas.runtime.ports import File
+from simulator.env import sim_env
+
+# A broker process that registers itself, says what was acknowledged, and waits to be killed.
+REGISTERED = """
+import asyncio, sys
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.runtime.env import real
+
+async def main():
+    session = EmbeddedCoordination(real(), sys.argv[1])
+    await session.start()
+    await session.create("/ids/1", b"here", ephemeral=True, make_parents=True)
+    await session.create("/kept", b"0")
+    for number in range(1, 51):
+        await session.set("/kept", str(number).encode())
+    print("registered", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+# Adds 1 to a node a hundred times, taking turns with others by the node's version.
+COUNTING = """
+import asyncio, sys
+from barnabas.cluster.tree.embedded import EmbeddedCoordination
+from barnabas.cluster.tree.port import BadVersionError
+from barnabas.runtime.env import real
+
+async def main():
+    session = EmbeddedCoordination(real(), sys.argv[1])
+    await session.start()
+    added = 0
+    while added < 100:
+        data, stat = await session.get("/count")
+        try:
+            await session.set("/count", str(int(data) + 1).encode(), stat.version)
+        except BadVersionError:
+            continue
+        added += 1
+    await session.close()
+
+asyncio.run(main())
+"""
+
+
+def registered(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", REGISTERED, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "registered\n"
+    return process
+
+
+async def test_a_killed_broker_goes_and_what_it_was_told_stays(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    process = registered(path)
+    session = EmbeddedCoordination(real(), str(path))
+    try:
+        await session.start()
+        gone = asyncio.Event()
+        assert await session.exists("/ids/1", lambda event: gone.set()) is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        await asyncio.wait_for(gone.wait(), 20)
+        assert await session.children("/ids") == []
+        assert await session.get("/kept") == (b"50", await session.exists("/kept"))
+    finally:
+        process.kill()
+        await session.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tree", "tree.newest"]
+
+
+async def test_a_broker_that_comes_back_finds_its_name_free(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    process = registered(path)
+    process.kill()
+    process.wait()
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    assert await session.exists("/ids/1") is None
+    await session.close()
+
+
+async def test_processes_writing_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    await session.create("/count", b"0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNTING, str(path)]) for _ in range(2)]
+    try:
+        assert [process.wait(60) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    data, stat = await session.get("/count")
+    assert (data, stat.version) == (b"200", 200)
+    await session.close()
+
+
+def test_every_change_is_synced_before_it_is_answered(tmp_path: Path) -> None:
+    session = EmbeddedCoordination(real(), str(tmp_path / "tree"))
+
+    async def pragmas() -> tuple[object, object]:
+        await session.start()
+        assert session._writer is not None
+        connection = session._writer._connection
+        found = (
+            connection.execute("PRAGMA journal_mode").fetchone()[0],
+            connection.execute("PRAGMA synchronous").fetchone()[0],
+        )
+        await session.close()
+        return found
+
+    assert asyncio.run(pragmas()) == ("wal", 2)  # 2: FULL, the log is synced at each commit
+
+
+async def test_a_file_that_cannot_be_read_any_more_is_a_lost_connection(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE node")
+    connection.commit()
+    connection.close()
+    for read in (session.get("/a"), session.get_many(["/a"]), session.exists("/a"), session.children("/")):
+        with pytest.raises(ConnectionLossError, match="no such table"):
+            await read
+    await session.close()
+
+
+async def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tree"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    session = EmbeddedCoordination(real(), str(path))
+    with pytest.raises(ConnectionLossError, match="format 9"):
+        await session.start()
+    path.write_bytes(b"this is no database, only some text" * 100)
+    with pytest.raises(ConnectionLossError, match=r"tree is damaged: .* Restore it from a backup, or move it"):
+        await session.start()
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM counter", "UPDATE counter SET session = 'x', zxid = 'x'"])
+async def test_a_counter_without_a_number_is_a_lost_connection(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "tree"
+    session = EmbeddedCoordination(real(), str(path))
+    await session.start()
+    await session.close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE counter")
+    connection.execute("CREATE TABLE counter (zxid TEXT, session TEXT)")
+    connection.execute("INSERT INTO counter VALUES (1, 1)")
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(ConnectionLossError, match="damaged: the counter"):
+        await EmbeddedCoordination(real(), str(path)).start()
+
+
+def test_a_tree_in_memory_needs_no_disk() -> None:
+    env = sim_env()
+    session = EmbeddedCoordination(env, ":memory:")
+
+    async def scenario() -> None:
+        await session.start()
+        await session.multi([Create("/a"), Create("/a/b", ephemeral=True)])
+        assert await session.children("/a") == ["b"]
+        await session.close()
+
+    env.run(scenario())
+    assert env.disk.list_directory("/") == []
+
+
+@pytest.mark.parametrize("left", ["closed", "killed", "none"])
+def test_a_look_touches_no_file(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "tree.sqlite"
+    if left != "none":
+        process = registered(path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    if left == "closed":
+
+        async def start_and_close() -> None:
+            session = EmbeddedCoordination(real(), str(path))
+            await session.start()
+            await session.close()
+
+        asyncio.run(start_and_close())
+    before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in tmp_path.iterdir()}
+    assert ("tree.sqlite-wal" in before) == (left == "killed")
+
+    async def look() -> list[bytes | None]:
+        looker = EmbeddedCoordination(real(), str(path))
+        await looker.look()
+        found = await looker.get_many(["/kept", "/ids/1"])
+        await looker.close()
+        return [None if node is None else node[0] for node in found]
+
+    assert asyncio.run(look()) == [None if left == "none" else b"50", None], "what is only in the log, too"
+    assert {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "format", "page"])
+def test_a_look_finds_damage_and_touches_no_file(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "tree.sqlite"
+
+    async def look(*, start: bool) -> None:
+        session = EmbeddedCoordination(real(), str(path))
+        await (session.start() if start else session.look())
+        if start:
+            for number in range(200):
+                await session.create(f"/node{number}", b"x" * 200)
+        await session.close()
+
+    asyncio.run(look(start=True))
+    content = bytearray(path.read_bytes())
+    match damage:
+        case "cut":
+            content = content[:368]
+        case "format":
+            content[18:20] = b"\x09\x09"
+        case "page":
+            content[-4096:] = bytes(4096)
+    path.write_bytes(content)
+    with pytest.raises(ConnectionLossError, match=f"{path} is damaged: .* Restore it from a backup"):
+        asyncio.run(look(start=False))
+    assert path.read_bytes() == content
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["tree.sqlite", "tree.sqlite.newest"]
+
+
+@pytest.mark.parametrize("protected", ["tree", "tree-wal"])
+async def test_a_tree_that_may_not_be_written_is_refused_before_anything_is_made_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protected: str
+) -> None:
+    env = real()
+    session = EmbeddedCoordination(env, f"{tmp_path}/tree")
+    await session.start()
+    await session.close()
+    (tmp_path / "tree-wal").touch()
+    names = sorted(tmp_path.iterdir())
+    really_open = RealDisk.open
+
+    def open_file(disk: RealDisk, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        if path == f"{tmp_path}/{protected}" and not read_only:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return really_open(disk, path, create=create, read_only=read_only)
+
+    monkeypatch.setattr(RealDisk, "open", open_file)
+    with pytest.raises(
+        ConnectionLossError, match=f"cannot read and write {tmp_path}/{protected}: Permission denied. Let"
+    ):
+        await EmbeddedCoordination(env, f"{tmp_path}/tree").look()
+    assert sorted(tmp_path.iterdir()) == names
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (sqlite3.SQLITE_FULL, "Make room there"),
+        (sqlite3.SQLITE_IOERR | 19 << 8, "Look after its disk"),  # SQLITE_IOERR_SHMSIZE
+        (sqlite3.SQLITE_READONLY, "Let this user write"),
+        (sqlite3.SQLITE_CANTOPEN, "Let this user write"),
+    ],
+)
+def test_a_tree_that_cannot_be_used_says_what_to_do(code: int, advice: str) -> None:
+    error = sqlite3.OperationalError("it")
+    error.sqlite_errorcode = code
+    assert f"cannot use /tree: it. {advice}" in str(lost("/tree", error))

@@ -177,7 +177,7 @@ offsets.retention.minutes | INT | 10080 | >= 1 | - | How long offsets of an empt
 offsets.topic.compression.codec | INT | 0 | - | - | Codec of __consumer_offsets, by number.
 offsets.topic.num.partitions | INT | 50 | >= 1 | - | Partitions of __consumer_offsets.
 offsets.topic.replication.factor | SHORT | 1 | >= 1 | - | Replicas of __consumer_offsets (Kafka: 3).
-offsets.topic.segment.bytes | INT | 104857600 | >= 1 | - | Segment size of __consumer_offsets.
+offsets.topic.segment.bytes | INT | 104857600 | >= 1048576 | - | Segment size of __consumer_offsets.
 dual.commit.enabled | BOOLEAN | false | - | - hidden | With offsets.storage=kafka: commit to the tree too, and read the larger offset.
 offsets.fetch.forward | BOOLEAN | false | - | - hidden | Any broker answers OffsetFetch: it asks the group's coordinator.
 offsets.storage | STRING | kafka | kafka, zookeeper | - hidden | Where committed offsets are kept.
@@ -192,7 +192,7 @@ transaction.state.log.load.buffer.size | INT | 5242880 | >= 1 | - | How much of 
 transaction.state.log.min.isr | INT | 1 | >= 1 | - | min.insync.replicas of __transaction_state (Kafka: 2).
 transaction.state.log.num.partitions | INT | 50 | >= 1 | - | Partitions of __transaction_state.
 transaction.state.log.replication.factor | SHORT | 1 | >= 1 | - | Replicas of __transaction_state (Kafka: 3).
-transaction.state.log.segment.bytes | INT | 104857600 | >= 1 | - | Segment size of __transaction_state.
+transaction.state.log.segment.bytes | INT | 104857600 | >= 1048576 | - | Segment size of __transaction_state.
 transaction.two.phase.commit.enable | BOOLEAN | false | - | - | -
 transactional.id.expiration.ms | INT | 604800000 | >= 1 | - | A transactional id that was not used for so long is removed.
 # Quotas and metrics

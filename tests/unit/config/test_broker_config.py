@@ -278,6 +278,13 @@ def test_the_offset_manager_has_the_settings_of_older_releases() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["offsets.topic.segment.bytes", "transaction.state.log.segment.bytes"])
+def test_segments_of_internal_topics_are_as_large_as_topics_must_have_them(name: str) -> None:
+    """Kafka 4.1 starts with less, and then never creates the topic: `segment.bytes` is at least 1 MiB (KIP-1030)."""
+    assert problems({name: "1048576"}) == []
+    assert [problem.key for problem in problems({name: "1048575"})] == [name]
+
+
 @pytest.mark.parametrize("acks", ["-2", "2", "all"])
 def test_acks_of_commits_are_minus_1_0_or_1(acks: str) -> None:
     with pytest.raises(ConfigError, match=r"offsets\.commit\.required\.acks"):

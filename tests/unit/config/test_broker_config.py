@@ -281,7 +281,7 @@ def test_the_offset_manager_has_the_settings_of_older_releases() -> None:
 @pytest.mark.parametrize("name", ["offsets.topic.segment.bytes", "transaction.state.log.segment.bytes"])
 def test_segments_of_internal_topics_are_as_large_as_topics_must_have_them(name: str) -> None:
     """Kafka 4.1 starts with less, and then never creates the topic: `segment.bytes` is at least 1 MiB (KIP-1030)."""
-    assert problems({name: "1048576"}) == []
+    assert list(problems({name: "1048576"})) == []
     assert [problem.key for problem in problems({name: "1048575"})] == [name]
 
 

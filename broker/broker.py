@@ -67,6 +67,14 @@ MEMBERS_ARE_TOLD_WITHIN_MS = 1_000  # how long it still answers members of group
 TOLD_WITHIN_MS = 10_000  # how long a start waits until the controller has told this broker of its partitions
 
 
+def _gate_class(config: BrokerConfig) -> type[RequestGate]:
+    if not config.control_enable:
+        return RequestGate
+    from barnabas.broker.control.gate import ControlledGate  # late: for tests only
+
+    return ControlledGate
+
+
 class Broker:
     """All parts of one broker. Handlers reach what they need through its attributes.
 
@@ -87,7 +95,7 @@ class Broker:
         self.tree_path: str | None = None  # None: the tree is not in a file
         self.config = config
         self.refusals = Refusals(env.clock)
-        self.request_gate = RequestGate(env.clock, self, self.refusals)
+        self.request_gate = _gate_class(config)(env.clock, self, self.refusals)
         self.turns = env.turns
         if not config.is_numbered:
             config.take_number(number_of_directories(env.disk, data_directories))

@@ -50,6 +50,7 @@ advertised.listeners | STRING | null | - | - | Addresses told to clients and bro
 connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -
 connections.max.idle.ms | LONG | 600000 | - | - | Close a connection that was silent so long; negative: never.
 connections.max.reauth.ms | LONG | 0 | - | - | -
+control.enable | BOOLEAN | false | - | - hidden | Whether tests may command this broker over HTTP (/v1/control): faults, waits, a record of requests.
 early.start.listeners | STRING | null | - | - | -
 http.address | STRING | null | - | - hidden | host:port of the HTTP API; the broker says it, nobody sets it.
 http.listeners | STRING | http://127.0.0.1:0 | - | - hidden | Where the HTTP API listens: http://host:port, comma separated, port 0 for a free one; or none.

@@ -29,6 +29,7 @@ PROFILES: dict[str, Profile] = {
     "ci": Profile(
         "ci",
         {
+            "control.enable": "true",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
             "offsets.topic.num.partitions": "1",

@@ -282,6 +282,7 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
 ONCE = {
     "broker/auto_topics.py": "one creation",
+    "broker/control/gate.py": "one delayed request or answer",
     "broker/tree_mark.py": "one write, asked for by the task `tree mark`",
     "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
     "coordinators/groups/runtime.py": "the deadline of a group (the task `group timers`), of a wait for a held group",

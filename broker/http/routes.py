@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
 
 FAMILIES = (
+    "control",
     "events",
     "groups",
     "health",

@@ -67,8 +67,15 @@ def by_name(values: Schema, meaning: str) -> Schema:
     return _of("object", meaning, False, additionalProperties=values)
 
 
+def anything(meaning: str) -> Schema:
+    """Named values of any kind, as deep as they come; or null."""
+    return _of("object", meaning, True, additionalProperties={})
+
+
 def problem(schema: Schema, value: Any, place: str = "the body") -> str | None:
     """What is wrong with a value, as a sentence; None if it is as the schema says."""
+    if not schema:
+        return None
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     fits = any(isinstance(value, _TYPES[kind]) for kind in kinds)
     if not fits or (isinstance(value, bool) and "boolean" not in kinds):

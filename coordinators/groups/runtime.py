@@ -19,6 +19,7 @@ from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import EventBook
+from barnabas.coordinators.groups.members import Member
 from barnabas.coordinators.groups.records import GroupRecord, ResetRecords
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.shard import (
@@ -300,6 +301,14 @@ class Shard(CoordinatorShard[StoredRecords]):
         effects = self.effects()
         group.rebalance.on_time(effects)
         self.run_effects(group, effects)
+
+    def expire(self, group: ClassicGroup, member: Member) -> bool:
+        """Take a member out as if it had been silent for too long. False: it waits for an answer, so it lives."""
+        if member.awaiting_join is not None or member.awaiting_sync is not None:
+            return False
+        member.session_deadline_ms = self._clock.monotonic_ms()
+        self._on_time(group)
+        return True
 
     def recover_timer(self, group_id: str, late_ms: float) -> None:
         """Do what is due in a group that is `late_ms` late: its timer was lost, or its last attempt failed."""

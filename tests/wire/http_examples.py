@@ -7,6 +7,7 @@ have an item in one of its examples, unless its name is in `EMPTY`.
 
 from typing import Any, NamedTuple
 
+from barnabas.broker.control.rules import Effect, Rule
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import Kind, identity
 from barnabas.coordinators.groups.members import Member
@@ -37,6 +38,7 @@ EMPTY = {
     "waited_for",
     "behind",
     "offline",
+    "transactional_ids",
 }
 
 EXAMPLES: dict[tuple[str, str], list[Example]] = {
@@ -44,6 +46,15 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/health"): [Example("/health")],
     ("GET", "/health/live"): [Example("/health/live")],
     ("GET", "/health/ready"): [Example("/health/ready")],
+    ("POST", "/v1/control/rules"): [Example("/v1/control/rules", {"effect": "delay", "ms": 1, "api": "ListGroups"})],
+    ("GET", "/v1/control/rules"): [Example("/v1/control/rules")],
+    ("DELETE", "/v1/control/rules/{rule}"): [Example("/v1/control/rules/1")],
+    ("DELETE", "/v1/control/rules"): [Example("/v1/control/rules")],
+    ("GET", "/v1/control/requests"): [Example("/v1/control/requests")],
+    ("GET", "/v1/control/groups/{group}/wait"): [Example("/v1/control/groups/billing/wait?members=1&timeout_ms=0")],
+    ("POST", "/v1/control/groups/{group}/members/{member}/expire"): [
+        Example("/v1/control/groups/expiring/members/a/expire")
+    ],
     ("GET", "/v1/topics"): [Example("/v1/topics"), Example("/v1/topics?internal=true")],
     ("GET", "/v1/topics/{topic}"): [Example("/v1/topics/orders")],
     ("GET", "/v1/status"): [Example("/v1/status")],
@@ -86,7 +97,10 @@ def prepare(world: Any) -> None:
     world.env.clock.advance(31_000)  # lag is sampled
     join(world, "billing")
     commit(world, "moved", "orders", partitions=2)
+    for group in ("nobody", "nobody-either"):
+        world.broker.request_gate.rules.add(Rule(Effect.DROP_ANSWER, group=group))
     join(world, "moved")
+    join(world, "expiring")
     commit(world, "idle", "orders")
     rebalance(world, "restarted")
     commit(world, "waiting", "orders")

@@ -1,0 +1,104 @@
+"""What a request is about: the groups, topics, partitions and transactional ids that it names, whatever its API."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.message import Struct
+
+GROUP_FIELDS = frozenset(("group_id", "groups", "groups_names", "consumer_group_id"))
+INDEX_FIELDS = ("partition_index", "partition", "index", "partition_id")
+GROUP_KEY, TRANSACTION_KEY = 0, 1  # key types of FindCoordinator
+
+
+class Facts(NamedTuple):
+    """One request, as rules look at it."""
+
+    api_key: int
+    version: int
+    client_id: str
+    groups: frozenset[str]
+    topics: frozenset[str]
+    partitions: frozenset[tuple[str, int]]  # empty: no single ones are named
+    transactional_ids: frozenset[str]
+
+
+def facts_of(request: Any, version: int, client_id: str | None, topic_name: Callable[[bytes], str | None]) -> Facts:
+    """The facts of a decoded request. `topic_name` is the name of a topic id, None for one that is not known."""
+    found = _Found(topic_name)
+    found.look_at(request, "")
+    if request.API_KEY == ApiKey.FIND_COORDINATOR:
+        keys = {request.key, *(request.coordinator_keys or ())} - {""}
+        (found.groups if request.key_type == GROUP_KEY else found.transactional_ids).update(keys)
+    return Facts(
+        request.API_KEY,
+        version,
+        client_id or "",
+        frozenset(found.groups),
+        frozenset(found.topics),
+        frozenset(found.partitions),
+        frozenset(found.transactional_ids),
+    )
+
+
+class _Found:
+    """Collects names on a way through a request."""
+
+    def __init__(self, topic_name: Callable[[bytes], str | None]) -> None:
+        self.groups: set[str] = set()
+        self.topics: set[str] = set()
+        self.partitions: set[tuple[str, int]] = set()
+        self.transactional_ids: set[str] = set()
+        self._topic_name = topic_name
+
+    def look_at(self, value: Any, topic: str) -> None:
+        """Note what a structure names. `topic`: that of the structure around it."""
+        topic = self._topic_of(value) or topic
+        for name in value._FIELDS:
+            field = getattr(value, name)
+            if name in GROUP_FIELDS:
+                self.groups.update(each for each in _listed(field) if isinstance(each, str) and each)
+            elif name == "transactional_id" and field:
+                self.transactional_ids.add(field)
+            elif name in INDEX_FIELDS and topic and isinstance(field, int):
+                self.partitions.add((topic, field))
+            elif "partition" in name and topic:
+                self.partitions.update((topic, each) for each in _listed(field) if isinstance(each, int))
+            elif "topic_names" in name:
+                self.topics.update(each for each in _listed(field) if isinstance(each, str))
+            for each in _listed(field):
+                if isinstance(each, Struct):
+                    self.look_at(each, topic)
+
+    def _topic_of(self, value: Any) -> str:
+        """The topic that a structure is about, by its name or its id; empty: none."""
+        kind = type(value).__name__.lower()
+        fields = value._FIELDS
+        name = getattr(value, "topic", None) or ("topic" in kind and getattr(value, "name", None))
+        if not isinstance(name, str) or not name:
+            topic_id = getattr(value, "topic_id", None) if "topic_id" in fields else None
+            name = self._topic_name(topic_id) if topic_id is not None else None
+        if isinstance(name, str) and name:
+            self.topics.add(name)
+            return name
+        return ""
+
+
+def _listed(value: Any) -> Iterator[Any]:
+    """The items of a list, or the value itself."""
+    if isinstance(value, list | tuple):
+        yield from value
+    else:
+        yield value
+
+
+def detached(value: Any) -> Any:
+    """The same structure, whose bytes no longer lie in the frame that the request came in."""
+    for name in value._FIELDS:
+        field = getattr(value, name)
+        if isinstance(field, memoryview):
+            setattr(value, name, bytearray(field))
+        for each in _listed(field):
+            if isinstance(each, Struct):
+                detached(each)
+    return value

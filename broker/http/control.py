@@ -1,0 +1,368 @@
+"""`/v1/control`: what tests command of a broker (`control.enable`): faults, waits, and a record of requests.
+
+Each broker has rules and a record of its own; commands for a cluster go to all its brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
+from barnabas.broker.dispatch import TABLE
+from barnabas.broker.group_lag import lags, positions_of
+from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
+from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
+from barnabas.broker.http.schemas import anything, array, integer, number, record, text
+from barnabas.coordinators.groups.states import State
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces, ended
+
+if TYPE_CHECKING:
+    from barnabas.broker.broker import Broker
+    from barnabas.broker.control.gate import ControlledGate
+
+POLL_MS = 5.0  # how often a wait looks
+WAIT_MS_MAX = 55_000
+EXCHANGES_PER_ANSWER = 1_000
+APIS = {key.name: key for key in ApiKey if key in TABLE}
+PLAIN_NAMES = {key.name.replace("_", "").lower(): key for key in APIS.values()}
+
+RULE_FIELDS: dict[str, Any] = {
+    "api": text("Kafka's name of the API, as OffsetCommit; null: any.", nullable=True),
+    "effect": text("What happens to the request.", one_of=[each.value for each in Effect]),
+    "when": text("Whether the request has its effect (after) or not.", one_of=[each.value for each in When]),
+    "error": text("effect error: Kafka's name of it.", nullable=True),
+    "ms": integer("effect delay, throttle: how long.", least=0),
+    "versions": array(integer("A version.", least=0), "First and last version; empty: all."),
+    "client": text("client.id; null: any.", nullable=True),
+    "group": text("A group that the request names; null: any.", nullable=True),
+    "topic": text("A topic that the request names; null: any.", nullable=True),
+    "partition": integer("A partition of that topic; null: any.", nullable=True, least=0),
+    "transactional_id": text("A transactional id that the request names; null: any.", nullable=True),
+    "nth": integer("The first matching request that it fires for, from 1.", least=1),
+    "every": integer("Then it fires for each so many.", least=1),
+    "times": integer("How often at most; null: always.", nullable=True, least=0),
+    "probability": number("How likely it fires, 0 to 1."),
+    "seed": integer("Of these chances."),
+}
+RULE_BODY = record(
+    "A fault. Of several rules that would fire for a request, the oldest does.",
+    optional=RULE_FIELDS.keys() - {"effect"},
+    **RULE_FIELDS,
+)
+ACTIVE_RULE = record(
+    "A rule that holds.",
+    id=integer("Its number."),
+    matched=integer("How many requests have passed its filters."),
+    fired=integer("How many of them got the fault."),
+    **RULE_FIELDS,
+)
+RULES = record("Rules.", rules=array(ACTIVE_RULE, "In the order in which they came."))
+EXCHANGE = record(
+    "A request and its answer.",
+    number=integer("Grows with each request."),
+    time_ms=integer("When it came; ms since 1970."),
+    api=text("Kafka's name of the API."),
+    version=integer("Of the API."),
+    client_id=text("client.id."),
+    client_host=text("Its address."),
+    correlation_id=integer("The client's number of the request."),
+    groups=array(text("A group."), "The groups that it names."),
+    topics=array(text("A topic."), "The topics that it names."),
+    transactional_ids=array(text("An id."), "The transactional ids that it names."),
+    fate=text("What became of it.", one_of=["waits", "answered", "no answer", "cut"]),
+    answered_ms=integer("When; null: it waits.", nullable=True),
+    rule=integer("The rule that fired for it.", nullable=True),
+    request=anything("Its fields."),
+    answer=anything("Its fields; null: there is none."),
+)
+EXCHANGES = record(
+    "Requests of clients, as they came.",
+    next=integer("Ask from here for those that come later."),
+    requests=array(EXCHANGE, "At most 1000."),
+)
+GROUP_STATE = record(
+    "What was waited for.",
+    group=text("Its name."),
+    state=text("What it is doing.", one_of=[state.value for state in State]),
+    generation=integer("Its generation."),
+    members=array(text("A member id."), "Its members."),
+    lag=integer("Records that it has not read, of all partitions with a committed offset.", nullable=True),
+)
+EXPIRED = record("A member was taken out.", group=text("Its group."), member_id=text("The member."))
+
+
+def gate_of(broker: Broker) -> ControlledGate:
+    """The gate that can be commanded. HttpError if this broker has another."""
+    from barnabas.broker.control.gate import ControlledGate  # late: brokers without control do not import it
+
+    gate = broker.request_gate
+    if not isinstance(gate, ControlledGate):
+        message = "this broker takes no commands: start it with --profile ci, or set control.enable=true."
+        raise HttpError(403, "CONTROL_IS_OFF", message)
+    return gate
+
+
+# ------------------------------------------------------------------ faults
+
+
+@route("GET", "/v1/control/rules", summary="The faults that hold", answer=RULES)
+def list_rules(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """Each rule, and how often it matched and fired."""
+    return _rules(gate_of(broker).rules)
+
+
+@route("POST", "/v1/control/rules", summary="A fault for requests of clients", body=RULE_BODY, answer=ACTIVE_RULE)
+def add_rule(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """It holds from now on, until it is deleted. Requests of other brokers never match."""
+    gate = gate_of(broker)
+    return HttpAnswer.json(_row(gate.rules.add(_rule_of(request.body))))
+
+
+@route("DELETE", "/v1/control/rules/{rule}", summary="End one fault", answer=ACTIVE_RULE)
+def remove_rule(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """Answers with the rule, and how often it fired."""
+    number = request.path["rule"]
+    removed = gate_of(broker).rules.remove(int(number)) if number.isascii() and number.isdigit() else None
+    if removed is None:
+        raise HttpError(404, "UNKNOWN_RULE", f"there is no rule {number!r}. GET /v1/control/rules lists them.")
+    return HttpAnswer.json(_row(removed))
+
+
+@route("DELETE", "/v1/control/rules", summary="End all faults", answer=RULES)
+def remove_rules(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """No fault holds any more. Answers with those that did, and how often they fired."""
+    return _rules(gate_of(broker).rules.clear())
+
+
+def _rules(rules: Any) -> HttpAnswer:
+    return HttpAnswer.json({"rules": [_row(each) for each in rules]})
+
+
+def _rule_of(body: dict[str, Any]) -> Rule:
+    """The rule of a body. HttpError if it is none that could ever be carried out."""
+    effect = Effect(body["effect"])
+    versions = body.get("versions") or [0, 32_767]
+    if len(versions) != 2 or versions[0] > versions[1]:
+        raise _invalid("versions are two numbers: the first version and the last.")
+    if not 0 <= body.get("probability", 1.0) <= 1:
+        raise _invalid("probability is a number from 0 to 1.")
+    if (effect is Effect.ERROR) != (body.get("error") is not None):
+        raise _invalid("error is given for effect error, and for no other.")
+    if (effect in (Effect.DELAY, Effect.THROTTLE)) != ("ms" in body):
+        raise _invalid("ms is given for effect delay and throttle, and for no other.")
+    if body.get("partition") is not None and body.get("topic") is None:
+        raise _invalid("partition is given together with topic.")
+    return Rule(
+        effect,
+        When(body.get("when", "before")),
+        _error_of(body["error"]) if effect is Effect.ERROR else ErrorCode.NONE,
+        body.get("ms", 0),
+        None if body.get("api") is None else _api_of(body["api"]),
+        first_version=versions[0],
+        last_version=versions[1],
+        client_id=body.get("client"),
+        group=body.get("group"),
+        topic=body.get("topic"),
+        partition=body.get("partition"),
+        transactional_id=body.get("transactional_id"),
+        nth=body.get("nth", 1),
+        every=body.get("every", 1),
+        times=body.get("times"),
+        probability=body.get("probability", 1.0),
+        seed=body.get("seed", 0),
+    )
+
+
+def _invalid(message: str) -> HttpError:
+    return HttpError(400, "INVALID_RULE", message)
+
+
+def _api_of(name: str) -> ApiKey:
+    key = PLAIN_NAMES.get(name.replace("_", "").lower())
+    if key is None:
+        raise _invalid(f"there is no API {name!r} here. It is one of {', '.join(sorted(APIS))}.")
+    return key
+
+
+def _error_of(name: str) -> ErrorCode:
+    found = ErrorCode.__members__.get(name)
+    if found is None or found is ErrorCode.NONE:
+        raise _invalid(f"Kafka has no error {name!r}. Names are as REBALANCE_IN_PROGRESS.")
+    return found
+
+
+def _row(active: ActiveRule) -> dict[str, Any]:
+    rule = active.rule
+    return {
+        "id": active.number,
+        "matched": active.matched,
+        "fired": active.fired,
+        "api": None if rule.api_key is None else ApiKey(rule.api_key).name,
+        "effect": rule.effect.value,
+        "when": rule.when.value,
+        "error": None if rule.error is ErrorCode.NONE else rule.error.name,
+        "ms": rule.delay_ms,
+        "versions": [rule.first_version, rule.last_version],
+        "client": rule.client_id,
+        "group": rule.group,
+        "topic": rule.topic,
+        "partition": rule.partition,
+        "transactional_id": rule.transactional_id,
+        "nth": rule.nth,
+        "every": rule.every,
+        "times": rule.times,
+        "probability": rule.probability,
+        "seed": rule.seed,
+    }
+
+
+# ------------------------------------------------------------------ what was asked
+
+
+@route(
+    "GET",
+    "/v1/control/requests",
+    summary="What clients have asked, and what they got",
+    query=[
+        Parameter("api", text("Only this API, by Kafka's name.")),
+        Parameter("client", text("Only this client.id.")),
+        Parameter("group", text("Only requests that name this group.")),
+        Parameter("topic", text("Only requests that name this topic.")),
+        Parameter("since", integer("Only from this number on. Default: all that are kept.")),
+    ],
+    answer=EXCHANGES,
+)
+def list_requests(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """The last 5,000 requests of clients, decoded, in the order in which they came. Records are shown as their size."""
+    recorder = gate_of(broker).recorder
+    query = request.query
+    key = None if query["api"] is None else _api_of(query["api"])
+    last = recorder.next_number
+
+    def rows() -> Generator[dict[str, Any] | None, None, None]:
+        left = EXCHANGES_PER_ANSWER
+        for each in recorder.since(query["since"] or 0):
+            facts = each.facts
+            fits = (
+                key in (None, facts.api_key)
+                and query["client"] in (None, facts.client_id)
+                and (query["group"] is None or query["group"] in facts.groups)
+                and (query["topic"] is None or query["topic"] in facts.topics)
+            )
+            yield each.row() if fits else None
+            left -= fits
+            if not left:
+                return
+
+    return HttpAnswer.json({"next": last, "requests": rows()})
+
+
+# ------------------------------------------------------------------ waits and commands
+
+
+@route(
+    "GET",
+    "/v1/control/groups/{group}/wait",
+    summary="Wait until a group is as a test wants it",
+    query=[
+        Parameter("state", text("In this state.", one_of=[state.value for state in State])),
+        Parameter("members", integer("With so many members.")),
+        Parameter("lag", integer("With at most so many records that it has not read.")),
+        Parameter("timeout_ms", integer("How long to wait: 0 to 55000. Default: 10000.")),
+    ],
+    answer=GROUP_STATE,
+    of_group=True,
+)
+def wait_for_group(broker: Broker, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
+    """Answers as soon as all of it is so. If the time is over, the error (408) says what was seen last."""
+    gate_of(broker)
+    query = request.query
+    timeout_ms = 10_000 if query["timeout_ms"] is None else query["timeout_ms"]
+    if not 0 <= timeout_ms <= WAIT_MS_MAX:
+        raise HttpError(400, "INVALID_QUERY", f"the parameter timeout_ms is from 0 to {WAIT_MS_MAX}.")
+
+    def is_wanted(row: dict[str, Any]) -> bool:
+        return (
+            query["state"] in (None, row["state"])
+            and query["members"] in (None, len(row["members"]))
+            and (query["lag"] is None or (row["lag"] is not None and row["lag"] <= query["lag"]))
+        )
+
+    return _wait(broker, request.path["group"], query["lag"] is not None, timeout_ms, is_wanted)
+
+
+async def _wait(
+    broker: Broker, name: str, with_lag: bool, timeout_ms: int, is_wanted: Callable[[dict[str, Any]], bool]
+) -> HttpAnswer:
+    clock = broker.env.clock
+    end_ms = clock.monotonic_ms() + timeout_ms
+    while True:
+        seen: str
+        try:
+            row = await _done(broker, _group_row(broker, name, with_lag))
+            if is_wanted(row):
+                return HttpAnswer.json(row)
+            lag = "" if row["lag"] is None else f", {row['lag']} records behind"
+            seen = f"{row['state']} with {len(row['members'])} members, generation {row['generation']}{lag}"
+        except HttpError as error:
+            if error.status == 307:
+                raise
+            seen = error.message
+        if clock.monotonic_ms() >= end_ms:
+            message = f"not so within {timeout_ms} ms: the group {name!r} was last seen {seen}"
+            raise HttpError(408, "WAIT_TIMED_OUT", f"{message.rstrip('.')}.")
+        await clock.sleep(POLL_MS)
+
+
+def _group_row(broker: Broker, name: str, with_lag: bool) -> Pieces[dict[str, Any]]:
+    group, committed = yield from group_with_offsets(broker, name)
+    lag: int | None = None
+    if with_lag:
+        rows = yield from lags(broker, positions_of(committed))
+        known = [row.read_uncommitted.records for row in rows if row.read_uncommitted is not None]
+        lag = sum(known) if len(known) == len(rows) and rows else None
+    return {
+        "group": name,
+        "state": State.EMPTY.value if group is None else group.state.value,
+        "generation": 0 if group is None else group.generation,
+        "members": [] if group is None else sorted(group.members.by_id),
+        "lag": lag,
+    }
+
+
+async def _done(broker: Broker, work: Pieces[dict[str, Any]]) -> dict[str, Any]:
+    found = broker.env.turns.run(work)
+    return await ended(found) if isinstance(found, Pending) else found
+
+
+@route(
+    "POST",
+    "/v1/control/groups/{group}/members/{member}/expire",
+    summary="Take a member out, as if its session time-out were over",
+    answer=EXPIRED,
+    of_group=True,
+)
+def expire_member(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """The group rebalances without it. The client is told by UNKNOWN_MEMBER_ID when it asks next.
+
+    The member is named by its id, or by its `group.instance.id`.
+    """
+    gate_of(broker)
+    name, member_id = request.path["group"], request.path["member"]
+    shard = shard_of(broker, name)
+    group = shard.groups.get(name)
+    if group is None:
+        raise no_group(name)
+    members = group.members.by_id
+    member = members.get(member_id) or next((m for m in members.values() if m.group_instance_id == member_id), None)
+    if member is None:
+        message = f"the group has no member {member_id!r}. GET /v1/groups/{name} lists them."
+        raise HttpError(404, ErrorCode.UNKNOWN_MEMBER_ID.name, message)
+    if not shard.expire(group, member):
+        message = "the member waits for the answer to its JoinGroup or SyncGroup, so it lives. Ask again soon."
+        raise HttpError(409, ErrorCode.REBALANCE_IN_PROGRESS.name, message, RETRY)
+    return HttpAnswer.json({"group": name, "member_id": member.member_id})

@@ -1,0 +1,350 @@
+"""Faults by name, waits and the record of requests (`/v1/control`), as a client of the broker meets them."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.request_gate import RequestGate
+from barnabas.protocol import frames, messages, record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+
+sys.path.insert(0, str(Path(__file__).parent))
+from http_client import ask
+from http_examples import commit, join
+
+World = Any  # of conftest.py
+HEARTBEAT = messages.HeartbeatRequest(group_id="nobody", generation_id=1, member_id="m")
+
+
+@pytest.fixture
+def world(make_world: type[Any]) -> Iterator[World]:
+    world = make_world(control_enable="true")
+    world.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="billing"))
+    world.create_topic("orders", partitions=2)
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.escaped == []
+
+
+def command(world: World, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+    """One command, and what it answers."""
+    of_nothing = {"Content_Type": "application/json"} if body is None and method != "GET" else {}
+    answer = world.env.run(ask(world.env, world.broker, method, f"/v1/control/{path}", body, **of_nothing))
+    assert answer.status == status, answer.body
+    return answer.json
+
+
+def fault(world: World, **fields: Any) -> int:
+    number: int = command(world, "POST", "rules", fields)["id"]
+    return number
+
+
+def heartbeat(world: World) -> ErrorCode:
+    return ErrorCode(world.ask(ApiKey.HEARTBEAT, 4, HEARTBEAT).error_code)
+
+
+def refused(world: World, **fields: Any) -> str:
+    message: str = command(world, "POST", "rules", fields, status=400)["error"]["message"]
+    return message
+
+
+def commit_errors(world: World, group: str, topic: str = "orders") -> set[int]:
+    row = messages.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=4)
+    topics = [messages.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[row])]
+    request = messages.OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+    answer = world.ask(ApiKey.OFFSET_COMMIT, 8, request)
+    return {each.error_code for topic in answer.topics for each in topic.partitions}
+
+
+def committed(world: World, group: str) -> list[int]:
+    request = messages.OffsetFetchRequest(
+        groups=[messages.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)]
+    )
+    (answer,) = world.ask(ApiKey.OFFSET_FETCH, 8, request).groups
+    return [each.committed_offset for topic in answer.topics for each in topic.partitions]
+
+
+# ---- who may command ----
+
+
+def test_a_broker_without_control_takes_no_commands_and_has_the_plain_gate(make_world: type[Any]) -> None:
+    plain = make_world()
+    assert type(plain.broker.request_gate) is RequestGate
+    for method, path, body in (
+        ("GET", "rules", None),
+        ("POST", "rules", {"effect": "cut"}),
+        ("DELETE", "rules", None),
+        ("DELETE", "rules/1", None),
+        ("GET", "requests", None),
+    ):
+        error = command(plain, method, path, body, status=403)["error"]
+        assert error["name"] == "CONTROL_IS_OFF"
+        assert "control.enable" in error["message"]
+    plain.env.run(plain.broker.stop())
+
+
+# ---- faults ----
+
+
+def test_an_error_comes_instead_of_the_answer_and_the_request_has_no_effect(world: World) -> None:
+    fault(world, effect="error", api="OffsetCommit", error="REBALANCE_IN_PROGRESS", times=2, group="billing")
+    assert commit_errors(world, "billing") == {ErrorCode.REBALANCE_IN_PROGRESS}
+    assert commit_errors(world, "other") == {0}
+    assert commit_errors(world, "billing") == {ErrorCode.REBALANCE_IN_PROGRESS}
+    assert committed(world, "billing") == []
+    assert commit_errors(world, "billing") == {0}
+    assert committed(world, "billing") == [4]
+
+
+def test_an_error_after_the_request_had_its_effect(world: World) -> None:
+    fault(world, effect="error", api="OffsetCommit", error="REQUEST_TIMED_OUT", when="after", times=1)
+    assert commit_errors(world, "billing") == {ErrorCode.REQUEST_TIMED_OUT}
+    assert committed(world, "billing") == [4]
+
+
+@pytest.mark.parametrize(
+    ("fields", "fires"),
+    [
+        ({"nth": 3}, [3, 4, 5, 6]),
+        ({"nth": 2, "every": 2}, [2, 4, 6]),
+        ({"every": 3, "times": 1}, [1]),
+        ({"times": 0}, []),
+        ({"probability": 0.0}, []),
+        ({"versions": [0, 3]}, []),
+        ({"versions": [4, 4], "client": "test"}, [1, 2, 3, 4, 5, 6]),
+        ({"client": "another"}, []),
+        ({"api": "JoinGroup"}, []),
+        ({"group": "nobody", "api": "HEARTBEAT"}, [1, 2, 3, 4, 5, 6]),
+        ({"group": "nobody-else"}, []),
+        ({"topic": "orders"}, []),
+        ({"transactional_id": "t"}, []),
+    ],
+)
+def test_which_requests_get_it(world: World, fields: dict[str, Any], fires: list[int]) -> None:
+    number = fault(world, effect="error", error="NOT_COORDINATOR", **fields)
+    got = [heartbeat(world) is ErrorCode.NOT_COORDINATOR for _ in range(6)]
+    assert [position for position, is_fault in enumerate(got, 1) if is_fault] == fires
+    removed = command(world, "DELETE", f"rules/{number}")
+    assert removed["fired"] == len(fires)
+    assert heartbeat(world) is not ErrorCode.NOT_COORDINATOR
+
+
+def test_a_probability_is_drawn_under_its_seed(world: World) -> None:
+    def draws(seed: int) -> list[bool]:
+        number = fault(world, effect="error", error="NOT_COORDINATOR", probability=0.5, seed=seed)
+        got = [heartbeat(world) is ErrorCode.NOT_COORDINATOR for _ in range(20)]
+        command(world, "DELETE", f"rules/{number}")
+        return got
+
+    first = draws(1)
+    assert first == draws(1)
+    assert first != draws(2)
+    assert True in first
+    assert False in first
+
+
+def test_a_partition_is_matched_in_its_topic(world: World) -> None:
+    fault(world, effect="error", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=1)
+    assert commit_errors(world, "billing") == {0}
+    fault(world, effect="error", error="NOT_COORDINATOR", topic="orders", partition=0)
+    assert commit_errors(world, "billing") == {ErrorCode.NOT_COORDINATOR}
+
+
+def test_a_topic_is_found_by_its_id(world: World) -> None:
+    fault(world, effect="error", error="UNKNOWN_SERVER_ERROR", api="Fetch", topic="orders")
+    fetch = messages.FetchRequest
+    partition = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    topic_id = world.broker.metadata_cache.topic_id("orders")
+    request = fetch(max_bytes=1000, topics=[fetch.FetchTopic(topic_id=topic_id, partitions=[partition])])
+    answer = world.ask(ApiKey.FETCH, 16, request)
+    errors = {answer.error_code, *(row.error_code for each in answer.responses for row in each.partitions)}
+    assert ErrorCode.UNKNOWN_SERVER_ERROR in errors
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_delay(world: World, when: str) -> None:
+    fault(world, effect="delay", ms=800, when=when, times=1, api="OffsetCommit")
+    began_ms = world.env.clock.monotonic_ms()
+    assert commit_errors(world, "billing") == {0}
+    assert 800 <= world.env.clock.monotonic_ms() - began_ms < 1_000
+    assert committed(world, "billing") == [4]
+    assert world.env.clock.monotonic_ms() - began_ms < 1_000
+
+
+def test_records_of_a_delayed_produce_are_those_that_were_sent(world: World) -> None:
+    fault(world, effect="delay", ms=500, api="Produce", times=1)
+    produce = messages.ProduceRequest
+    partition = produce.PartitionProduceData(
+        index=0, records=record_batch.build([record_batch.Record(value=b"first", key=None)])
+    )
+    topics = [produce.TopicProduceData(name="orders", partition_data=[partition])]
+
+    async def run() -> Any:
+        client, other = await world.connect(), await world.connect()
+        client.send(ApiKey.PRODUCE, 9, produce(acks=-1, timeout_ms=5_000, topic_data=topics))
+        for _ in range(20):  # they come into the buffer in which the records lay
+            await other.ask(ApiKey.HEARTBEAT, 4, HEARTBEAT)
+        return frames.decode_response(ApiKey.PRODUCE, 9, memoryview(await client.answer()))[1]
+
+    (row,) = world.env.run(run()).responses[0].partition_responses
+    assert (row.error_code, row.base_offset) == (0, 0)
+
+
+@pytest.mark.parametrize(("effect", "has_effect"), [("drop_request", False), ("drop_answer", True)])
+def test_a_client_gets_no_answer(world: World, effect: str, has_effect: bool) -> None:
+    fault(world, effect=effect, api="OffsetCommit")
+
+    async def run() -> bytes | None:
+        client = await world.connect()
+        row = messages.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=4)
+        topics = [messages.OffsetCommitRequest.OffsetCommitRequestTopic(name="orders", partitions=[row])]
+        request = messages.OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+        client.send(ApiKey.OFFSET_COMMIT, 8, request)
+        await world.env.clock.sleep(60_000)
+        assert not client.closed
+        data: bytes = client.data
+        client.transport.close()
+        return data
+
+    assert world.env.run(run()) == b""
+    assert committed(world, "g") == ([4] if has_effect else [])
+    assert world.broker.request_gate.handler_failures == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_is_cut(world: World, when: str) -> None:
+    fault(world, effect="cut", when=when, times=1, client="test")
+
+    async def run() -> bytes | None:
+        client = await world.connect()
+        client.send(ApiKey.HEARTBEAT, 4, HEARTBEAT)
+        answer: bytes | None = await client.answer()
+        return answer
+
+    assert world.env.run(run()) is None
+    assert heartbeat(world) is not ErrorCode.NONE
+
+
+def test_a_throttle_time_is_in_the_answer(world: World) -> None:
+    fault(world, effect="throttle", ms=250, api="Heartbeat", times=1)
+    assert world.ask(ApiKey.HEARTBEAT, 4, HEARTBEAT).throttle_time_ms == 250
+    assert world.ask(ApiKey.HEARTBEAT, 4, HEARTBEAT).throttle_time_ms == 0
+
+
+def test_the_oldest_rule_that_fires_counts(world: World) -> None:
+    fault(world, effect="error", error="NOT_COORDINATOR", api="Heartbeat", times=1)
+    fault(world, effect="error", error="FENCED_INSTANCE_ID", api="Heartbeat")
+    assert heartbeat(world) is ErrorCode.NOT_COORDINATOR
+    assert heartbeat(world) is ErrorCode.FENCED_INSTANCE_ID
+    assert [rule["fired"] for rule in command(world, "GET", "rules")["rules"]] == [1, 1]
+    assert len(command(world, "DELETE", "rules")["rules"]) == 2
+    assert command(world, "GET", "rules")["rules"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"effect": "error"}, "error is given for effect error"),
+        ({"effect": "cut", "error": "NOT_COORDINATOR"}, "error is given for effect error"),
+        ({"effect": "error", "error": "NO_SUCH"}, "Kafka has no error 'NO_SUCH'"),
+        ({"effect": "error", "error": "NONE"}, "Kafka has no error 'NONE'"),
+        ({"effect": "delay"}, "ms is given for effect delay"),
+        ({"effect": "cut", "ms": 3}, "ms is given for effect delay"),
+        ({"effect": "cut", "api": "Nonsense"}, "there is no API 'Nonsense'"),
+        ({"effect": "cut", "versions": [3]}, "versions are two numbers"),
+        ({"effect": "cut", "versions": [3, 2]}, "versions are two numbers"),
+        ({"effect": "cut", "probability": 1.5}, "probability is a number"),
+        ({"effect": "cut", "partition": 1}, "partition is given together with topic"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(world: World, fields: dict[str, Any], says: str) -> None:
+    assert says in refused(world, **fields)
+    assert command(world, "GET", "rules")["rules"] == []
+
+
+def test_there_is_no_such_rule(world: World) -> None:
+    for number in ("7", "x", "-1"):
+        assert command(world, "DELETE", f"rules/{number}", status=404)["error"]["name"] == "UNKNOWN_RULE"
+
+
+# ---- what was asked ----
+
+
+def test_requests_are_recorded_with_their_answers(world: World) -> None:
+    commit(world, "billing", "orders")
+    fault(world, effect="error", error="NOT_COORDINATOR", api="Heartbeat")
+    heartbeat(world)
+    found = command(world, "GET", "requests?group=billing")["requests"]
+    assert [each["api"] for each in found] == ["FIND_COORDINATOR", "OFFSET_COMMIT"]
+    found = found[1:]
+    assert found[0]["topics"] == ["orders"]
+    assert found[0]["fate"] == "answered"
+    assert found[0]["request"]["topics"][0]["partitions"][0]["committed_offset"] == 5
+    assert found[0]["answer"]["topics"][0]["partitions"][0]["error_code"] == 0
+    (beat,) = command(world, "GET", "requests?api=Heartbeat&client=test")["requests"]
+    assert beat["rule"] == 1
+    assert beat["answer"]["error_code"] == ErrorCode.NOT_COORDINATOR
+    assert command(world, "GET", "requests?client=another")["requests"] == []
+    since = command(world, "GET", "requests")["next"]
+    heartbeat(world)
+    assert [each["number"] for each in command(world, "GET", f"requests?since={since}")["requests"]] == [since]
+
+
+# ---- waits and commands ----
+
+
+def test_a_wait_ends_when_the_group_is_as_wanted(world: World) -> None:
+    commit(world, "billing", "orders", partitions=2)
+    row = command(world, "GET", "groups/billing/wait?state=Empty&members=0&timeout_ms=0")
+    assert (row["state"], row["members"], row["lag"]) == ("Empty", [], None)
+
+    async def run() -> Any:
+        waiting = world.env.clock.loop.create_task(
+            ask(world.env, world.broker, "GET", "/v1/control/groups/billing/wait?members=1&timeout_ms=5000")
+        )
+        await world.env.clock.sleep(1_000)
+        assert not waiting.done()
+        client = await world.connect()
+        protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+        client.send(
+            ApiKey.JOIN_GROUP,
+            5,
+            messages.JoinGroupRequest(
+                group_id="billing",
+                session_timeout_ms=30_000,
+                rebalance_timeout_ms=30_000,
+                member_id="",
+                group_instance_id="a",
+                protocol_type="consumer",
+                protocols=[protocol],
+            ),
+        )
+        return (await waiting).json
+
+    assert len(world.env.run(run())["members"]) == 1
+
+
+def test_a_wait_that_is_over_says_what_was_seen_last(world: World) -> None:
+    commit(world, "billing", "orders")
+    error = command(world, "GET", "groups/billing/wait?members=2&timeout_ms=200", status=408)["error"]
+    assert error["name"] == "WAIT_TIMED_OUT"
+    assert error["message"] == (
+        "not so within 200 ms: the group 'billing' was last seen Empty with 0 members, generation 0."
+    )
+    error = command(world, "GET", "groups/nobody/wait?members=2&timeout_ms=200", status=408)["error"]
+    assert "there is no group 'nobody'" in error["message"]
+    assert command(world, "GET", "groups/billing/wait?timeout_ms=55001", status=400)["error"]["name"] == "INVALID_QUERY"
+
+
+def test_a_member_is_taken_out(world: World) -> None:
+    commit(world, "billing", "orders")
+    join(world, "billing")
+    (member_id,) = command(world, "GET", "groups/billing/wait?members=1")["members"]
+    assert command(world, "POST", "groups/billing/members/nobody/expire", status=404)["error"]["name"] == (
+        "UNKNOWN_MEMBER_ID"
+    )
+    assert command(world, "POST", f"groups/billing/members/{member_id}/expire")["member_id"] == member_id
+    assert command(world, "GET", "groups/billing/wait?members=0&state=Empty&timeout_ms=0")["members"] == []

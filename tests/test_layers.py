@@ -27,10 +27,15 @@ LAYERS = [
     "pipeline",
     "broker",
     "cli",
+    "testing",
 ]
 # Packages left of it that a package does not import all the same, and why.
-APART = {("controller", "replication"): "the controller reaches replicas by messages only, its own broker's too"}
-NO_BROKER = "pipeline"  # runs in Spark's processes, which have threads and files of their own: no loop and no Env
+APART = {
+    ("controller", "replication"): "the controller reaches replicas by messages only, its own broker's too",
+    **{("testing", package): "a test starts brokers as processes" for package in ("broker", "cli")},
+}
+# They run in others' processes, which have threads and files of their own: no loop and no Env.
+NO_BROKER = ("pipeline", "testing")  # of Spark; of a test
 
 # What to use instead. A name that ends with a dot stands for everything below it.
 BANNED = {
@@ -188,7 +193,7 @@ def violations(path: str, text: str) -> list[str]:
         is_below = target in LAYERS and LAYERS.index(target) <= LAYERS.index(package)
         if not is_below or (package, target) in APART:
             found.append(f"{path}:{line}: {package} may not import {name}")
-    if package in ("runtime", NO_BROKER):
+    if package in ("runtime", *NO_BROKER):
         return found
     never_run = guarded_for_types(tree)
     for line, name in names_used(tree):

@@ -1,0 +1,22 @@
+"""A broker for tests: it starts in a moment, fails on command, and is gone when its block or its process ends.
+
+    from barnabas.testing import Barnabas
+
+    with Barnabas() as kafka:
+        topic = kafka.topic("orders")
+        topic.produce(["a", "b"])
+        with kafka.fail("OffsetCommit", error="REBALANCE_IN_PROGRESS", times=2):
+            ...                                          # what is tested, with its own client at kafka.bootstrap
+
+`barnabas.py` is the brokers and what they are commanded, `process.py` their processes, `control.py` the way to the HTTP
+API, `topic.py` and `group.py` what a test asks of a topic and of a group, `plugin.py` the fixtures for pytest. It needs
+nothing beside Barnabas itself, and works without pytest.
+"""
+
+from barnabas.testing.barnabas import Barnabas, Fault
+from barnabas.testing.control import CommandError, WaitTimeoutError
+from barnabas.testing.group import Group
+from barnabas.testing.process import StartError
+from barnabas.testing.topic import Record, Topic
+
+__all__ = ["Barnabas", "CommandError", "Fault", "Group", "Record", "StartError", "Topic", "WaitTimeoutError"]

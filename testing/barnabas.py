@@ -1,0 +1,322 @@
+"""`Barnabas`: one broker, or a cluster, for a test; and the faults that it commands."""
+
+import asyncio
+import atexit
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from barnabas.runtime import temporary
+from barnabas.testing import control
+from barnabas.testing.group import Group
+from barnabas.testing.process import BrokerProcess
+from barnabas.testing.topic import Topic
+
+TREE_FILE = "coordination.sqlite"
+REPLICAS_MAX = 3
+
+
+class Fault:
+    """A rule that holds until `remove`, or until its `with` block ends."""
+
+    def __init__(self, kafka: "Barnabas", numbers: dict[int, int]) -> None:
+        self._kafka = kafka
+        self._numbers = numbers  # node id -> number of the rule there
+        self._fired = 0
+
+    @property
+    def fired(self) -> int:
+        """How often it fired so far, on all brokers."""
+        if not self._numbers:
+            return self._fired
+        rules = {
+            (node_id, rule["id"]): rule["fired"]
+            for node_id in self._numbers
+            for rule in self._kafka.ask("GET", "/v1/control/rules", node_id=node_id)["rules"]
+        }
+        return sum(rules.get(place, 0) for place in self._numbers.items())
+
+    def remove(self) -> None:
+        """It holds no longer. Nothing happens if it was removed already."""
+        numbers, self._numbers = self._numbers, {}
+        for node_id, number in numbers.items():
+            with suppress(control.CommandError, OSError):  # the broker was started again, or does not run
+                removed = self._kafka.ask("DELETE", f"/v1/control/rules/{number}", node_id=node_id)
+                self._fired += removed["fired"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Barnabas:
+    """Brokers of a test, on free ports of 127.0.0.1, with the profile `ci`: nothing is left when they end.
+
+    `config` are settings of Kafka's server.properties. Use it in a `with` block (or `async with`), or call `start` and
+    `stop`. The brokers end with this process, however that ends.
+    """
+
+    def __init__(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> None:
+        if brokers < 1:
+            raise ValueError(f"brokers is at least 1, not {brokers}")
+        self.folder = Path(temporary.path_for(uuid.uuid4().hex))
+        settings = dict(config or {})
+        if brokers > 1:
+            replicas = str(min(brokers, REPLICAS_MAX))
+            defaults = {
+                "coordination.path": str(self.folder / TREE_FILE),
+                "default.replication.factor": replicas,
+                "min.insync.replicas": str(min(brokers, 2)),
+                "offsets.topic.replication.factor": replicas,
+                "transaction.state.log.replication.factor": replicas,
+                "transaction.state.log.min.isr": str(min(brokers, 2)),
+            }
+            settings = defaults | settings
+        self.processes = {number: BrokerProcess(self.folder, number, settings) for number in range(brokers)}
+        self._lock: int | None = None
+        self._producer: Any = None
+
+    # ------------------------------------------------------------------ its life
+
+    def start(self) -> Self:
+        """Start all brokers, and return when they serve. StartError says why they do not."""
+        temporary.make(str(self.folder))
+        self._lock = _lock(self.folder / temporary.LOCK_NAME)
+        atexit.register(self.stop)
+        try:
+            for process in self.processes.values():
+                process.begin()
+            for process in self.processes.values():
+                process.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End all brokers, and remove their data. Nothing happens if they have ended already."""
+        atexit.unregister(self.stop)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout=0)
+        for process in self.processes.values():
+            process.kill()  # nothing of them is kept
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # ------------------------------------------------------------------ where it is
+
+    @property
+    def bootstrap(self) -> str:
+        """The address for clients: host:port, of several brokers with commas between."""
+        return ",".join(process.host_and_port for process in self.processes.values())
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return next(iter(self.processes.values())).cluster_id
+
+    def log(self, node_id: int = 0) -> str:
+        """What a broker has logged."""
+        return self.processes[node_id].log.read_text(errors="replace")
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, Any] | None = None,
+        body: Any = None,
+        *,
+        node_id: int | None = None,
+    ) -> Any:
+        """A request to the HTTP API of a broker; without `node_id`, of any that runs."""
+        running = [process for process in self.processes.values() if process.runs]
+        if node_id is not None:
+            running = [self.processes[node_id]]
+        if not running:
+            raise RuntimeError("no broker runs")
+        return control.ask(running[0].http, method, path, query, body)
+
+    # ------------------------------------------------------------------ topics and groups
+
+    def topic(
+        self,
+        name: str = "topic",
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        replicas: int = -1,
+        unique: bool = True,
+    ) -> Topic:
+        """Make a topic. Its name gets an ending that no other has, unless `unique` is False."""
+        from kafka import KafkaAdminClient
+        from kafka.admin import NewTopic
+
+        name = _unique(name) if unique else name
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            admin.create_topics([NewTopic(name, partitions, replicas, topic_configs=dict(config or {}))])
+        finally:
+            admin.close()
+        return Topic(self, name, partitions)
+
+    def group(self, name: str = "group", *, unique: bool = True) -> Group:
+        """A group, which comes into being with its first member or commit."""
+        return Group(self, _unique(name) if unique else name)
+
+    def producer(self) -> Any:
+        """The kafka-python producer that topics use: made once, and closed at the end."""
+        if self._producer is None:
+            from kafka import KafkaProducer
+
+            self._producer = KafkaProducer(bootstrap_servers=self.bootstrap, acks="all", linger_ms=0)
+        return self._producer
+
+    def consumer(self, **settings: Any) -> Any:
+        """A kafka-python consumer, without a group unless one is named. Close it."""
+        from kafka import KafkaConsumer
+
+        defaults = {"group_id": None, "enable_auto_commit": False, "fetch_max_wait_ms": 50}
+        return KafkaConsumer(bootstrap_servers=self.bootstrap, **{**defaults, **settings})
+
+    # ------------------------------------------------------------------ faults
+
+    def fail(self, api: str, *, error: str, times: int | None = None, **which: Any) -> Fault:
+        """Requests of this API are answered with an error.
+
+        `which` requests: `group`, `topic`, `partition`, `client` (client.id), `transactional_id`, `versions`, `nth`,
+        `every`, `probability` with `seed`. `when="after"`: the request has its effect all the same.
+        """
+        return self.rule(effect="error", api=api, error=error, times=times, **which)
+
+    def delay(self, api: str | None = None, *, ms: int, **which: Any) -> Fault:
+        """Requests are handled later; with `when="after"` they are answered later."""
+        return self.rule(effect="delay", api=api, ms=ms, **which)
+
+    def drop_request(self, api: str | None = None, **which: Any) -> Fault:
+        """Requests have no effect, and get no answer."""
+        return self.rule(effect="drop_request", api=api, **which)
+
+    def drop_answer(self, api: str | None = None, **which: Any) -> Fault:
+        """Requests have their effect, and get no answer."""
+        return self.rule(effect="drop_answer", api=api, **which)
+
+    def cut(self, api: str | None = None, *, times: int | None = 1, **which: Any) -> Fault:
+        """The connection of the next request is closed before it has an effect; with `when="after"`, after it."""
+        return self.rule(effect="cut", api=api, times=times, **which)
+
+    def throttle(self, api: str | None = None, *, ms: int, **which: Any) -> Fault:
+        """Answers tell their clients to be quiet for a while."""
+        return self.rule(effect="throttle", api=api, ms=ms, **which)
+
+    def rule(self, **fields: Any) -> Fault:
+        """A fault with the fields of `POST /v1/control/rules`, on every broker that runs."""
+        body = {name: str(value) if isinstance(value, Topic | Group) else value for name, value in fields.items()}
+        body = {name: value for name, value in body.items() if value is not None}
+        numbers = {
+            node_id: int(self.ask("POST", "/v1/control/rules", body=body, node_id=node_id)["id"])
+            for node_id, process in self.processes.items()
+            if process.runs
+        }
+        return Fault(self, numbers)
+
+    def requests(
+        self,
+        api: str | None = None,
+        *,
+        client: str | None = None,
+        group: Group | str | None = None,
+        topic: Topic | str | None = None,
+    ) -> list[dict[str, Any]]:
+        """What clients have asked, and what they got: decoded, in the order in which it came."""
+        query = {"api": api, "client": client, "group": group, "topic": topic}
+        texts = {name: str(value) for name, value in query.items() if value is not None}
+        found: list[dict[str, Any]] = []
+        for node_id, process in self.processes.items():
+            if process.runs:
+                rows = self.ask("GET", "/v1/control/requests", texts, node_id=node_id)["requests"]
+                found += [{**row, "node_id": node_id} for row in rows]
+        return sorted(found, key=lambda row: row["time_ms"])
+
+    # ------------------------------------------------------------------ brokers
+
+    def kill(self, node_id: int = 0) -> None:
+        """End a broker by SIGKILL. Its data stays until the end."""
+        self.processes[node_id].kill()
+
+    def restart(self, node_id: int = 0) -> None:
+        """Start a broker again, on its data and port; one that runs is stopped before."""
+        process = self.processes[node_id]
+        process.stop()
+        process.begin()
+        process.wait_until_ready()
+
+    def pause(self, node_id: int = 0) -> None:
+        """Let a broker stand still: its connections stay open, and nobody answers."""
+        self.processes[node_id].pause()
+
+    def resume(self, node_id: int = 0) -> None:
+        """Let it go on after `pause`."""
+        self.processes[node_id].resume()
+
+    @contextmanager
+    def down(self, node_id: int | None = None) -> Iterator[None]:
+        """While the block lasts, a broker is away, or all are; then they serve again on their data and ports."""
+        away = [self.processes[node_id]] if node_id is not None else list(self.processes.values())
+        for process in away:
+            process.kill()
+        try:
+            yield
+        finally:
+            for process in away:
+                process.begin()
+            for process in away:
+                process.wait_until_ready()
+
+    def leader_of(self, topic: Topic | str, partition: int) -> int | None:
+        """The broker that leads a partition; None: nobody does."""
+        rows = self.ask("GET", f"/v1/topics/{control.quoted(str(topic))}")["partitions"]
+        leader = rows[partition]["leader"]
+        return None if leader is None else int(leader)
+
+    def coordinator_of(self, group: Group | str) -> int:
+        """The broker that coordinates a group, which must exist."""
+        return int(self.ask("GET", f"/v1/groups/{control.quoted(str(group))}")["node_id"])
+
+
+def _unique(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def _lock(path: Path) -> int:
+    """Lock the folder, so that nobody takes it for one of a killed process; returns the descriptor."""
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    return descriptor

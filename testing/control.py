@@ -1,0 +1,50 @@
+"""The way of a test to the HTTP API of its brokers: JSON in, JSON out, and redirections to a group's coordinator."""
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+ANSWERS_WITHIN_S = 75.0
+REDIRECTIONS_MAX = 3
+TIMED_OUT, REDIRECTED = 408, 307
+
+
+class CommandError(Exception):
+    """A broker has refused a command. `name` is for programs, the message says what to do."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class WaitTimeoutError(CommandError):
+    """What was waited for did not happen in time. The message says what was seen last."""
+
+
+def quoted(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="")
+
+
+def ask(address: str, method: str, path: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
+    """The answer of the broker at this address, or of the one that it redirects to. CommandError: it refuses."""
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    target = path + (f"?{urlencode(given)}" if given else "")
+    for _ in range(REDIRECTIONS_MAX + 1):
+        connection = http.client.HTTPConnection(address, timeout=ANSWERS_WITHIN_S)
+        try:
+            content = None if body is None else json.dumps(body)
+            headers = {} if method == "GET" else {"Content-Type": "application/json"}
+            connection.request(method, target, content, headers)
+            answer = connection.getresponse()
+            document = json.loads(answer.read())
+        finally:
+            connection.close()
+        if answer.status != REDIRECTED:
+            break
+        address = urlsplit(answer.headers["Location"]).netloc
+    if answer.status >= 300:
+        error = document["error"]
+        raise (WaitTimeoutError if answer.status == TIMED_OUT else CommandError)(error["name"], error["message"])
+    return document

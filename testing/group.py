@@ -1,0 +1,91 @@
+"""A consumer group of a test: where it is, and what a test waits for and does to it."""
+
+from typing import TYPE_CHECKING, Any
+
+from barnabas.testing.control import CommandError, quoted
+from barnabas.testing.topic import Topic
+
+if TYPE_CHECKING:
+    from barnabas.testing.barnabas import Barnabas
+
+
+class Group:
+    """A group, which need not exist yet. `name` is what clients use."""
+
+    def __init__(self, kafka: "Barnabas", name: str) -> None:
+        self.name = name
+        self._kafka = kafka
+
+    def __str__(self) -> str:
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        """State, generation, members and committed offsets, as the coordinator has them."""
+        found: dict[str, Any] = self._kafka.ask("GET", f"/v1/groups/{quoted(self.name)}")
+        return found
+
+    @property
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """The committed offsets, by topic and partition; empty if there is no such group."""
+        return {(row["topic"], row["partition"]): row["offset"] for row in self._described().get("offsets", ())}
+
+    @property
+    def generation(self) -> int:
+        """Its generation, which grows with each rebalance; 0 if there is no such group."""
+        return int(self._described().get("generation", 0))
+
+    @property
+    def state(self) -> str:
+        """Kafka's name of its state; Dead if there is no such group."""
+        return str(self._described().get("state", "Dead"))
+
+    @property
+    def members(self) -> list[str]:
+        """The ids of its members, sorted."""
+        return sorted(row["member_id"] for row in self._described().get("members", ()))
+
+    def _described(self) -> dict[str, Any]:
+        try:
+            return self.describe()
+        except CommandError as error:
+            if error.name == "GROUP_ID_NOT_FOUND":
+                return {}
+            raise
+
+    def commit(self, topic: Topic | str, partition: int, offset: int) -> None:
+        """Commit an offset. The group must have no members."""
+        from kafka import TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        consumer = self._kafka.consumer(group_id=self.name)
+        try:
+            consumer.commit({TopicPartition(str(topic), partition): OffsetAndMetadata(offset, "", -1)})
+        finally:
+            consumer.close(autocommit=False)
+
+    def wait_stable(self, members: int | None = None, timeout: float = 10.0) -> None:
+        """Wait until it is stable, with so many members. WaitTimeoutError says what was seen last."""
+        self.wait(state="Stable", members=members, timeout=timeout)
+
+    def wait_lag(self, records: int = 0, timeout: float = 10.0) -> None:
+        """Wait until it has read all but so many records. WaitTimeoutError says how far behind it was."""
+        self.wait(lag=records, timeout=timeout)
+
+    def wait(
+        self,
+        *,
+        state: str | None = None,
+        members: int | None = None,
+        lag: int | None = None,
+        timeout: float = 10.0,
+    ) -> dict[str, Any]:
+        """Wait until all that is given is so; returns what was seen. WaitTimeoutError says what was seen last."""
+        query = {"state": state, "members": members, "lag": lag, "timeout_ms": round(timeout * 1000)}
+        seen: dict[str, Any] = self._kafka.ask("GET", f"/v1/control/groups/{quoted(self.name)}/wait", query)
+        return seen
+
+    def expire_member(self, member: int | str = 0) -> str:
+        """Take a member out, as if its session time-out were over: by its id, or its place in `members`."""
+        member_id = self.members[member] if isinstance(member, int) else member
+        path = f"/v1/control/groups/{quoted(self.name)}/members/{quoted(member_id)}/expire"
+        return str(self._kafka.ask("POST", path)["member_id"])

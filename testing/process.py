@@ -1,0 +1,102 @@
+"""One broker process of a test: started, killed, paused, and started again on the same data and port."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+STOPS_WITHIN_S = 20.0
+LINES_SHOWN = 30
+
+
+class StartError(Exception):
+    """A broker did not start. The message has the reason, and the end of its log."""
+
+
+class BrokerProcess:
+    """A broker that serves on a free port, with the profile `ci`. It ends with the process that started it."""
+
+    def __init__(self, folder: Path, node_id: int, settings: Mapping[str, str]) -> None:
+        self.node_id = node_id
+        self.data = folder / str(node_id)
+        self.log = folder / f"broker-{node_id}.log"
+        self.host_and_port = ""
+        self.http = ""
+        self.cluster_id = ""
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+        self._is_paused = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def begin(self) -> None:
+        """Start the process. Call `wait_until_ready` before it is used."""
+        assert not self.runs, f"broker {self.node_id} runs already"
+        port = self.host_and_port.rpartition(":")[2] or "0"
+        command = [sys.executable, "-m", "barnabas", "start", "--profile", "ci", "--json", "--data", str(self.data)]
+        command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]
+        for name, text in self._settings.items():
+            command += ["--set", f"{name}={text}"]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+
+    def wait_until_ready(self) -> None:
+        """Return when it serves. StartError if it does not."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            process.wait()
+            said = "\n".join(self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
+            raise StartError(f"broker {self.node_id} did not start (exit code {process.returncode}):\n{said}")
+        ready = json.loads(line)
+        self.host_and_port, self.http, self.cluster_id = ready["bootstrap"], ready["http"], ready["cluster_id"]
+
+    def kill(self) -> None:
+        """End it by SIGKILL. What it has acknowledged stays."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as `barnabas start` is ended: by SIGTERM."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP): its connections stay open, and nobody answers."""
+        self._send(signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._send(signal.SIGCONT)
+        self._is_paused = False
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is None or not self.runs:
+            raise RuntimeError(f"broker {self.node_id} does not run")
+        os.kill(self._process.pid, number)
+
+    def _end(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            if self._is_paused:
+                self.resume()
+            process.send_signal(number)
+            try:
+                process.wait(STOPS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        self._process = None

@@ -1,0 +1,172 @@
+"""`barnabas.testing` and its pytest plugin, as a suite of somebody else's uses them."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from barnabas.testing import Barnabas, CommandError, StartError, WaitTimeoutError
+from kafka import KafkaConsumer
+from kafka.errors import KafkaError
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Barnabas]:
+    with Barnabas(config={"num.partitions": "3"}) as kafka:
+        yield kafka
+
+
+def test_records_are_written_and_read(kafka: Barnabas) -> None:
+    topic = kafka.topic("orders", partitions=2)
+    assert topic.name.startswith("orders-")
+    assert topic.values() == []
+    topic.produce(["a", "b"], key="k", partition=1, timestamp_ms=5, headers=[("h", b"1")])
+    assert topic.values() == ["a", "b"]
+    first = topic.wait_records(2, timeout=10)[0]
+    assert (first.partition, first.offset, first.timestamp_ms, first.key) == (1, 0, 5, b"k")
+    assert first.headers == (("h", b"1"),)
+    with pytest.raises(WaitTimeoutError, match="3 records were waited for, and 2 were there"):
+        topic.wait_records(3, timeout=0.2)
+    assert kafka.topic("exact", unique=False).name == "exact"
+
+
+def test_a_topic_has_the_settings_that_it_is_given(kafka: Barnabas) -> None:
+    topic = kafka.topic("short", config={"retention.ms": "1000"})
+    topic.produce(["old"], timestamp_ms=1)
+    deadline = time.monotonic() + 30
+    while topic.values():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_group_is_committed_waited_for_and_loses_a_member(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders"), kafka.group("billing")
+    assert (group.offsets, group.state, group.generation, group.members) == ({}, "Dead", 0, [])
+    topic.produce(["a", "b", "c"])
+    group.commit(topic, 0, 1)
+    assert group.offsets == {(topic.name, 0): 1}
+    with pytest.raises(WaitTimeoutError, match="was last seen Empty with 0 members, generation 0, 2 records behind"):
+        group.wait_lag(0, timeout=0.2)
+    consumer = KafkaConsumer(topic.name, bootstrap_servers=kafka.bootstrap, group_id=group.name, client_id="billing-1")
+    try:
+        assert next(consumer).value == b"b"
+        assert next(consumer).value == b"c"
+        consumer.commit()
+        group.wait_stable(members=1)
+        group.wait_lag(0)
+        generation = group.generation
+        assert generation >= 1
+        expired = group.expire_member(0)
+        assert expired.startswith("billing-1")
+        assert expired not in group.members
+        consumer.poll(1000)
+    finally:
+        consumer.close()
+    joins = kafka.requests("JoinGroup", client="billing-1")
+    assert joins[0]["groups"] == [group.name]
+    assert joins[0]["answer"]["error_code"] in (0, 79)
+
+
+def test_the_third_commit_of_one_group_fails(kafka: Barnabas) -> None:
+    topic, group, other = kafka.topic("orders"), kafka.group("billing"), kafka.group("other")
+    with kafka.fail("OffsetCommit", error="GROUP_AUTHORIZATION_FAILED", nth=3, times=1, group=group) as fault:
+        group.commit(topic, 0, 1)
+        other.commit(topic, 0, 1)
+        group.commit(topic, 0, 2)
+        with pytest.raises(KafkaError):
+            group.commit(topic, 0, 3)
+        assert fault.fired == 1
+        group.commit(topic, 0, 4)
+    assert fault.fired == 1
+    assert group.offsets == {(topic.name, 0): 4}
+    assert other.offsets == {(topic.name, 0): 1}
+    with pytest.raises(CommandError, match="Kafka has no error 'NONSENSE'"):
+        kafka.fail("OffsetCommit", error="NONSENSE")
+
+
+def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:
+    with Barnabas() as kafka:
+        bootstrap, topic = kafka.bootstrap, kafka.topic("orders")
+        topic.produce(["a"])
+        with kafka.down():
+            assert not kafka.processes[0].runs
+        assert kafka.bootstrap == bootstrap
+        assert topic.values() == ["a"]
+        kafka.restart()
+        assert topic.values() == ["a"]
+        kafka.pause()
+        kafka.resume()
+        topic.produce(["b"])
+        assert topic.values() == ["a", "b"]
+        folder = kafka.folder
+    assert not folder.exists()
+
+
+def test_three_brokers() -> None:
+    with Barnabas(brokers=3) as kafka:
+        topic, group = kafka.topic("orders", partitions=3), kafka.group("billing")
+        topic.produce(["a"], partition=0)
+        group.commit(topic, 0, 1)
+        leader = kafka.leader_of(topic, 0)
+        assert leader in kafka.processes
+        assert kafka.coordinator_of(group) in kafka.processes
+        with kafka.delay("Metadata", ms=1) as fault:
+            assert topic.values() == ["a"]
+            assert fault.fired >= 1
+        assert leader is not None
+        with kafka.down(leader):
+            assert topic.wait_records(1, timeout=30)[0].text == "a"
+            group.wait(lag=0, timeout=30)
+
+
+def test_it_works_in_a_task() -> None:
+    async def run() -> str:
+        async with Barnabas() as kafka:
+            return kafka.cluster_id
+
+    assert asyncio.run(run())
+
+
+def test_why_a_broker_does_not_start_is_said() -> None:
+    with pytest.raises(StartError, match="Invalid value x for configuration num.partitions"):
+        Barnabas(config={"num.partitions": "x"}).start()
+    with pytest.raises(ValueError, match="brokers is at least 1"):
+        Barnabas(brokers=0)
+
+
+SUITE = """
+import pytest
+
+SEEN = []
+
+def test_one(barnabas, barnabas_topic, barnabas_group):
+    barnabas_topic.produce(["a"])
+    barnabas_group.commit(barnabas_topic, 0, 1)
+    barnabas.drop_answer("Produce", client="nobody")  # the test forgets to remove it
+    SEEN.append(barnabas)
+
+def test_two(barnabas, barnabas_topic):
+    assert barnabas is SEEN[0]
+    assert barnabas_topic.values() == []
+    assert barnabas.ask("GET", "/v1/control/rules")["rules"] == []
+    barnabas.kill()
+
+def test_three(barnabas, barnabas_topic):
+    barnabas_topic.produce(["a"])
+
+@pytest.mark.barnabas(config={"num.partitions": "5"})
+def test_four(barnabas):
+    assert barnabas is not SEEN[0]
+    assert barnabas.bootstrap.count(",") == 0
+"""
+
+
+def test_the_plugin(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "barnabas.testing.plugin", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout

@@ -69,7 +69,8 @@ def test_data_is_installed(wheel: set[str]) -> None:
 
 
 def test_tests_are_not_installed(wheel: set[str]) -> None:
-    assert not [name for name in wheel if "test" in name or "sim" in name.split("/")]
+    assert not [name for name in wheel if "tests" in name or "test_" in name or "sim" in name.split("/")]
+    assert not [name for name in wheel if "simulator" in name]
 
 
 def test_the_command_is_installed(wheel: set[str]) -> None:

@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 ADDRESS = "127.0.0.1:9092"
-FIXTURE = "A fixture for pytest:"
+TESTING = (ROOT / "docs" / "testing.md").read_text()
+FIXTURE = "A fixture that starts one, without the plugin:"
+PASTED = "Install Barnabas beside pytest, which loads its plugin by itself. Paste this, and run `pytest`:"
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -46,7 +48,7 @@ def test_it(bootstrap):
     socket.create_connection((host, int(port))).close()
 """
     file = tmp_path / "test_with_a_broker.py"
-    file.write_text("import json, pytest, socket, subprocess\n" + example(FIXTURE) + test)
+    file.write_text("import json, pytest, socket, subprocess\n" + example(FIXTURE, TESTING) + test)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done
@@ -54,13 +56,42 @@ def test_it(bootstrap):
 
 
 def test_the_fixture_says_why_there_is_no_broker(environment: dict[str, str], tmp_path: Path) -> None:
-    fixture = example(FIXTURE).replace('"--port", "0"', '"--set", "no.such.setting=1"')
+    fixture = example(FIXTURE, TESTING).replace('"--port", "0"', '"--set", "no.such.setting=1"')
     file = tmp_path / "test_without_a_broker.py"
     file.write_text("import json, pytest, subprocess\n" + fixture + "\ndef test_it(bootstrap): pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 1, done
     assert "Unknown configuration no.such.setting" in done.stdout
+
+
+def test_what_is_pasted_from_the_page_passes(environment: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "test_pasted.py"
+    rest = example("The fixtures of the pytest plugin are there when Barnabas is installed:")
+    file.write_text(f"{example(PASTED, TESTING)}\n{rest}")
+    # The entry point of an installed wheel loads the plugin; `-p` does it for a checkout.
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "barnabas.testing.plugin",
+        str(file),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert "2 passed" in done.stdout
+
+
+def test_the_block_without_pytest_runs(environment: dict[str, str], tmp_path: Path) -> None:
+    program = example("## Without pytest", TESTING)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert sorted(done.stdout.split("[")[1]) == sorted("'a', 'b']\n")  # in the order of their partitions
 
 
 def run_all(commands: str, environment: dict[str, str], folder: Path) -> str:

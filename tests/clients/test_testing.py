@@ -131,7 +131,7 @@ def test_it_works_in_a_task() -> None:
 
 
 def test_why_a_broker_does_not_start_is_said() -> None:
-    with pytest.raises(StartError, match="Invalid value x for configuration num.partitions"):
+    with pytest.raises(StartError, match=r"Invalid value x for configuration num\.partitions"):
         Barnabas(config={"num.partitions": "x"}).start()
     with pytest.raises(ValueError, match="brokers is at least 1"):
         Barnabas(brokers=0)

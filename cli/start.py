@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
 
@@ -438,9 +438,12 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     from barnabas.cluster.registration import BrokerIdInUseError
     from barnabas.cluster.topic_names import OFFSETS_TOPIC
     from barnabas.cluster.tree.port import CoordinationError
+    from barnabas.runtime.clock import MovableClock
     from barnabas.storage.directory_contents import DataDirectoryError
 
     config = order.config
+    if config.control_enable:
+        env = replace(env, clock=MovableClock())
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     try:

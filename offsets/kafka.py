@@ -211,7 +211,7 @@ class KafkaOffsetManager:
         """
         clock = self._env.clock
         now_ms = clock.monotonic_ms()
-        ahead_ms = clock.now_ms() - now_ms
+        ahead_ms = clock.now_ms() - clock.moved_ms - now_ms
         jump_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
         if jump_ms > CLOCK_JUMP_MS:
             wait_ms = self._config.offsets_retention_check_interval_ms

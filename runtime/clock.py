@@ -18,6 +18,7 @@ class RealClock:
     """The clock of this machine. Delayed calls are made by the asyncio loop that runs when they are requested."""
 
     __slots__ = ("_workers",)
+    moved_ms = 0
 
     def __init__(self) -> None:
         self._workers: dict[str, ThreadPoolExecutor] = {}
@@ -63,3 +64,39 @@ class RealClock:
     async def sleep(self, delay_ms: float) -> None:
         """Suspend the calling task for at least `delay_ms`."""
         await asyncio.sleep(delay_ms / 1000.0)
+
+
+class MovableClock(RealClock):
+    """The clock of this machine, whose wall clock tests move. Delays and monotonic time go on as they do."""
+
+    __slots__ = ("_stands_at_ms", "moved_ms")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved_ms = 0
+        self._stands_at_ms: int | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the wall clock stands still."""
+        return self._stands_at_ms is not None
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since 1970, as far as tests have moved it."""
+        return super().now_ms() + self.moved_ms if self._stands_at_ms is None else self._stands_at_ms
+
+    def move(self, delta_ms: int) -> None:
+        """Set the wall clock forward."""
+        self.moved_ms += delta_ms
+        if self._stands_at_ms is not None:
+            self._stands_at_ms += delta_ms
+
+    def stand(self) -> None:
+        """The wall clock stands still from now on."""
+        self._stands_at_ms = self.now_ms()
+
+    def go_on(self) -> None:
+        """The wall clock goes on from where it stands."""
+        if self._stands_at_ms is not None:
+            self.moved_ms = self._stands_at_ms - super().now_ms()
+            self._stands_at_ms = None

@@ -45,6 +45,10 @@ class Timer(Protocol):
 class Clock(Protocol):
     """Two clocks, which must not be mixed up, and delayed calls."""
 
+    @property
+    def moved_ms(self) -> int:
+        """How far tests have moved the wall clock: no jump that anybody should wonder at."""
+
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970, for times that are stored or sent. It may jump."""
 

@@ -99,6 +99,11 @@ class Task(Generic[Item]):
         self._drop()
         self._upkeep.forget(self)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it is in the middle of a round."""
+        return self._work is not None
+
     def run_soon(self) -> None:
         """Begin a round in the next pass of the loop, unless one is running."""
         if self._work is None and not self._is_stopped:

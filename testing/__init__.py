@@ -9,8 +9,8 @@
             ...                                          # what is tested, with its own client at kafka.bootstrap
 
 `barnabas.py` is the brokers and what they are commanded, `process.py` their processes, `control.py` the way to the HTTP
-API, `topic.py` and `group.py` what a test asks of a topic and of a group, `plugin.py` the fixtures for pytest. It needs
-nothing beside Barnabas itself, and works without pytest.
+API, `topic.py`, `group.py` and `clock.py` what a test asks of a topic, of a group and of time, `plugin.py` the fixtures
+for pytest. It needs nothing beside Barnabas itself, and works without pytest.
 """
 
 from barnabas.testing.barnabas import Barnabas, Fault

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from barnabas.runtime import temporary
 from barnabas.testing import control
+from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
 from barnabas.testing.process import BrokerProcess
 from barnabas.testing.topic import Topic
@@ -80,6 +81,7 @@ class Barnabas:
             }
             settings = defaults | settings
         self.processes = {number: BrokerProcess(self.folder, number, settings) for number in range(brokers)}
+        self.clock = Clock(self)
         self._lock: int | None = None
         self._producer: Any = None
 

@@ -6,14 +6,15 @@ Each broker has rules and a record of its own; commands for a cluster go to all 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from barnabas.broker.control.clock import let_pass
 from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
 from barnabas.broker.dispatch import TABLE
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
-from barnabas.broker.http.schemas import anything, array, integer, number, record, text
+from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
 from barnabas.coordinators.groups.states import State
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -23,6 +24,7 @@ from barnabas.runtime.turns import Pieces, ended
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
     from barnabas.broker.control.gate import ControlledGate
+    from barnabas.runtime.clock import MovableClock
 
 POLL_MS = 5.0  # how often a wait looks
 WAIT_MS_MAX = 55_000
@@ -91,6 +93,19 @@ GROUP_STATE = record(
     generation=integer("Its generation."),
     members=array(text("A member id."), "Its members."),
     lag=integer("Records that it has not read, of all partitions with a committed offset.", nullable=True),
+)
+CLOCK = record(
+    "The wall clock of a broker.",
+    now_ms=integer("What it shows; ms since 1970."),
+    moved_ms=integer("How far tests have moved it."),
+    stands=boolean("Whether it stands still."),
+)
+CLOCK_BODY = record(
+    "What the wall clock does. Nothing is changed by a field that is left out.",
+    optional=("advance_ms", "stands", "sessions"),
+    advance_ms=integer("It goes forward so far, and what falls due on the way happens.", least=0),
+    stands=boolean("true: it stands still from now on; false: it goes on."),
+    sessions=text("Whether group members stay as they are, or all expire. Default: keep.", one_of=["keep", "expire"]),
 )
 EXPIRED = record("A member was taken out.", group=text("Its group."), member_id=text("The member."))
 
@@ -366,3 +381,47 @@ def expire_member(broker: Broker, request: HttpRequest) -> HttpAnswer:
         message = "the member waits for the answer to its JoinGroup or SyncGroup, so it lives. Ask again soon."
         raise HttpError(409, ErrorCode.REBALANCE_IN_PROGRESS.name, message, RETRY)
     return HttpAnswer.json({"group": name, "member_id": member.member_id})
+
+
+# ------------------------------------------------------------------ time
+
+
+@route("GET", "/v1/control/clock", summary="The wall clock", answer=CLOCK)
+def show_clock(broker: Broker, request: HttpRequest) -> HttpAnswer:
+    """What the wall clock of this broker shows."""
+    return _clock_answer(_clock_of(broker))
+
+
+@route("POST", "/v1/control/clock", summary="Let wall time pass, or stand still", body=CLOCK_BODY, answer=CLOCK)
+def set_clock(broker: Broker, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
+    """Retention, compaction, expiry and time-outs of transactions go by the wall clock. Sessions, connections and
+    delays do not, so clients notice no jump. The answer comes when what was due has happened. Give all brokers of a
+    cluster the same.
+    """
+    return _set_clock(broker, _clock_of(broker), request.body)
+
+
+async def _set_clock(broker: Broker, clock: MovableClock, body: dict[str, Any]) -> HttpAnswer:
+    stands = body.get("stands")
+    if stands is not None and stands != clock.stands:
+        if stands:
+            clock.stand()
+        else:
+            clock.go_on()
+    if body.get("advance_ms"):
+        await let_pass(broker.env, clock, body["advance_ms"])
+    if body.get("sessions") == "expire":
+        for shard in broker.group_coordinator.loaded_shards():
+            for group in list(shard.groups.values()):
+                for member in list(group.members.by_id.values()):
+                    shard.expire(group, member)
+    return _clock_answer(clock)
+
+
+def _clock_of(broker: Broker) -> MovableClock:
+    gate_of(broker)
+    return cast("MovableClock", broker.env.clock)  # cli/start.py gives it to every broker with such a gate
+
+
+def _clock_answer(clock: MovableClock) -> HttpAnswer:
+    return HttpAnswer.json({"now_ms": clock.now_ms(), "moved_ms": clock.moved_ms, "stands": clock.stands})

@@ -87,6 +87,60 @@ def test_the_third_commit_of_one_group_fails(kafka: Barnabas) -> None:
         kafka.fail("OffsetCommit", error="NONSENSE")
 
 
+def test_eight_days_pass_in_a_moment(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders", config={"retention.ms": "86400000"}), kafka.group("billing")
+    kept = kafka.topic("kept")
+    kept.produce(["a"])
+    topic.produce(["old"])
+    group.commit(kept, 0, 1)
+    busy = kafka.group("busy")
+    consumer = KafkaConsumer(kept.name, bootstrap_servers=kafka.bootstrap, group_id=busy.name, client_id="busy-1")
+    try:
+        consumer.poll(100)
+        busy.wait_stable(members=1)
+        before_ms = kafka.clock.now_ms
+        kafka.clock.advance(days=8, hours=1)
+        assert kafka.clock.now_ms - before_ms >= 8 * 86_400_000 + 3_600_000
+        assert group.offsets == {}, "offsets.retention.minutes is seven days"
+        assert topic.values() == []
+        assert kept.values() == ["a"]
+        assert len(busy.members) == 1
+        consumer.poll(100)
+        kafka.clock.advance(sessions="expire")
+        assert busy.members == []
+    finally:
+        consumer.close()
+
+
+def test_the_clock_stands_still(kafka: Barnabas) -> None:
+    kafka.clock.freeze()
+    at_ms = kafka.clock.now_ms
+    time.sleep(0.02)
+    assert kafka.clock.now_ms == at_ms
+    kafka.clock.advance(hours=2)
+    assert kafka.clock.now_ms == at_ms + 7_200_000
+    kafka.clock.resume()
+    time.sleep(0.02)
+    assert at_ms + 7_200_000 < kafka.clock.now_ms < at_ms + 7_200_000 + 60_000
+    with pytest.raises(ValueError, match="time does not go back"):
+        kafka.clock.advance(seconds=-1)
+
+
+def test_a_transaction_times_out_by_the_clock(kafka: Barnabas) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    topic = kafka.topic("orders")
+    settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic.name, "transaction.timeout.ms": 60_000}
+    producer = Producer(settings)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic.name, b"a")
+    producer.flush()
+    kafka.clock.advance(minutes=2)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction()
+
+
 def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:
     with Barnabas() as kafka:
         bootstrap, topic = kafka.bootstrap, kafka.topic("orders")

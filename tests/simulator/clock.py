@@ -236,6 +236,8 @@ class SimClock:
     def __init__(self) -> None:
         self.loop = VirtualTimeLoop()
         self._wall_offset_ms = WALL_START_MS - MONOTONIC_START_MS
+        self.moved_ms = 0
+        self.stands = False
         self._work_ms = 0.0
         self._read_at = -1.0  # when it was last read, in the loop's seconds
         self._read_ms = 0.0
@@ -259,6 +261,11 @@ class SimClock:
     def step_wall_clock(self, delta_ms: int) -> None:
         """Set the wall clock, as a person would; only `now_ms` changes."""
         self._wall_offset_ms += delta_ms
+
+    def move(self, delta_ms: int) -> None:
+        """Set the wall clock forward, as a test commands."""
+        self.step_wall_clock(delta_ms)
+        self.moved_ms += delta_ms
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call at this instant, after the callbacks that were asked for before."""

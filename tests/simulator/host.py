@@ -32,6 +32,7 @@ class _LifeClock:
         self._life = life
         self.monotonic_ms: Callable[[], float] = clock.monotonic_ms
         self.work_ms: Callable[[], float] = clock.work_ms
+        self.moved_ms = 0
 
     def now_ms(self) -> int:
         return self._clock.now_ms() + self._host.wall_clock_error_ms

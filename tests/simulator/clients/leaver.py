@@ -71,8 +71,9 @@ class Leaver(Client):
         return partition if is_fine else None
 
     def _found(self, partition: Any, base_offset: int) -> int:
-        """How many records of this client the log has from `base_offset` on."""
-        log, offset, found = partition.log, base_offset, 0
+        """How many records of this client the log has from `base_offset` on, as far as they are still there."""
+        log, found = partition.log, 0
+        offset = max(base_offset, log.log_start_offset)
         mine = f"{self.name}:".encode()
         while offset < log.log_end_offset:
             data = log.read(offset, 1 << 20, upper_bound=log.log_end_offset, at_least_one=True)

@@ -20,6 +20,7 @@ from barnabas.testing.topic import Topic
 
 TREE_FILE = "coordination.sqlite"
 REPLICAS_MAX = 3
+REQUESTS_PER_ANSWER = 1_000
 
 
 class Fault:
@@ -254,15 +255,23 @@ class Barnabas:
         client: str | None = None,
         group: Group | str | None = None,
         topic: Topic | str | None = None,
+        since: Mapping[int, int] | None = None,
     ) -> list[dict[str, Any]]:
-        """What clients have asked, and what they got: decoded, in the order in which it came."""
+        """What clients have asked, and what they got: decoded, in the order in which it came.
+
+        The last 5,000 of each broker are kept. `since`: of each broker only those from this `number` on.
+        """
         query = {"api": api, "client": client, "group": group, "topic": topic}
         texts = {name: str(value) for name, value in query.items() if value is not None}
         found: list[dict[str, Any]] = []
         for node_id, process in self.processes.items():
-            if process.runs:
-                rows = self.ask("GET", "/v1/control/requests", texts, node_id=node_id)["requests"]
-                found += [{**row, "node_id": node_id} for row in rows]
+            following = (since or {}).get(node_id, 0)
+            while process.runs:
+                answer = self.ask("GET", "/v1/control/requests", {**texts, "since": following}, node_id=node_id)
+                found += [{**row, "node_id": node_id} for row in answer["requests"]]
+                following = answer["next"]
+                if len(answer["requests"]) < REQUESTS_PER_ANSWER:
+                    break
         return sorted(found, key=lambda row: row["time_ms"])
 
     # ------------------------------------------------------------------ brokers

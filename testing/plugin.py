@@ -6,19 +6,120 @@
 `barnabas` is one broker for the run (with pytest-xdist, one for each worker); faults of a test are gone when it ends.
 `barnabas_cluster` is three brokers. `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of
 its own.
+
+When a test fails, its report shows what clients have asked meanwhile, and what the brokers have logged; with
+`--barnabas-artifacts DIR`, files have all of it. It warns of faults that never fired, and of members that are left.
 """
 
-from collections.abc import Callable, Iterator
+import json
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from barnabas.testing import Barnabas, Group, Topic
+from barnabas.testing import Barnabas, CommandError, Group, Topic
 
 CLUSTER = 3
+REQUESTS_SHOWN, LINES_SHOWN = 40, 40
+
+
+class BarnabasWarning(UserWarning):
+    """A test has left something behind, or has asked for a fault that never came."""
+
+
+class Watch:
+    """What happens on brokers while a test uses them."""
+
+    def __init__(self, kafka: Barnabas) -> None:
+        self.kafka = kafka
+        self._logged = {node_id: len(kafka.log(node_id)) for node_id in kafka.processes}
+        self._next = {}
+        for node_id, process in kafka.processes.items():
+            if process.runs:
+                query = {"client": "nobody"}
+                self._next[node_id] = kafka.ask("GET", "/v1/control/requests", query, node_id=node_id)["next"]
+
+    def requests(self) -> list[dict[str, Any]]:
+        """What clients have asked since the test began; less if a broker does not answer."""
+        with suppress(OSError, CommandError):
+            return self.kafka.requests(since=self._next)
+        return []
+
+    def logs(self) -> dict[int, str]:
+        """What each broker has logged since the test began."""
+        return {node_id: self.kafka.log(node_id)[length:] for node_id, length in self._logged.items()}
+
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """The last of it, for a report."""
+        rows = self.requests()
+        lines = [_line(row) for row in rows[-REQUESTS_SHOWN:]]
+        yield "Barnabas: " + _of(len(lines), len(rows), "requests of clients"), "\n".join(lines)
+        for node_id, log in self.logs().items():
+            said = log.splitlines()
+            title = f"Barnabas: log of broker {node_id}, " + _of(min(len(said), LINES_SHOWN), len(said), "lines")
+            yield title, "\n".join(said[-LINES_SHOWN:])
+
+    def leftovers(self) -> Iterator[str]:
+        """What the test should not have left, as sentences."""
+        for node_id, process in self.kafka.processes.items():
+            if not process.runs:
+                continue
+            for rule in self.kafka.ask("GET", "/v1/control/rules", node_id=node_id)["rules"]:
+                if not rule["fired"]:
+                    yield f"the fault {rule['effect']} for {rule['api'] or 'any request'} never fired"
+            for group in self.kafka.ask("GET", "/v1/groups", node_id=node_id)["groups"]:
+                if group["members"]:
+                    yield f"the group {group['group']} still has {group['members']} members: close its consumers"
+
+
+def _of(shown: int, there: int, what: str) -> str:
+    return f"the last {shown} of {there} {what}" if shown < there else f"{there} {what}"
+
+
+def _line(row: dict[str, Any]) -> str:
+    about = " ".join([*row["groups"], *row["topics"], *row["transactional_ids"]])
+    took = "" if row["answered_ms"] is None else f" after {row['answered_ms'] - row['time_ms']} ms"
+    rule = "" if row["rule"] is None else f" by fault {row['rule']}"
+    return f"{row['time_ms']} {row['client_id']}: {row['api']} v{row['version']} {about}: {row['fate']}{took}{rule}"
+
+
+WATCHES = pytest.StashKey[list[Watch]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the plugin."""
+    group = parser.getgroup("barnabas")
+    group.addoption("--barnabas-artifacts", metavar="DIR", help="where failed tests leave requests and logs of brokers")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tell pytest of the marker."""
     config.addinivalue_line("markers", "barnabas(config, fresh, brokers): a test's own brokers, with these settings")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to the report of a failed test what happened on its brokers."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for watch in item.stash.get(WATCHES, []):
+            report.sections += watch.sections()
+            folder = item.config.getoption("--barnabas-artifacts")
+            if folder:
+                _leave(Path(folder), item.nodeid, watch)
+    return report
+
+
+def _leave(folder: Path, test: str, watch: Watch) -> None:
+    place = folder / "".join(each if each.isalnum() or each in "._-" else "-" for each in test)[-200:]
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in watch.requests()))
+    for node_id, log in watch.logs().items():
+        (place / f"broker-{node_id}.log").write_text(log)
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +143,23 @@ def _given(request: pytest.FixtureRequest, shared: Callable[[int], Barnabas], br
     brokers = settings.get("brokers", brokers)
     if settings.get("fresh") or settings.get("config"):
         with Barnabas(brokers, settings.get("config")) as kafka:
-            yield kafka
+            yield from _watched(request, kafka)
         return
     kafka = shared(brokers)
-    yield kafka
+    yield from _watched(request, kafka)
     for node_id, process in kafka.processes.items():
         if process.runs:
             kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
         else:
             kafka.restart(node_id)
+
+
+def _watched(request: pytest.FixtureRequest, kafka: Barnabas) -> Iterator[Barnabas]:
+    watch = Watch(kafka)
+    request.node.stash.setdefault(WATCHES, []).append(watch)
+    yield kafka
+    for leftover in watch.leftovers():
+        warnings.warn(leftover, BarnabasWarning, stacklevel=1)
 
 
 @pytest.fixture

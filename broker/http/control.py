@@ -5,10 +5,11 @@ Each broker has rules and a record of its own; commands for a cluster go to all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.control.clock import let_pass
+from barnabas.broker.control.facts import Facts
 from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
 from barnabas.broker.dispatch import TABLE
 from barnabas.broker.group_lag import lags, positions_of
@@ -256,24 +257,19 @@ def list_requests(broker: Broker, request: HttpRequest) -> HttpAnswer:
     recorder = gate_of(broker).recorder
     query = request.query
     key = None if query["api"] is None else _api_of(query["api"])
-    last = recorder.next_number
 
-    def rows() -> Generator[dict[str, Any] | None, None, None]:
-        left = EXCHANGES_PER_ANSWER
-        for each in recorder.since(query["since"] or 0):
-            facts = each.facts
-            fits = (
-                key in (None, facts.api_key)
-                and query["client"] in (None, facts.client_id)
-                and (query["group"] is None or query["group"] in facts.groups)
-                and (query["topic"] is None or query["topic"] in facts.topics)
-            )
-            yield each.row() if fits else None
-            left -= fits
-            if not left:
-                return
+    def fits(facts: Facts) -> bool:
+        return (
+            key in (None, facts.api_key)
+            and query["client"] in (None, facts.client_id)
+            and (query["group"] is None or query["group"] in facts.groups)
+            and (query["topic"] is None or query["topic"] in facts.topics)
+        )
 
-    return HttpAnswer.json({"next": last, "requests": rows()})
+    found = [each for each in recorder.since(query["since"] or 0) if fits(each.facts)]
+    shown = found[:EXCHANGES_PER_ANSWER]
+    following = recorder.next_number if len(shown) == len(found) else shown[-1].number + 1
+    return HttpAnswer.json({"next": following, "requests": (each.row() for each in shown)})
 
 
 # ------------------------------------------------------------------ waits and commands

@@ -1,6 +1,7 @@
 """`barnabas.testing` and its pytest plugin, as a suite of somebody else's uses them."""
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -224,3 +225,27 @@ def test_the_plugin(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+FAILING = """
+def test_it(barnabas, barnabas_group, barnabas_topic):
+    barnabas_group.commit(barnabas_topic, 0, 1)
+    barnabas.cut("Produce", client="nobody")
+    assert barnabas_group.offsets == {}
+"""
+
+
+def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path) -> None:
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "barnabas.testing.plugin", "--barnabas-artifacts", "left"]
+    done = subprocess.run([*command, "."], capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "requests of clients" in done.stdout
+    assert "OFFSET_COMMIT" in done.stdout
+    assert "log of broker 0" in done.stdout
+    assert "the fault cut for PRODUCE never fired" in done.stdout
+    (folder,) = (tmp_path / "left").iterdir()
+    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    commits = [row["request"] for row in rows if row["api"] == "OFFSET_COMMIT"]
+    assert commits[0]["group_id"].startswith("test_it")
+    assert "topic test_it-" in (folder / "broker-0.log").read_text()

@@ -443,7 +443,7 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
 
     config = order.config
     if config.control_enable:
-        env = replace(env, clock=MovableClock())
+        env = replace(env, clock=MovableClock(config.control_clock_ahead_ms))
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     try:

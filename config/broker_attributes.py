@@ -27,6 +27,7 @@ class BrokerAttributes:
     connection_failed_authentication_delay_ms: int
     connections_max_idle_ms: int
     connections_max_reauth_ms: int
+    control_clock_ahead_ms: int
     control_enable: bool
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int

@@ -50,6 +50,7 @@ advertised.listeners | STRING | null | - | - | Addresses told to clients and bro
 connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -
 connections.max.idle.ms | LONG | 600000 | - | - | Close a connection that was silent so long; negative: never.
 connections.max.reauth.ms | LONG | 0 | - | - | -
+control.clock.ahead.ms | LONG | 0 | - | - hidden | How far the wall clock of this broker is ahead of the machine's when it starts (control.enable).
 control.enable | BOOLEAN | false | - | - hidden | Whether tests may command this broker over HTTP (/v1/control): faults, waits, a record of requests.
 early.start.listeners | STRING | null | - | - | -
 http.address | STRING | null | - | - hidden | host:port of the HTTP API; the broker says it, nobody sets it.

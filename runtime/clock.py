@@ -71,9 +71,9 @@ class MovableClock(RealClock):
 
     __slots__ = ("_stands_at_ms", "moved_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, moved_ms: int = 0) -> None:
         super().__init__()
-        self.moved_ms = 0
+        self.moved_ms = moved_ms
         self._stands_at_ms: int | None = None
 
     @property

@@ -5,7 +5,7 @@ import atexit
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +13,11 @@ from typing import Any, Self
 
 from barnabas.runtime import temporary
 from barnabas.testing import control
+from barnabas.testing import snapshot as snapshots
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
 from barnabas.testing.process import BrokerProcess
+from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
 
 TREE_FILE = "coordination.sqlite"
@@ -65,7 +67,9 @@ class Barnabas:
     `stop`. The brokers end with this process, however that ends.
     """
 
-    def __init__(self, brokers: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, brokers: int = 1, config: Mapping[str, str] | None = None, *, snapshot: Snapshot | None = None
+    ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers is at least 1, not {brokers}")
         self.folder = Path(temporary.path_for(uuid.uuid4().hex))
@@ -83,6 +87,9 @@ class Barnabas:
             settings = defaults | settings
         self.processes = {number: BrokerProcess(self.folder, number, settings) for number in range(brokers)}
         self.clock = Clock(self)
+        self._config = dict(config or {})
+        self._begins_with = snapshot
+        self._snapshots = 0
         self._lock: int | None = None
         self._producer: Any = None
 
@@ -94,27 +101,39 @@ class Barnabas:
         self._lock = _lock(self.folder / temporary.LOCK_NAME)
         atexit.register(self.stop)
         try:
-            for process in self.processes.values():
-                process.begin()
-            for process in self.processes.values():
-                process.wait_until_ready()
+            if self._begins_with is not None:
+                snapshots.copy(self._begins_with.folder, self.folder)
+                self.clock.ahead_ms = self._begins_with.clock_ahead_ms
+            self._begin(self.processes.values())
         except BaseException:
             self.stop()
             raise
         return self
 
+    def _begin(self, processes: Iterable[BrokerProcess]) -> None:
+        begun = list(processes)
+        for process in begun:
+            process.begin(self.clock.ahead_ms)
+        for process in begun:
+            process.wait_until_ready()
+
     def stop(self) -> None:
         """End all brokers, and remove their data. Nothing happens if they have ended already."""
         atexit.unregister(self.stop)
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close(timeout=0)
+        self._close_producer()
         for process in self.processes.values():
             process.kill()  # nothing of them is kept
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+            for number in range(1, self._snapshots + 1):
+                shutil.rmtree(self.folder.with_name(f"{self.folder.name}-{number}"), ignore_errors=True)
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(timeout=0)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -284,8 +303,7 @@ class Barnabas:
         """Start a broker again, on its data and port; one that runs is stopped before."""
         process = self.processes[node_id]
         process.stop()
-        process.begin()
-        process.wait_until_ready()
+        self._begin([process])
 
     def pause(self, node_id: int = 0) -> None:
         """Let a broker stand still: its connections stay open, and nobody answers."""
@@ -304,10 +322,36 @@ class Barnabas:
         try:
             yield
         finally:
-            for process in away:
-                process.begin()
-            for process in away:
-                process.wait_until_ready()
+            self._begin(away)
+
+    # ------------------------------------------------------------------ put back, or twice
+
+    def snapshot(self) -> Snapshot:
+        """Note all that the brokers have. They stop for it, and serve again on their ports when it returns."""
+        for process in self.processes.values():
+            process.stop()
+        self._snapshots += 1
+        mark = Snapshot(self.folder.with_name(f"{self.folder.name}-{self._snapshots}"), self.clock.ahead_ms)
+        snapshots.copy(self.folder, mark.folder)
+        self._begin(self.processes.values())
+        return mark
+
+    def restore(self, mark: Snapshot) -> None:
+        """Put everything back as it was at a snapshot: the same ports, and connections are cut."""
+        self._close_producer()  # its sequence numbers may be ahead of what is put back
+        for process in self.processes.values():
+            process.kill()
+        snapshots.clear(self.folder)
+        snapshots.copy(mark.folder, self.folder)
+        self.clock.ahead_ms = mark.clock_ahead_ms
+        self._begin(self.processes.values())
+
+    @contextmanager
+    def fork(self) -> Iterator["Barnabas"]:
+        """Other brokers, with the same data, while the block lasts."""
+        mark = self.snapshot()
+        with Barnabas(len(self.processes), self._config, snapshot=mark) as copy:
+            yield copy
 
     def leader_of(self, topic: Topic | str, partition: int) -> int | None:
         """The broker that leads a partition; None: nobody does."""

@@ -19,6 +19,7 @@ class Clock:
 
     def __init__(self, kafka: "Barnabas") -> None:
         self._kafka = kafka
+        self.ahead_ms = 0  # of the machine's clock: what a broker that is started again goes by
 
     @property
     def now_ms(self) -> int:
@@ -39,7 +40,9 @@ class Clock:
         passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=ms)
         if passed < timedelta(0):
             raise ValueError("time does not go back")
-        self._all({"advance_ms": round(passed / timedelta(milliseconds=1)), "sessions": sessions})
+        passed_ms = round(passed / timedelta(milliseconds=1))
+        self._all({"advance_ms": passed_ms, "sessions": sessions})
+        self.ahead_ms += passed_ms
 
     def freeze(self) -> None:
         """It stands still from now on."""
@@ -48,6 +51,7 @@ class Clock:
     def resume(self) -> None:
         """It goes on from where it stands."""
         self._all({"stands": False})
+        self.ahead_ms = int(self._kafka.ask("GET", PATH)["moved_ms"])
 
     def _all(self, body: dict[str, Any]) -> None:
         running = [node_id for node_id, process in self._kafka.processes.items() if process.runs]

@@ -35,13 +35,13 @@ class BrokerProcess:
         """Whether its process lives."""
         return self._process is not None and self._process.poll() is None
 
-    def begin(self) -> None:
-        """Start the process. Call `wait_until_ready` before it is used."""
+    def begin(self, clock_ahead_ms: int = 0) -> None:
+        """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
         assert not self.runs, f"broker {self.node_id} runs already"
         port = self.host_and_port.rpartition(":")[2] or "0"
         command = [sys.executable, "-m", "barnabas", "start", "--profile", "ci", "--json", "--data", str(self.data)]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]
-        for name, text in self._settings.items():
+        for name, text in {**self._settings, "control.clock.ahead.ms": str(clock_ahead_ms)}.items():
             command += ["--set", f"{name}={text}"]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(

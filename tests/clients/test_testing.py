@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.testing import Barnabas, CommandError, StartError, WaitTimeoutError
+from barnabas.testing import Barnabas, CommandError, StartError, Topic, WaitTimeoutError
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
@@ -157,6 +157,37 @@ def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:
         topic.produce(["b"])
         assert topic.values() == ["a", "b"]
         folder = kafka.folder
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_everything_is_put_back(brokers: int) -> None:
+    with Barnabas(brokers, {"log.segment.bytes": "1048576"}) as kafka:
+        topic, group = kafka.topic("orders"), kafka.group("billing")
+        topic.produce([f"{number} {'x' * 500_000}" for number in range(5)])
+        group.commit(topic, 0, 2)
+        kafka.clock.advance(hours=1)
+        before_ms, bootstrap = kafka.clock.now_ms, kafka.bootstrap
+        mark = kafka.snapshot()
+        for _ in range(2):
+            topic.produce(["later"])
+            group.commit(topic, 0, 6)
+            other = kafka.topic("other")
+            kafka.clock.advance(days=3)
+            kafka.restore(mark)
+            assert kafka.bootstrap == bootstrap
+            assert [str(value)[0] for value in topic.values()] == ["0", "1", "2", "3", "4"]
+            assert group.offsets == {(topic.name, 0): 2}
+            assert before_ms <= kafka.clock.now_ms < before_ms + 86_400_000
+            with pytest.raises(CommandError, match="there is no topic"):
+                kafka.leader_of(other, 0)
+        with kafka.fork() as copy:
+            assert copy.bootstrap != kafka.bootstrap
+            there = Topic(copy, topic.name, 1)
+            there.produce(["of the copy"])
+            assert len(there.values()) == 6
+            assert len(topic.values()) == 5
+        folder = mark.folder
     assert not folder.exists()
 
 

@@ -12,7 +12,7 @@ OWN = {
     *("controller.listener.names", "advertised.host.name", "host.name", "port", "advertised.port"),
 }
 NO_CHANGES: Mapping[str, str] = {}
-SETTINGS_MAX = 25  # more of them are in a file: the command would be no help
+SETTINGS_MAX = 30  # more of them are in a file: the command would be no help
 
 
 def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CHANGES) -> tuple[str, ...]:

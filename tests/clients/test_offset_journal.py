@@ -387,7 +387,7 @@ def journal_end(bootstrap: str) -> int:
 
 OTHER_CLOCK = """
 import os
-from barnabas.broker import main
+from barnabas.cli import main
 from barnabas.runtime.clock import RealClock
 now_ms = RealClock.now_ms
 RealClock.now_ms = lambda self: now_ms(self) + (os.path.exists({file!r}) and {ahead_ms})
@@ -429,7 +429,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
 
 HINDERED_JOURNAL = """
 import os, sys
-from barnabas.broker import main, offset_journal
+from barnabas.cli import main, offset_journal
 from barnabas.protocol.errors import ErrorCode
 append = offset_journal.LedJournalLog.append
 def write_blocked(self, batch):

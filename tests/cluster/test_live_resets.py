@@ -32,6 +32,7 @@ INDEX = partition_for(GROUP, 3)
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 ASSIGNMENT = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01\xff\xff\xff\xff"
 ANYBODY = "", -1
+SESSION_TIMEOUT_MS = 30_000
 
 
 class Member:
@@ -43,15 +44,19 @@ class Member:
         self.generation = -1
 
     def join(self) -> None:
-        """Join, as often as it takes to get an assignment."""
-        self.cluster.until(self._join)
+        """Join, as often as it takes to get an assignment.
+
+        If the coordinator stopped before its answer came, the group waits for a member that nobody is, until its
+        session is over.
+        """
+        self.cluster.until(self._join, within_s=2 * SESSION_TIMEOUT_MS / 1000)
 
     def _join(self) -> None:
         protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION)
         with self.cluster.client(self.cluster.coordinator(GROUP)) as client:
             join = messages.JoinGroupRequest(
                 group_id=GROUP,
-                session_timeout_ms=30_000,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
                 rebalance_timeout_ms=30_000,
                 member_id=self.member_id,
                 protocol_type="consumer",

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import TABLE, Api
+from barnabas.broker.requests import TABLE, Api, RequestContext
 from barnabas.runtime.pending import CarriedOut, Pending
 
 CARRIED_OUT_BYTES_MAX = 128 * 1024  # of the requests of one connection

@@ -33,11 +33,9 @@ from typing import TYPE_CHECKING, Any, cast
 from barnabas.broker.answer_writer import AnswerWriter
 from barnabas.broker.carried_out import CARRIED_OUT_BYTES_MAX, CarriedOutAnswers
 from barnabas.broker.connection_states import REQUESTS_MOVES, SOCKET_MOVES, Requests, Socket
-from barnabas.broker.context import CLOSE, RequestContext
-from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.read_buffers import IncompleteFrame
 from barnabas.broker.refusals import not_built
-from barnabas.broker.request_gate import NOT_YET
+from barnabas.broker.requests import CLOSE, NOT_YET, TABLE, Api, RequestContext
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError

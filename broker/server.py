@@ -7,10 +7,9 @@ from typing import Any
 
 from barnabas.broker.connection import Connection
 from barnabas.broker.crowds import Crowds
-from barnabas.broker.dispatch import Api
 from barnabas.broker.read_buffers import ReadBuffer
 from barnabas.broker.refusals import OnceAMinute
-from barnabas.broker.request_gate import RequestGate
+from barnabas.broker.requests import Api, RequestGate
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint

@@ -25,7 +25,7 @@ from barnabas.broker.http.schemas import Schema
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 FAMILIES = (
     "events",
@@ -111,7 +111,7 @@ class HttpAnswer:
 Answered: TypeAlias = (
     HttpAnswer | Pending[HttpAnswer] | Coroutine[Any, Any, HttpAnswer] | Generator[Any, Any, HttpAnswer]
 )
-Handler = Callable[["Broker", HttpRequest], Answered]
+Handler = Callable[["Services", HttpRequest], Answered]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 

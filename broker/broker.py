@@ -316,7 +316,9 @@ class Broker:
     @staticmethod
     def _told(told: asyncio.Event, in_time: bool) -> None:
         if not in_time:
-            logger.warning("the controller has not told of all partitions within %d ms", TOLD_WITHIN_MS)
+            logger.warning(
+                "the controller has not sent all partitions within %d ms: serving without the rest", TOLD_WITHIN_MS
+            )
         told.set()
 
     async def stop(self) -> None:

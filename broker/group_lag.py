@@ -16,7 +16,7 @@ from barnabas.storage.unread import HEADERS_MAX
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
-HEADERS_OF_ALL_MAX = 50_000  # so many headers of batches are read for all positions of a request
+HEADERS_OF_ALL_MAX = 50_000  # headers of batches that are read for all positions of a request
 HEADERS_MIN = 100
 
 

@@ -353,6 +353,6 @@ class RequestGate:
         try:
             response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
         except Exception:
-            logger.exception("%s: its error response cannot be built", api.key.name)
+            logger.exception("failed to build the error response of %s: closing the connection", api.key.name)
             response = None
         return CLOSE if response is None else response

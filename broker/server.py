@@ -187,7 +187,7 @@ class Server:
             return False
         epoch, number = self.last_told
         if request.controller_epoch == epoch and connection.number < number:
-            logger.info("a request of the controller comes late, by a connection that it has given up")
+            logger.info("ignored a late request of the controller: it has used a newer connection since")
             return True
         if request.controller_epoch >= epoch:
             self.last_told = request.controller_epoch, connection.number

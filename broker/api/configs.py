@@ -6,7 +6,8 @@ Resources: topics (2), brokers (4; the empty name means all brokers), broker log
 alter.config.policy.class.name, which names Java code.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker.api.topics import twice
 from barnabas.broker.requests import RequestContext, api
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from barnabas.config.describe import ConfigRow
 
 BUILT_IN = 5  # the source of a value that nobody has set
-TWICE: tuple[ErrorCode, str | None] = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+Outcome = tuple[ErrorCode, str | None]
+ResponseT = TypeVar("ResponseT", AlterConfigsResponse, IncrementalAlterConfigsResponse)
+TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
 def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -> DescribeConfigsResponse:
@@ -101,18 +104,12 @@ async def alter_configs(
     """Replace all settings of each resource."""
     from barnabas.broker.config_resources import alter
 
-    duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
-    response = AlterConfigsResponse()
-    pace = services.env.turns.pace()
-    for asked in request.resources:
-        await pace.rest()
-        kind, name = asked.resource_type, asked.resource_name
+    async def change(asked: AlterConfigsRequest.AlterConfigsResource) -> Outcome:
         entries = [(entry.name, entry.value) for entry in asked.configs]
-        outcome = TWICE
-        if (kind, name) not in duplicates:
-            outcome = await alter(services, kind, name, entries, validate_only=request.validate_only)
-        response.responses.append(_altered(AlterConfigsResponse, asked, outcome))
-    return response
+        kind, name = asked.resource_type, asked.resource_name
+        return await alter(services, kind, name, entries, validate_only=request.validate_only)
+
+    return await _alter_each(services, AlterConfigsResponse(), request.resources, change)
 
 
 def incremental_alter_configs_failed(
@@ -131,21 +128,28 @@ async def incremental_alter_configs(
     """Set, delete, append to and subtract from single settings of each resource."""
     from barnabas.broker.config_resources import alter_incrementally
 
-    duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
-    response = IncrementalAlterConfigsResponse()
-    pace = services.env.turns.pace()
-    for asked in request.resources:
-        await pace.rest()
-        kind, name = asked.resource_type, asked.resource_name
+    async def change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Outcome:
         operations = [(entry.name, entry.config_operation, entry.value) for entry in asked.configs]
-        outcome = TWICE
-        if (kind, name) not in duplicates:
-            outcome = await alter_incrementally(services, kind, name, operations, validate_only=request.validate_only)
-        response.responses.append(_altered(IncrementalAlterConfigsResponse, asked, outcome))
+        kind, name = asked.resource_type, asked.resource_name
+        return await alter_incrementally(services, kind, name, operations, validate_only=request.validate_only)
+
+    return await _alter_each(services, IncrementalAlterConfigsResponse(), request.resources, change)
+
+
+async def _alter_each(
+    services: "Services", response: ResponseT, resources: Sequence[Any], change: Callable[[Any], Awaitable[Outcome]]
+) -> ResponseT:
+    """Change one resource after the other. One that is named twice is not changed."""
+    duplicates = twice((asked.resource_type, asked.resource_name) for asked in resources)
+    pace = services.env.turns.pace()
+    for asked in resources:
+        await pace.rest()
+        is_twice = (asked.resource_type, asked.resource_name) in duplicates
+        response.responses.append(_altered(type(response), asked, TWICE if is_twice else await change(asked)))
     return response
 
 
-def _altered(response: Any, asked: Any, outcome: tuple[ErrorCode, str | None]) -> Any:
+def _altered(response: Any, asked: Any, outcome: Outcome) -> Any:
     """One resource's result, as an object of the class that this response wants."""
     return response.AlterConfigsResourceResponse(
         error_code=outcome[0],

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 LAST_VERSION_WITH_TOPIC_NAMES = 4
-# A part of a long request takes about a millisecond: so many roles change, or so many folders are made or renamed.
+# Of a long request, in a part that takes about a millisecond: roles that change, or folders that are made or renamed.
 ROLES_PER_PART = 50
 FOLDERS_PER_PART = 10
 ROLES_FOR_A_FOLDER = ROLES_PER_PART // FOLDERS_PER_PART
@@ -58,7 +58,7 @@ async def _lead_or_follow_in_steps(
         try:
             await services.config_changes.read_topics(new)
         except (CoordinationError, ValueError) as error:
-            logger.warning("the settings of new topics cannot be read, their notices may still come: %s", error)
+            logger.warning("failed to read the settings of new topics, change notices may still bring them: %s", error)
     topics = [
         LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=[])
         for topic in request.topic_states
@@ -95,7 +95,7 @@ def _as_of_version(
 
 @api(ApiKey.STOP_REPLICA, versions=(3, 4), is_wide=True, is_announced=False, is_of_brokers=True)
 def stop_replica(services: "Services", request: StopReplicaRequest, context: RequestContext) -> Reply:
-    """Let go of replicas, and perhaps delete them."""
+    """Stop replicas, and delete those that the controller names."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     return _stop_in_steps(services, request) if context.is_long else services.replica_manager.stop_replica(request)

@@ -125,18 +125,24 @@ def _metadata(
             services.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(
-                node_id=node_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[node_id].rack
-            )
-            for node_id in cache.brokers
-            if (endpoint := services.addresses.of(node_id, context)) is not None
-        ],
+        brokers=_brokers(services, context),
         cluster_id=services.cluster_id,
         controller_id=cache.controller_id,
         topics=topics + absent,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
     )
+
+
+def _brokers(services: "Services", context: RequestContext) -> list[MetadataResponse.MetadataResponseBroker]:
+    """The live brokers that have the listener by which the client has come."""
+    brokers = services.metadata_cache.brokers
+    return [
+        MetadataResponse.MetadataResponseBroker(
+            node_id=node_id, host=endpoint.host, port=endpoint.port, rack=brokers[node_id].rack
+        )
+        for node_id in brokers
+        if (endpoint := services.addresses.of(node_id, context)) is not None
+    ]
 
 
 def _partition(

@@ -128,19 +128,38 @@ def produce(services: Services, request: ProduceRequest, context: RequestContext
         )
     response = ProduceResponse(responses=topics)
     if has_transactional:
-        refused = transactional_writes.refused(services, request, version, entries)
-        if isinstance(refused, Pending):
-            entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
-            context.keep_frame()
+        return _append_transactional(
+            services, request, context, response, entries, places, answers, has_error, has_large
+        )
+    return _append(services, request, context, response, entries, places, answers, has_error, has_large)
 
-            def go_on(refused: list[Refusal]) -> Reply:
-                is_refused = _refuse(services, context, refused, entries, places, answers)
-                return _append(
-                    services, request, context, response, entries, places, answers, has_error or is_refused, has_large
-                )
 
-            # Its records are not in the logs yet: the requests behind it wait, so batches stay in their order.
-            return refused.and_then(go_on)
+def _append_transactional(
+    services: Services,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    entries: list[tuple[str, int, Buffer]],
+    places: list[tuple[str, int]],
+    answers: list[Answer],
+    has_error: bool,
+    has_large: bool,
+) -> Reply:
+    """Append what is in the producer's transaction, and refuse the rest."""
+    refused = transactional_writes.refused(services, request, context.api_version, entries)
+    if isinstance(refused, Pending):
+        entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
+        context.keep_frame()
+
+        def go_on(refused: list[Refusal]) -> Reply:
+            is_refused = _refuse(services, context, refused, entries, places, answers)
+            return _append(
+                services, request, context, response, entries, places, answers, has_error or is_refused, has_large
+            )
+
+        # Its records are not in the logs yet: the requests behind it wait, so batches stay in their order.
+        return refused.and_then(go_on)
+    if refused:
         has_error = _refuse(services, context, refused, entries, places, answers) or has_error
     return _append(services, request, context, response, entries, places, answers, has_error, has_large)
 

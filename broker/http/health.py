@@ -165,6 +165,38 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     stalled_ms = STALLED_MS if asked is None else max(asked, 0)
     now_ms = services.env.clock.now_ms()
     directories = yield from _directories(services, now_ms)
+    logs = yield from _logs(services)
+    behind = yield from _behind(services, now_ms)
+    groups = yield from _groups(services, now_ms, stalled_ms)
+    return HttpAnswer.json(
+        {
+            "node_id": services.node_id,
+            "time_ms": now_ms,
+            "is_journal_on": services.group_coordinator.journal is not None,
+            "is_lease_held": services.lease.holds,
+            "tree_trouble": services.coordination.trouble or None,
+            "why_not_registered": services.own_registration.why_not,
+            "undecided": [
+                {"topic": topic, "partition": index, "waits_for": list(missing)}
+                for (topic, index), missing in islice(services.restored_tree.waits_for.items(), LOGS_MAX)
+                if missing
+            ],
+            "watching_since_ms": services.lag_sampling.since_ms,
+            "loading_partitions": sum(shard.loading for shard in services.group_coordinator.shards.values()),
+            "stopped_loads": _stopped_loads(services),
+            "directories": directories,
+            "behind": behind,
+            **logs,
+            "handler_failures": services.request_gate.handler_failures + services.http.handler_failures,
+            "upkeep_failures": sum(task.failures for task in services.env.upkeep.tasks),
+            "are_all_watched": not services.lag_sampling.standstills.is_full,
+            **groups,
+        }
+    )
+
+
+def _logs(services: Services) -> Pieces[dict[str, Any]]:
+    """The logs that have failed, and those that cannot be written."""
     failed, write_blocked = [], []
     logs = services.log_manager.all()
     for number_of, log in enumerate(logs):
@@ -175,7 +207,20 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
         elif log.write_blocked is not None:
             write_blocked.append((log, log.write_blocked))
     refused = services.replica_manager.refusals.causes
-    behind = yield from _behind(services, now_ms)
+    return {
+        "logs": len(logs),
+        "failed_logs": len(failed),
+        "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
+        "write_blocked_logs": len(write_blocked) + len(refused),
+        "write_blocked": [
+            *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
+            *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
+        ],
+    }
+
+
+def _groups(services: Services, now_ms: int, stalled_ms: int) -> Pieces[dict[str, Any]]:
+    """The groups that doctor should know of, and how many there are beyond the limits."""
     looked_at = 0
     living: list[dict[str, Any]] = []
     empty: list[dict[str, Any]] = []
@@ -201,42 +246,13 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
                 rows.append(row)
             elif rows is not stopped:
                 left_out += 1
-    return HttpAnswer.json(
-        {
-            "node_id": services.node_id,
-            "time_ms": now_ms,
-            "is_journal_on": services.group_coordinator.journal is not None,
-            "is_lease_held": services.lease.holds,
-            "tree_trouble": services.coordination.trouble or None,
-            "why_not_registered": services.own_registration.why_not,
-            "undecided": [
-                {"topic": topic, "partition": index, "waits_for": list(missing)}
-                for (topic, index), missing in islice(services.restored_tree.waits_for.items(), LOGS_MAX)
-                if missing
-            ],
-            "watching_since_ms": services.lag_sampling.since_ms,
-            "loading_partitions": sum(shard.loading for shard in services.group_coordinator.shards.values()),
-            "stopped_loads": _stopped_loads(services),
-            "directories": directories,
-            "behind": behind,
-            "logs": len(logs),
-            "failed_logs": len(failed),
-            "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
-            "write_blocked_logs": len(write_blocked) + len(refused),
-            "write_blocked": [
-                *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
-                *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
-            ],
-            "handler_failures": services.request_gate.handler_failures + services.http.handler_failures,
-            "upkeep_failures": sum(task.failures for task in services.env.upkeep.tasks),
-            "groups_looked_at": looked_at,
-            "are_all_watched": not services.lag_sampling.standstills.is_full,
-            "groups_left_out": left_out,
-            "stopped_groups": stopped_count,
-            "expiring_groups": expiring_count,
-            "groups": (row for rows in (living, empty, stopped) for row in rows),
-        }
-    )
+    return {
+        "groups_looked_at": looked_at,
+        "groups_left_out": left_out,
+        "stopped_groups": stopped_count,
+        "expiring_groups": expiring_count,
+        "groups": (row for rows in (living, empty, stopped) for row in rows),
+    }
 
 
 def _log(log: Log, error: OSError) -> dict[str, Any]:

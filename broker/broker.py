@@ -317,7 +317,7 @@ class Broker:
     def _told(told: asyncio.Event, in_time: bool) -> None:
         if not in_time:
             logger.warning(
-                "the controller has not sent all partitions within %d ms: serving without the rest", TOLD_WITHIN_MS
+                "not all partitions were sent by the controller within %d ms: serving the others", TOLD_WITHIN_MS
             )
         told.set()
 

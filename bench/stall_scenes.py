@@ -396,14 +396,14 @@ async def until_coordinated(bench: Bench) -> None:
     coordinator = bench.broker.group_coordinator
     while (await bench.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))).error_code:
         await asyncio.sleep(0.1)
-    while len(coordinator.loaded_shards()) < bench.broker.offsets_partition_count():
+    while len(coordinator.loaded_shards()) < bench.broker.metadata_cache.partition_count(OFFSETS_TOPIC):
         await asyncio.sleep(0.01)
 
 
 async def fill(bench: Bench, committed: dict[str, dict[str, dict[int, CommittedOffset]]]) -> None:
     """Write offsets into the log, as if their groups had committed before the broker started."""
     for group_id, offsets in committed.items():
-        index = partition_for(group_id, bench.broker.offsets_partition_count())
+        index = partition_for(group_id, bench.broker.metadata_cache.partition_count(OFFSETS_TOPIC))
         partition = bench.broker.replica_manager.leader_partition(OFFSETS_TOPIC, index)
         assert isinstance(partition, Partition)
         for topic, of_topic in offsets.items():

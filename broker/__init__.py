@@ -1,27 +1,33 @@
 """The process: its wiring, connections, APIs, HTTP API, and the order of its start and stop.
 
-Wiring. `broker.py` makes all parts and says in which order they start and stop. `server.py` (listeners, limits),
-`connection.py` (frames in, answers out in order; `connection_states.py` has its states and moves, `carried_out.py`
-the answers that wait for replicas), `read_buffers.py`, `answer_writer.py` and `senders.py` are the bytes;
-`request_gate.py` is the one way to a handler, also for the HTTP API and for what the broker asks itself; `crowds.py`
-is where the requests of a large group wait for their turn; `dispatch.py` is the table of APIs, `context.py` what a
-handler gets and may return, `api/` has one module per family of handlers. `adoption.py` decides what a start does
-with log folders that the tree does not know (a data directory of Kafka is served at once), `open_transactions.py`
-aborts open transactions in them that no coordinator knows, `transactional_writes.py` says which transactional batches
-are taken, and with which error others are refused, `before_registering.py` is what a start waits for because its disk
-may lack records, `tree_mark.py` how a broker knows an older copy of the tree, and `restored_tree.py` and
-`later_numbers.py` are what is done then. `addresses.py` says under which address a client finds a broker,
-`auto_topics.py` creates topics on demand, `fetch_sessions.py` is incremental fetches, `offset_forwarding.py` asks
-other coordinators for offsets, `group_lag.py` puts the lag of a group together, `waits_for_transactions.py` finds the
-open transactions that a group waits for, `log_ranges.py` knows where the logs end that groups read,
-`waited_groups.py` for which groups retention waits, `offset_journal.py` knows where the journal is and reaches its
-other leaders, `config_resources.py` and `loggers.py` are what DescribeConfigs and AlterConfigs reach, `refusals.py`
-logs refused requests. `http/` is the HTTP API: `http/server.py` opens the listeners and imports the rest when the
-first connection comes, `http/connection.py` is one connection (who may ask, limits, h11), `http/routes.py` the table
-of routes (`http/schemas.py` says what fields a body has, `http/openapi.py` makes the document of it),
-`http/coordinators.py` redirects to a group's coordinator, and one module per family of routes answers
-(`http/metrics.py` is what Prometheus scrapes, `http/metric_names.py` its table, `http/readiness.py` what a load
-balancer asks).
+- Wiring: `broker.py` makes all parts, wires them, and has the order of start and stop. `services.py` says what handlers
+  may use of them.
+- Bytes: `server.py` has the listeners and limits; `connection.py` one connection: frames in, answers out in order.
+  `connection_states.py` is its states and their moves, `carried_out.py` the answers that wait for replicas,
+  `crowds.py` the requests of a large group that wait for their turn. `read_buffers.py`, `answer_writer.py` and
+  `senders.py` are the memory and the sending.
+- Requests: `requests.py` is the one way to a handler, also for the HTTP API and for what the broker asks itself: the
+  table of APIs, what a handler gets and may return, and the gate. `api/` has one module per family of handlers.
+  `refusals.py` logs refused requests.
+- Start: `adoption.py` decides what a start does with log folders that the tree does not know (a data directory of Kafka
+  is served at once), `open_transactions.py` aborts open transactions in them that no coordinator knows.
+  `own_registration.py` registers the broker in each session; `before_registering.py` is what it waits for first if its
+  disk may lack records. `tree_mark.py` is how it knows an older copy of the tree; `restored_tree.py` and
+  `later_numbers.py` are what is done then.
+- Clients: `addresses.py` says under which address a client finds a broker, `auto_topics.py` creates topics on demand,
+  `fetch_sessions.py` is incremental fetches, `config_resources.py` and `loggers.py` are what DescribeConfigs and
+  AlterConfigs reach.
+- Transactions: `transactions.py` makes the coordinator and the verification on first use, `transactional_writes.py`
+  says which transactional batches are accepted and with which error others are refused, `waits_for_transactions.py`
+  finds the open transactions that a group waits for.
+- Groups: `offset_forwarding.py` asks other coordinators for offsets, `log_ranges.py` knows where the logs end that
+  groups read, `group_lag.py` computes the lag of a group, `waited_groups.py` says for which groups retention waits,
+  `offset_journal.py` finds the journal and reaches its other leaders.
+- `http/` is the HTTP API: `http/server.py` opens the listeners and imports the rest when the first connection comes,
+  `http/connection.py` is one connection (who may ask, limits, h11), `http/routes.py` the table of routes.
+  `http/schemas.py` says which fields a body has, `http/openapi.py` makes the document of it, `http/coordinators.py`
+  redirects to a group's coordinator. One module per family of routes answers: `http/metrics.py` is what Prometheus
+  scrapes (`http/metric_names.py` is its table), `http/readiness.py` what a load balancer asks.
 
 **Start.** `cli/start.py` reads settings and calls `Broker.start` (`broker.py`), which has the order of all steps. It
 **looks** at the directories (`storage/directory_contents.py`) and at the tree (`Coordination.look`, which opens no
@@ -42,7 +48,7 @@ synced and marked clean, and the session with the tree ends.
 **A session is lost.** The broker stood still, or cannot reach the tree. When the lease is over (`cluster/lease.py`),
 it answers nothing as committed. If the session was lost, too, what it leads is suspended (`ReplicaManager.suspend`),
 the controllership ends, and the broker registers with another epoch (not in a tree that is empty or another one:
-`Broker._check_tree`). The same happens if somebody deletes its node (`cluster/registration.py` has a watch on it). It
+`own_registration.py`). The same happens if somebody deletes its node (`cluster/registration.py` has a watch on it). It
 leads again when LeaderAndIsr has come to that epoch.
 
 **A disk is lost, or an old copy of it is back.** The marker of a clean stop says in which epoch the broker stopped,

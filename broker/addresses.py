@@ -1,8 +1,8 @@
 """The addresses that clients and other brokers are given: what is advertised, or else what the client dialled."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
-from barnabas.broker.context import RequestContext
 from barnabas.cluster.metadata_cache import Endpoint as RegisteredEndpoint
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config.broker import BrokerConfig
@@ -11,6 +11,14 @@ from barnabas.runtime.ports import Network
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
+
+
+class Dialled(Protocol):
+    """The way by which a client has reached this broker."""
+
+    listener_name: str
+    dialled_host: str
+    dialled_port: int
 
 
 class Addresses:
@@ -45,7 +53,7 @@ class Addresses:
             registered.append(RegisteredEndpoint(listener.name, host, port))
         return registered
 
-    def of(self, node_id: int, context: RequestContext) -> Endpoint | None:
+    def of(self, node_id: int, context: Dialled) -> Endpoint | None:
         """The address of a live broker on the client's listener; None if that broker has no such listener.
 
         If this broker advertises nothing, its own address is the one that the client dialled.

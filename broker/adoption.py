@@ -63,7 +63,7 @@ logger = logging.getLogger("barnabas.broker")
 
 COORDINATED = frozenset({OFFSETS_TOPIC, JOURNAL_TOPIC, TRANSACTIONS_TOPIC})  # settings are the coordinator's
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
-STRAY_TOPICS_MAX = 1  # so many topics are set aside without asking, however few topics the tree knows
+STRAY_TOPICS_MAX = 1  # topics that are set aside without asking, however few topics the tree knows
 EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
 Partition = tuple[str, int]

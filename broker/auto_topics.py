@@ -3,19 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.topic_admin import UNSET
+from barnabas.controller.topic_admin import UNSET, TopicAdmin
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import ended
-
-if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -33,8 +31,13 @@ ANY_TIME_MS = (1 << 63) - 1
 class AutoTopics:
     """Starts creations in the background, each name once at a time. A client may wait a moment for them."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self, clock: Clock, config: BrokerConfig, metadata_cache: MetadataCache, topic_admin: TopicAdmin
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._metadata_cache = metadata_cache
+        self._topic_admin = topic_admin
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._waits_since_ms: dict[str, float] = {}  # topics for which there are too few brokers
         self._told: dict[str, str] = {}  # topic -> the last problem of it that was logged
@@ -63,7 +66,7 @@ class AutoTopics:
     def problem(self, name: str) -> str:
         """Why the topic cannot be made now, and what to do; empty when it can be."""
         _, factor = self._sizes(name)
-        live = len(self._broker.metadata_cache.brokers)
+        live = len(self._metadata_cache.brokers)
         if factor <= live:
             return ""
         setting = FACTOR_SETTINGS.get(name, "default.replication.factor")
@@ -75,7 +78,7 @@ class AutoTopics:
 
     def _sizes(self, name: str) -> tuple[int, int]:
         """How many partitions and replicas the topic gets."""
-        config = self._broker.config
+        config = self._config
         if name == OFFSETS_TOPIC:
             return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
         if name == TRANSACTIONS_TOPIC:
@@ -92,7 +95,7 @@ class AutoTopics:
         """
         if name != JOURNAL_TOPIC:
             return {}
-        placed = self._broker.metadata_cache.topics.get(OFFSETS_TOPIC, {})
+        placed = self._metadata_cache.topics.get(OFFSETS_TOPIC, {})
         return {index: partition.replicas for index, partition in sorted(placed.items())}
 
     def creations_ended(self, names: Iterable[str]) -> Pending[None]:
@@ -113,7 +116,7 @@ class AutoTopics:
             if not pending.done:
                 pending.complete(None)
 
-        timer = self._broker.env.clock.call_later(MADE_WITHIN_MS, finish)
+        timer = self._clock.call_later(MADE_WITHIN_MS, finish)
         if not tasks:
             finish()
         for task in tasks:
@@ -125,18 +128,18 @@ class AutoTopics:
 
         It returns after MADE_WITHIN_MS in any case.
         """
-        if not self._broker.metadata_cache.contains(name):
+        if not self._metadata_cache.contains(name):
             self.create(name)
             await ended(self.creations_ended([name]))
 
     async def _create(self, name: str, partitions: int, factor: int) -> None:
         placed = self._assignment(name)
         try:
-            error, message = await self._broker.topic_admin.create_topic(
+            error, message = await self._topic_admin.create_topic(
                 name,
                 partition_count=UNSET if placed else partitions,
                 replication_factor=UNSET if placed else factor,
-                configs=internal_settings(name, self._broker.config),
+                configs=internal_settings(name, self._config),
                 assignment=placed,
             )
         except CoordinationError as lost:
@@ -145,16 +148,16 @@ class AutoTopics:
             self._tell(name, message or error.name)
             return
         self._told.pop(name, None)
-        cache = self._broker.metadata_cache
+        cache = self._metadata_cache
         await ended(cache.wait_for(lambda: cache.has_leaders(name, partitions), MADE_WITHIN_MS))
 
     def missing_brokers(self, name: str) -> int:
         """How many more brokers must register before the topic can be made."""
-        return max(self._sizes(name)[1] - len(self._broker.metadata_cache.brokers), 0)
+        return max(self._sizes(name)[1] - len(self._metadata_cache.brokers), 0)
 
     def _wait_for_brokers(self, name: str, problem: str) -> None:
         """Too few brokers are no problem while they start: only if it goes on."""
-        now_ms = self._broker.env.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         if len(self._waits_since_ms) >= CREATIONS_MAX:
             self._waits_since_ms.clear()
         since_ms = self._waits_since_ms.get(name)

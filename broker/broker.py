@@ -4,11 +4,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, TypeVar
 
-from barnabas.broker import adoption, before_registering
+from barnabas.broker import adoption
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
@@ -16,52 +15,41 @@ from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.http.server import HttpServer
 from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.offset_journal import JournalOfBroker
+from barnabas.broker.own_registration import OwnRegistration, until_answered
 from barnabas.broker.refusals import Refusals
-from barnabas.broker.request_gate import RequestGate
+from barnabas.broker.requests import RequestGate
 from barnabas.broker.restored_tree import RestoredTree
 from barnabas.broker.server import Server
+from barnabas.broker.transactions import Transactions, log_of_coordinator
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.broker.waited_groups import WaitedGroups
 from barnabas.cluster import controlled_shutdown, registration
 from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.config_changes import ConfigChanges
-from barnabas.cluster.controller_client import ControllerClient, answer_now
+from barnabas.cluster.controller_client import ControllerClient
 from barnabas.cluster.features import NOT_READ, Features
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
-from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import ConnectionLossError, Coordination, CoordinationError, SessionExpiredError
+from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.coordinators.groups.lag_sampling import LagSampling
-from barnabas.coordinators.shard import CoordinatorLog, PartitionLog
 from barnabas.offsets.offset_journal import OffsetJournal
-from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.message import Message
-from barnabas.replication.partition import Partition
 from barnabas.replication.replica_manager import ReplicaManager
-from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.storage import log_end
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
 from barnabas.storage.log_manager import LogManager
 
-if TYPE_CHECKING:
-    from barnabas.coordinators.transactions.coordinator import TransactionCoordinator
-    from barnabas.coordinators.transactions.verification import TransactionVerification
-
 logger = logging.getLogger("barnabas.broker")
 
-T = TypeVar("T")
-
-TREE_ANSWERS_WITHIN_MS = 5_000  # a start fails when the tree does not answer for so long
-TREE_RETRY_BACKOFF_MS = 100
 TASKS_END_WITHIN_MS = 1_000  # how long a stop waits for tasks that clients asked for
 MEMBERS_ARE_TOLD_WITHIN_MS = 1_000  # how long it still answers members of groups that it has handed over
 TOLD_WITHIN_MS = 10_000  # how long a start waits until the controller has told this broker of its partitions
@@ -76,11 +64,14 @@ def _gate_class(config: BrokerConfig) -> type[RequestGate]:
 
 
 class Broker:
-    """All parts of one broker. Handlers reach what they need through its attributes.
+    """All parts of one broker: they are made here, in layers, and then wired to each other.
 
-    `data_directories` is one absolute path or several. If `coordination.path` is not set, the tree is in the directory
-    that has one already, or else in the first. `choice` answers what a start would ask the operator.
+    Handlers of requests are given the broker as `Services`. `data_directories` is one absolute path or several. If
+    `coordination.path` is not set, the tree is in the directory that has one already, or else in the first. `choice`
+    answers what a start would ask the operator.
     """
+
+    own_registration: OwnRegistration  # made later than the mark, which asks it
 
     def __init__(
         self,
@@ -91,24 +82,28 @@ class Broker:
         choice: StartChoice = NO_CHOICE,
     ) -> None:
         self.env = env
-        self.choice = choice
-        self.tree_path: str | None = None  # None: the tree is not in a file
         self.config = config
-        self.refusals = Refusals(env.clock)
-        self.request_gate = _gate_class(config)(env.clock, self, self.refusals)
-        self.turns = env.turns
+        self.choice = choice
         if not config.is_numbered:
             config.take_number(number_of_directories(env.disk, data_directories))
         self.node_id: int = config.node_id
         self.cluster_id = ""
-        if coordination is None and config.zookeeper_connect:
-            coordination = _zookeeper(env, config)
-        elif coordination is None:
-            from barnabas.cluster.tree.embedded import EmbeddedCoordination  # late: brings SQLite
-
+        self.tree_path: str | None = None  # None: the tree is not in a file
+        if coordination is None and not config.zookeeper_connect:
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
-            coordination = EmbeddedCoordination(env, self.tree_path, config.coordination_session_timeout_ms)
-        self.coordination = coordination
+        self.coordination = coordination or _coordination(env, config, self.tree_path)
+        self.refusals = Refusals(env.clock)
+        self.request_gate = _gate_class(config)(env.clock, self, self.refusals)
+        self._make_cluster_parts()
+        self._make_replicas(data_directories)
+        self._make_controller()
+        self._make_coordinators()
+        self._make_servers()
+        self._wire()
+
+    def _make_cluster_parts(self) -> None:
+        """What this broker knows of the others and of the tree, and how it reaches them."""
+        env, config, coordination = self.env, self.config, self.coordination
         self.lease = Lease(env, coordination)
         self.metadata_cache = MetadataCache(env.clock)
         self.broker_clients = BrokerClients(env, config, self.metadata_cache)
@@ -121,12 +116,15 @@ class Broker:
         )
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
         self.features = Features(env, coordination)
+
+    def _make_replicas(self, data_directories: str | Sequence[str]) -> None:
+        """The logs on the disks, the replicas in them, and what is done if the disks or the tree are older copies."""
+        env, config, node_id, coordination = self.env, self.config, self.node_id, self.coordination
         self.log_manager = LogManager(env, data_directories, config, self.config_changes.topic_overrides)
-        self.config_changes.on_topic_change = self._topic_settings_changed
         self.replica_manager = ReplicaManager(
             env,
             config,
-            self.node_id,
+            node_id,
             self.log_manager,
             self.metadata_cache,
             coordination,
@@ -134,23 +132,29 @@ class Broker:
             self.broker_clients,
             self.controller_client.send,
         )
-        self.lease.on_lost.append(self._session_lost)
-        self.lease.on_lapsed.append(self.replica_manager.lease_lapsed)
-        self.lease.on_regained.append(self.replica_manager.lease_regained)
         self.tree_mark = OwnMark(
             env,
             coordination,
-            self.node_id,
+            node_id,
             self.log_manager,
-            self._is_marked,
+            lambda: self.own_registration.is_mark_counted(),
             lambda: self.metadata_cache.largest_leader_epoch,
         )
-        self._registration: registration.Registration | None = None
-        self.metadata_cache.on_update.append(self.tree_mark.note_news)
-        self.restored_tree = RestoredTree(
-            *(env, coordination, self.node_id, self.log_manager, self.replica_manager, self.tree_mark),
-            lambda: self.producer_ids.give_up(),
+        self.producer_ids = ProducerIds(
+            env.clock,
+            node_id,
+            lambda: self.replica_manager.broker_epoch,
+            self.controller_client.send,
+            self.tree_mark.given,
         )
+        self.restored_tree = RestoredTree(
+            *(env, coordination, node_id, self.log_manager, self.replica_manager, self.tree_mark),
+            self.producer_ids.give_up,
+        )
+
+    def _make_controller(self) -> None:
+        """The controller that this broker may become, and how it registers for the election."""
+        env, config, coordination = self.env, self.config, self.coordination
         self.controller = Controller(
             env,
             config,
@@ -160,43 +164,57 @@ class Broker:
             lambda: self.features.finalised.epoch != NOT_READ,
             lambda: self.replica_manager.controller_epoch,
         )
-        self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
-        self.producer_ids = ProducerIds(
-            env.clock,
-            self.node_id,
-            lambda: self.replica_manager.broker_epoch,
-            self.controller_client.send,
-            self.tree_mark.given,
+        self.own_registration = OwnRegistration(
+            env, config, coordination, self.log_manager, self.replica_manager, self.tree_mark, self.controller
         )
+        self.topic_admin = TopicAdmin(env, config, coordination, self.metadata_cache)
+        self.auto_topics = AutoTopics(env.clock, config, self.metadata_cache, self.topic_admin)
+
+    def _make_coordinators(self) -> None:
+        """The coordinators of groups and transactions, and what is known of the logs that groups read."""
+        env, config = self.env, self.config
         self.group_coordinator = GroupCoordinator(
             env,
             config,
-            self._offsets_log,
+            partial(log_of_coordinator, self.replica_manager, OFFSETS_TOPIC),
             partial(self.metadata_cache.partition_count, OFFSETS_TOPIC),
             self.metadata_cache,
-            coordination,
+            self.coordination,
             self.lease,
             self.refusals.note,
             OffsetJournal(env, JournalOfBroker(self)) if config.offsets_journal_enable else None,
         )
-        self._coordinates_transactions = False
-        self.log_ranges = KnownLogRanges(self)
+        self.transactions = Transactions(self, self.request_gate.ask)
+        self.log_ranges = KnownLogRanges(env.clock, self.replica_manager, self.metadata_cache, self.broker_clients)
         self.lag_sampling = LagSampling(
             env, self.group_coordinator.loaded_shards, self.log_ranges, lambda: config.offsets_lag_check_interval_ms
         )
         self.waited_groups = WaitedGroups(self)
+
+    def _make_servers(self) -> None:
+        """The listeners, and what they need for clients."""
+        self.fetch_sessions = FetchSessionCache(self.env.rng, self.config.max_incremental_fetch_session_cache_slots)
+        self.server = Server(self.env, self.config, self.request_gate)
+        self.http = HttpServer(self, self.request_gate, self.server)
+        self.addresses = Addresses(self.config, self.server.ports, self.metadata_cache)
+
+    def _wire(self) -> None:
+        """Who hears of what. The order in a list is the order in which they hear."""
+        replica_manager, groups, transactions = self.replica_manager, self.group_coordinator, self.transactions
+        self.config_changes.on_topic_change = self._topic_settings_changed
+        self.lease.on_lost.append(self.own_registration.session_lost)
+        self.lease.on_lapsed.append(replica_manager.lease_lapsed)
+        self.lease.on_regained.append(replica_manager.lease_regained)
+        self.metadata_cache.on_update.append(self.tree_mark.note_news)
+        self.metadata_cache.on_missing.append(groups.on_partitions_missing)
         self.log_manager.hold_of = self.waited_groups.hold_of
-        self.replica_manager.on_leadership.append(self.group_coordinator.on_leadership)
-        self.replica_manager.on_deleted.append(self.group_coordinator.on_partitions_deleted)
-        self.replica_manager.on_leadership.append(self._transactions_led)
-        self.replica_manager.on_deleted.append(self._transactions_deleted)
-        self.metadata_cache.on_missing.append(self.group_coordinator.on_partitions_missing)
-        self.replica_manager.on_deleted.append(self.config_changes.forget_topics)
-        self.auto_topics = AutoTopics(self)
-        self.fetch_sessions = FetchSessionCache(env.rng, config.max_incremental_fetch_session_cache_slots)
-        self.server = Server(env, config, self.request_gate)
-        self.http = HttpServer(env, config, self)
-        self.addresses = Addresses(config, self.server.ports, self.metadata_cache)
+        replica_manager.on_leadership += [groups.on_leadership, transactions.on_leadership]
+        replica_manager.on_deleted += [groups.on_partitions_deleted, transactions.on_partitions_deleted]
+        replica_manager.on_deleted.append(self.config_changes.forget_topics)
+
+    def _topic_settings_changed(self, topic: str) -> None:
+        self.log_manager.update_topic_config(topic)
+        self.controller.retry_offline_partitions()  # the new settings may allow an unclean election
 
     # ------------------------------------------------------------------ life
 
@@ -213,7 +231,7 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, self._in_tree
+        env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, partial(until_answered, self.env.clock)
         plan = await self._decide()
         await self.server.reserve(self.config.endpoints)
         await self.http.reserve()
@@ -234,14 +252,15 @@ class Broker:
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
         tree_path = adoption.tree_outside(self.log_manager.contents, self.tree_path)
         self.log_manager.initialise(node_id, self.cluster_id, tree_path)
+        # From here on there are connections, whose requests wait until they are read.
         await self.server.listen()
         await self.http.listen()
         self.group_coordinator.start()
-        self._start_transactions()
+        self.transactions.start()
         self.lag_sampling.start()
         self.waited_groups.start()
         self.replica_manager.start()
-        await self._register()
+        await self.own_registration.register(self.cluster_id, await self.addresses.registered(env.network))
         self.tree_mark.start()
         self.restored_tree.start()
         self.server.read()  # the controller's word may come by a connection
@@ -271,7 +290,9 @@ class Broker:
         give_up_ms = clock.monotonic_ms() + registration.longest_wait_ms(tree)
         is_said = False
         while True:
-            view = await self._in_tree(lambda: adoption.look_at_tree(tree, self.log_manager.contents, self.node_id))
+            view = await until_answered(
+                clock, lambda: adoption.look_at_tree(tree, self.log_manager.contents, self.node_id)
+            )
             self.features.take(view.features)
             if (
                 not view.is_node_alive
@@ -285,118 +306,11 @@ class Broker:
                 logger.info("broker %d is registered already: waiting until that session has ended", self.node_id)
             await clock.sleep(registration.FORMER_LIFE_POLL_MS)
 
-    async def _in_tree(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step of the start; again, if the connection to the tree or the session is lost.
-
-        Every step may be done twice. Slow disks may take the time of a session, and then another one begins.
-        """
-        give_up_ms = self.env.clock.monotonic_ms() + TREE_ANSWERS_WITHIN_MS
-        while True:
-            try:
-                return await step()
-            except (ConnectionLossError, SessionExpiredError) as error:
-                if self.env.clock.monotonic_ms() >= give_up_ms:
-                    raise
-                logger.warning("the coordination tree does not answer, trying again: %s", error)
-                await self.env.clock.sleep(TREE_RETRY_BACKOFF_MS)
-
-    async def _register(self) -> None:
-        """Register this broker in the tree, now and with every new session, before the election.
-
-        After an unclean stop it may have lost records of which the tree says that it has them. Then it first waits
-        until the controller has taken it out. If there is none, it becomes controller itself and does that.
-        """
-        endpoints = await self.addresses.registered(self.env.network)
-        place = registration.Registration(
-            *(self.env, self.coordination, self.node_id, endpoints, self.config.broker_rack),
-            self._check_tree,
-            self._registration_deleted,
-            self.tree_mark.counting,
-        )
-        self._registration = place
-        if self.log_manager.may_lack_records:
-            # What is sent to a former life is refused; that life may still be registered, and this broker controller.
-            self.replica_manager.broker_epoch = await self._in_tree(place.former_epoch) + 1
-            await self.controller.start()
-            await before_registering.until_taken_out(self.env, self.coordination, self.node_id, self._loss_of)
-        self.log_manager.write_boot_ids()
-
-        async def register() -> None:
-            self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register()
-            await self.tree_mark.registered()
-
-        async def register_again() -> None:
-            self.log_manager.broker_epoch = self.replica_manager.broker_epoch = await place.register_again()
-            await self.tree_mark.registered()
-
-        while True:
-            await self._in_tree(register)
-            self.controller.register_again = register_again
-            if place.is_of_this_session:
-                return
-
-    @property
-    def why_not_registered(self) -> str | None:
-        """Why this broker, which was registered, is not any more and serves nothing; None: it is."""
-        return None if self._registration is None else self._registration.why_not
-
-    def _is_marked(self) -> bool:
-        """Whether the mark is counted: there are other replicas, and the tree is the one in which this broker is."""
-        if self._registration is None or not self._registration.is_of_this_session or self.why_not_registered:
-            return False
-        return any(len(partition.replicas) > 1 for partition in self.replica_manager.partitions.values())
-
-    async def _check_tree(self) -> None:
-        """OtherTreeError if this broker must not register in the tree that is there now: it has used another one."""
-        found = await registration.cluster_id_in(self.coordination)
-        place = f"ZooKeeper at {self.config.zookeeper_connect}" if self.config.zookeeper_connect else "the tree"
-        if found is None:
-            raise registration.OtherTreeError(
-                f"{place} is empty, and had the cluster {self.cluster_id}. Stop all brokers, put its data back, and "
-                "start them. If the data are lost for good, start them one after the other with --adopt"
-            )
-        if found != self.cluster_id:
-            raise registration.OtherTreeError(
-                f"{place} has the cluster {found} now, and this broker is of {self.cluster_id}. Stop all brokers, and "
-                "put the right data back"
-            )
-        mark, _ = await self.tree_mark.in_tree()
-        if mark.number < self.tree_mark.on_disk:
-            raise registration.OtherTreeError(
-                f"{place} is an older copy than it was: it was put back while this broker ran. Stop all brokers, and "
-                "start them again: their logs decide then who leads"
-            )
-
-    def _session_lost(self) -> None:
-        """This is heard a moment after the next session begins, and this broker may have registered in it by then."""
-        place = self._registration
-        self.replica_manager.suspend(
-            is_registered=place is not None and place.is_present(self.replica_manager.broker_epoch)
-        )
-
-    def _registration_deleted(self) -> None:
-        """Others lead what this broker led, so it serves nothing of that until the controller knows it again."""
-        self.replica_manager.suspend()
-        self.controller.begin_again()
-
-    def _loss_of(self, topic: str, index: int) -> before_registering.Loss:
-        """What of a log may be lost here that those who were in sync before this broker was alone still have.
-
-        Nobody has less than an empty disk. An old copy, and a log without its end, may hold what was acknowledged by
-        this broker alone, if min.insync.replicas is 1.
-        """
-        manager = self.log_manager
-        if manager.has_lost(topic, index):
-            if manager.get(topic, index) is None or manager.configs.of(topic).min_insync_replicas >= 2:
-                return before_registering.Loss.ALL
-        elif manager.may_lack_end(topic, index) and manager.configs.of(topic).min_insync_replicas >= 2:
-            return before_registering.Loss.END
-        return before_registering.Loss.NOTHING
-
     async def _hear_from_the_controller(self) -> None:
         """Take part in the election of the controller, and wait until it has told this broker of its partitions."""
-        deleted = await self._in_tree(lambda: self.coordination.children(paths.DELETE_TOPICS))
-        topics = set(await self._in_tree(lambda: self.coordination.children(paths.TOPICS))).difference(deleted)
+        in_tree = partial(until_answered, self.env.clock)
+        deleted = await in_tree(lambda: self.coordination.children(paths.DELETE_TOPICS))
+        topics = set(await in_tree(lambda: self.coordination.children(paths.TOPICS))).difference(deleted)
         await self.controller.start()
         cache = self.metadata_cache
         told = asyncio.Event()
@@ -410,7 +324,9 @@ class Broker:
     @staticmethod
     def _told(told: asyncio.Event, in_time: bool) -> None:
         if not in_time:
-            logger.warning("the controller has not told of all partitions within %d ms", TOLD_WITHIN_MS)
+            logger.warning(
+                "not all partitions were sent by the controller within %d ms: serving the others", TOLD_WITHIN_MS
+            )
         told.set()
 
     async def stop(self) -> None:
@@ -432,7 +348,7 @@ class Broker:
             self.auto_topics.stop,
             partial(self.request_gate.tasks.end, TASKS_END_WITHIN_MS),
             partial(self.http.settle, TASKS_END_WITHIN_MS),
-            self._stop_transactions,
+            self.transactions.stop,
             self.group_coordinator.shutdown,
             partial(self.env.clock.sleep, 0),  # so that the answers given just now are sent
         )
@@ -487,115 +403,13 @@ class Broker:
             except Exception:
                 logger.exception("a step of the stop has failed: %s", step)
 
-    # ------------------------------------------------------------------ settings
 
-    def _topic_settings_changed(self, topic: str) -> None:
-        self.log_manager.update_topic_config(topic)
-        self.controller.retry_offline_partitions()  # the new settings may allow an unclean election
+def _coordination(env: Env, config: BrokerConfig, tree_path: str | None) -> Coordination:
+    """The tree in a file, or in ZooKeeper. Only the modules of the one that is used are imported."""
+    if tree_path is not None:
+        from barnabas.cluster.tree.embedded import EmbeddedCoordination  # late: brings SQLite
 
-    # ------------------------------------------------------------------ internal topics
-
-    def is_internal(self, topic: str) -> bool:
-        """Whether the topic belongs to a coordinator."""
-        return topic in INTERNAL_TOPICS
-
-    def _offsets_log(self, index: int) -> CoordinatorLog | ErrorCode:
-        partition = self.replica_manager.leader_partition(OFFSETS_TOPIC, index)
-        return PartitionLog(partition) if isinstance(partition, Partition) else partition
-
-    def _transactions_log(self, index: int) -> CoordinatorLog | ErrorCode:
-        partition = self.replica_manager.leader_partition(TRANSACTIONS_TOPIC, index)
-        return PartitionLog(partition) if isinstance(partition, Partition) else partition
-
-    @cached_property
-    def transaction_coordinator(self) -> "TransactionCoordinator":
-        """It is made, and its modules are imported, when this broker has a partition of its topic, or is asked.
-
-        So the start of a broker without transactions, and its memory, do not pay for it.
-        """
-        from barnabas.coordinators.transactions.coordinator import TransactionCoordinator
-        from barnabas.coordinators.transactions.topic_ages import TopicAges
-
-        coordinator = TransactionCoordinator(
-            self.env,
-            self.config,
-            self._transactions_log,
-            self.transactions_partition_count,
-            self.metadata_cache,
-            TopicAges(self.coordination),
-            self.lease,
-            self.producer_ids,
-            partial(self.ask_broker, "markers"),
-            lambda: self.features.transaction_version,
-        )
-        if self._coordinates_transactions:
-            coordinator.start()
-        return coordinator
-
-    @cached_property
-    def transaction_verification(self) -> "TransactionVerification":
-        """Made for the first transactional batch."""
-        from barnabas.coordinators.transactions.verification import TransactionVerification
-
-        return TransactionVerification(
-            self.env.clock,
-            self.config,
-            self.metadata_cache,
-            self.replica_manager.leader_partition,
-            partial(self.ask_broker, "verification"),
-        )
-
-    @property
-    def has_transactions(self) -> bool:
-        """Whether there is a transaction coordinator here already."""
-        return "transaction_coordinator" in vars(self)
-
-    def _start_transactions(self) -> None:
-        self._coordinates_transactions = True
-        if self.has_transactions:
-            self.transaction_coordinator.start()
-
-    def _stop_transactions(self) -> None:
-        self._coordinates_transactions = False
-        if "transaction_verification" in vars(self):
-            self.transaction_verification.stop()
-        if self.has_transactions:
-            self.transaction_coordinator.shutdown()
-
-    def _transactions_led(self, became_leader: Sequence[Partition], became_follower: Sequence[Partition]) -> None:
-        changed = (*became_leader, *became_follower)
-        if self.has_transactions or any(partition.topic == TRANSACTIONS_TOPIC for partition in changed):
-            self.transaction_coordinator.on_leadership(became_leader, became_follower)
-
-    def _transactions_deleted(self, partitions: Sequence[tuple[str, int]]) -> None:
-        if self.has_transactions:
-            self.transaction_coordinator.on_partitions_deleted(partitions)
-
-    def transactions_partition_count(self) -> int:
-        """How many partitions the topic of the transaction coordinator has; 0: there is no such topic."""
-        return self.metadata_cache.partition_count(TRANSACTIONS_TOPIC)
-
-    def ask_broker(
-        self, purpose: str, broker_id: int, request: Message, version: int, within_ms: float | None = None
-    ) -> Pending[Any]:
-        """Ask a broker, or this one, for the sake of a transaction. None: no answer."""
-        if broker_id == self.node_id:
-            return answer_now(self.request_gate.ask, request, version)
-        client = self.broker_clients.to(broker_id, purpose, within_ms or self.config.request_timeout_ms)
-        if client is not None:
-            return client.send(request, version)
-        return Pending.of(None)
-
-    def offsets_partition_count(self) -> int:
-        """How many partitions the offsets topic has; 0: there is no such topic.
-
-        All brokers must agree on it, so it is the topic's number, and no partitions can be added (topic_admin.py).
-        """
-        return self.metadata_cache.partition_count(OFFSETS_TOPIC)
-
-
-def _zookeeper(env: Env, config: BrokerConfig) -> Coordination:
-    """The coordination tree in ZooKeeper."""
+        return EmbeddedCoordination(env, tree_path, config.coordination_session_timeout_ms)
     from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination  # late: brings kazoo
     from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
 

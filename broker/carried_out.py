@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import TABLE, Api
+from barnabas.broker.requests import TABLE, Api, RequestContext
 from barnabas.runtime.pending import CarriedOut, Pending
 
 CARRIED_OUT_BYTES_MAX = 128 * 1024  # of the requests of one connection
@@ -35,14 +34,11 @@ class _Answer:
 class CarriedOutAnswers:
     """Those of one connection. It is empty most of the time."""
 
-    __slots__ = ("_waiting", "size_bytes")
+    __slots__ = ("size_bytes", "waiting")
 
     def __init__(self) -> None:
         self.size_bytes = 0  # of the requests that are carried out
-        self._waiting: deque[_Answer] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: deque[_Answer] = deque()  # in the order of the requests
 
     def await_replicas(
         self,
@@ -57,7 +53,7 @@ class CarriedOutAnswers:
         """Wait for the replicas; `failed` makes the answer of an exception. `completed` is called for either."""
         # The plain row: an answer in this queue is encoded at once, so it must not be long.
         answer = _Answer(TABLE[api.key], context, request, size, _NO_REPLY)
-        self._waiting.append(answer)
+        self.waiting.append(answer)
         self.size_bytes += size
         answer.pending = reply
 
@@ -70,19 +66,19 @@ class CarriedOutAnswers:
 
     def put_behind(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
         """An answer that is there already, and is sent behind those that wait."""
-        self._waiting.append(_Answer(api, context, request, 0, reply))
+        self.waiting.append(_Answer(api, context, request, 0, reply))
 
     def take_first(self) -> tuple[Api, RequestContext, Any, Any] | None:
         """Take the answer that may be sent now, with its request. None: the first is not there yet."""
-        if not self._waiting or self._waiting[0].reply is _NO_REPLY:
+        if not self.waiting or self.waiting[0].reply is _NO_REPLY:
             return None
-        answer = self._waiting.popleft()
+        answer = self.waiting.popleft()
         self.size_bytes -= answer.size
         return answer.api, answer.context, answer.request, answer.reply
 
     def give_up(self) -> None:
         """The client is gone: its records stay, and nobody waits for the answers."""
-        given_up, self._waiting = self._waiting, deque()
+        given_up, self.waiting = self.waiting, deque()
         self.size_bytes = 0
         for answer in given_up:
             if answer.pending is not None:

@@ -24,7 +24,7 @@ from barnabas.controller.topic_admin import DONE, Outcome
 from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -71,48 +71,48 @@ def entity_path(resource: Resource, name: str) -> str:
     return f"{ENTITY_TYPES[resource]}/{name or paths.DEFAULT_ENTITY}"
 
 
-def check_broker(broker: "Broker", name: str, also: str = "") -> None:
+def check_broker(services: "Services", name: str, also: str = "") -> None:
     """Raise ConfigError unless `name` is this broker's number: each broker answers for itself only."""
     try:
         number = int(name)
     except ValueError:
         raise refusal(f"Broker id must be an integer, but it is: {name}") from None
-    if number != broker.node_id:
-        raise refusal(f"Unexpected broker id, expected {broker.node_id}{also}, but received {name}")
+    if number != services.node_id:
+        raise refusal(f"Unexpected broker id, expected {services.node_id}{also}, but received {name}")
 
 
 # --- describe ---
 
 
-async def rows_of(broker: "Broker", resource_type: int, name: str, keys: list[str] | None) -> list[ConfigRow]:
+async def rows_of(services: "Services", resource_type: int, name: str, keys: list[str] | None) -> list[ConfigRow]:
     """The settings of one resource: those in `keys`, or all if there are none. ConfigError for no such resource."""
     if resource_type == Resource.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:
             raise refusal(problem, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if not broker.metadata_cache.contains(name):
+        if not services.metadata_cache.contains(name):
             raise refusal("", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        own = await broker.topic_admin.overrides(
+        own = await services.topic_admin.overrides(
             entity_path(Resource.TOPIC, name)
         )  # as another broker has changed them
-        return describe.topic_rows(own, broker.config, keys)
+        return describe.topic_rows(own, services.config, keys)
     if resource_type == Resource.BROKER and not name:
-        return describe.cluster_rows(broker.config, keys)
+        return describe.cluster_rows(services.config, keys)
     if resource_type == Resource.BROKER:
-        check_broker(broker, name, " or empty string")
-        return describe.broker_rows(broker.config, keys)
+        check_broker(services, name, " or empty string")
+        return describe.broker_rows(services.config, keys)
     if resource_type == Resource.BROKER_LOGGER:
-        check_broker(broker, name)
+        check_broker(services, name)
         return loggers.rows(keys)
     if resource_type == Resource.GROUP:
         if not name:
             raise refusal("Group name must not be empty")
-        own = await broker.topic_admin.overrides(entity_path(Resource.GROUP, name))
-        return describe.group_rows(own, broker.config, keys)
+        own = await services.topic_admin.overrides(entity_path(Resource.GROUP, name))
+        return describe.group_rows(own, services.config, keys)
     if resource_type == Resource.CLIENT_METRICS:
         if not name:
             raise refusal("Client metrics subscription name must not be empty")
-        own = await broker.topic_admin.overrides(entity_path(Resource.CLIENT_METRICS, name))
+        own = await services.topic_admin.overrides(entity_path(Resource.CLIENT_METRICS, name))
         return describe.client_metrics_rows(own, keys)
     raise refusal(f"Unknown resource type {resource_type}")
 
@@ -121,25 +121,25 @@ async def rows_of(broker: "Broker", resource_type: int, name: str, keys: list[st
 
 
 async def alter(
-    broker: "Broker", resource_type: int, name: str, entries: list[tuple[str, str | None]], *, validate_only: bool
+    services: "Services", resource_type: int, name: str, entries: list[tuple[str, str | None]], *, validate_only: bool
 ) -> Outcome:
     """Replace all settings of one resource. Loggers cannot be altered this way."""
-    return await _change(broker, resource_type, name, lambda settings, current: replaced(entries), validate_only)
+    return await _change(services, resource_type, name, lambda settings, current: replaced(entries), validate_only)
 
 
 async def alter_incrementally(
-    broker: "Broker", resource_type: int, name: str, operations: list[Operation], *, validate_only: bool
+    services: "Services", resource_type: int, name: str, operations: list[Operation], *, validate_only: bool
 ) -> Outcome:
     """Change single settings of one resource."""
     if resource_type == Resource.BROKER_LOGGER:
-        return _alter_loggers(broker, name, operations, validate_only)
+        return _alter_loggers(services, name, operations, validate_only)
     return await _change(
-        broker, resource_type, name, lambda settings, current: altered(settings, current, operations), validate_only
+        services, resource_type, name, lambda settings, current: altered(settings, current, operations), validate_only
     )
 
 
 async def _change(
-    broker: "Broker",
+    services: "Services",
     resource_type: int,
     name: str,
     change: Callable[[Table, Overrides], dict[str, str]],
@@ -150,35 +150,35 @@ async def _change(
         if resource_type not in ENTITY_TYPES:
             raise refusal(f"Unknown resource type {resource_type}")
         resource = Resource(resource_type)
-        _check_resource(broker, resource, name)
-        if resource is Resource.TOPIC and not broker.metadata_cache.contains(name):
+        _check_resource(services, resource, name)
+        if resource is Resource.TOPIC and not services.metadata_cache.contains(name):
             change(SETTINGS[resource], {})  # raises what is wrong with the request itself, first
             raise _no_topic(name)
 
         def valid(current: Overrides) -> dict[str, str]:
             values = change(SETTINGS.get(resource, {}), current)
-            _validate(broker, resource, name, values)
+            _validate(services, resource, name, values)
             return values
 
         path = entity_path(resource, name)
         if validate_only:
-            valid(await broker.topic_admin.overrides(path))
+            valid(await services.topic_admin.overrides(path))
             return DONE
-        await _make_parent(broker, resource)
+        await _make_parent(services, resource)
         of = paths.topic(name) if resource is Resource.TOPIC else None
-        if not await broker.topic_admin.change_overrides(path, valid, of=of):
+        if not await services.topic_admin.change_overrides(path, valid, of=of):
             raise _no_topic(name)
     except ConfigError as error:
         return error.error, str(error) or None
-    await broker.config_changes.entity_changed(*path.split("/"))  # the answer does not wait for the notice
+    await services.config_changes.entity_changed(*path.split("/"))  # the answer does not wait for the notice
     return DONE
 
 
-def _check_resource(broker: "Broker", resource: Resource, name: str) -> None:
+def _check_resource(services: "Services", resource: Resource, name: str) -> None:
     """Raise ConfigError when no resource of that type can have the name."""
     if resource is Resource.BROKER:
         if name:
-            check_broker(broker, name)
+            check_broker(services, name)
     elif not name:
         raise refusal(f"Default {ENTITY_TYPES[resource]} resources are not allowed.")
     elif resource is Resource.TOPIC:
@@ -187,32 +187,32 @@ def _check_resource(broker: "Broker", resource: Resource, name: str) -> None:
             raise refusal(problem, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
-def _validate(broker: "Broker", resource: Resource, name: str, values: Overrides) -> None:
+def _validate(services: "Services", resource: Resource, name: str, values: Overrides) -> None:
     """Raise ConfigError unless the resource may have exactly these settings."""
     if resource is Resource.TOPIC:
         topic.validate(values)
     elif resource is Resource.BROKER:
-        check_dynamic(broker.config, values, cluster=not name)
+        check_dynamic(services.config, values, cluster=not name)
     elif resource is Resource.GROUP:
-        entities.validate_group(values, broker.config)
+        entities.validate_group(values, services.config)
     else:
         entities.validate_client_metrics(values)
 
 
-async def _make_parent(broker: "Broker", resource: Resource) -> None:
+async def _make_parent(services: "Services", resource: Resource) -> None:
     """Make the parent node of groups' or client metrics' settings, which Kafka's ZooKeeper tree does not have."""
     path = paths.config(ENTITY_TYPES[resource])
-    if await broker.coordination.exists(path) is None:
+    if await services.coordination.exists(path) is None:
         try:
-            await broker.coordination.create(path)
+            await services.coordination.create(path)
         except NodeExistsError:
             return
 
 
-def _alter_loggers(broker: "Broker", name: str, operations: list[Operation], validate_only: bool) -> Outcome:
+def _alter_loggers(services: "Services", name: str, operations: list[Operation], validate_only: bool) -> Outcome:
     """Change the levels of this process's loggers. Nothing is stored."""
     try:
-        check_broker(broker, name)
+        check_broker(services, name)
         loggers.check(operations)
     except ConfigError as error:
         return error.error, str(error)
@@ -226,15 +226,15 @@ def _alter_loggers(broker: "Broker", name: str, operations: list[Operation], val
 # --- list ---
 
 
-async def names_of(broker: "Broker", resource: Resource) -> list[str]:
+async def names_of(services: "Services", resource: Resource) -> list[str]:
     """The names of a type's resources; of groups and client metrics, those that have settings."""
     if resource is Resource.TOPIC:
-        return list(broker.metadata_cache.topics)
+        return list(services.metadata_cache.topics)
     if resource in (Resource.BROKER, Resource.BROKER_LOGGER):
-        return [str(broker_id) for broker_id in sorted(broker.metadata_cache.brokers)]
+        return [str(broker_id) for broker_id in sorted(services.metadata_cache.brokers)]
     try:
-        children = await broker.coordination.children(paths.config(ENTITY_TYPES[resource]))
+        children = await services.coordination.children(paths.config(ENTITY_TYPES[resource]))
     except NoNodeError:
         return []
     names = [paths.decode_name(child) for child in children]
-    return [name for name in names if name and await broker.topic_admin.overrides(entity_path(resource, name))]
+    return [name for name in names if name and await services.topic_admin.overrides(entity_path(resource, name))]

@@ -33,11 +33,9 @@ from typing import TYPE_CHECKING, Any, cast
 from barnabas.broker.answer_writer import AnswerWriter
 from barnabas.broker.carried_out import CARRIED_OUT_BYTES_MAX, CarriedOutAnswers
 from barnabas.broker.connection_states import REQUESTS_MOVES, SOCKET_MOVES, Requests, Socket
-from barnabas.broker.context import CLOSE, RequestContext
-from barnabas.broker.dispatch import TABLE, Api
 from barnabas.broker.read_buffers import IncompleteFrame
 from barnabas.broker.refusals import not_built
-from barnabas.broker.request_gate import NOT_YET
+from barnabas.broker.requests import CLOSE, NOT_YET, TABLE, Api, RequestContext
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 FRAME_SIZE = Struct(">i")
 READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
-FRAMES_PER_TURN = 64  # so many of one connection are handled before the others get their turn
+FRAMES_PER_TURN = 64  # of one connection, before the others get their turn
 
 API_KEY = Struct(">h")
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n%s\n"
@@ -254,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._requests is not DROPPED:
                 self._read_ahead = bytearray(data[position:])  # a new one: handled frames may be views of the old
         self._pause_or_resume_reading()
-        if self._socket is not Socket.OPEN and self._may_handle() and not self._carried_out:
+        if self._socket is not Socket.OPEN and self._may_handle() and not self._carried_out.waiting:
             self.close()  # the client has ended, and no whole frame is left
 
     def _go_on_soon(self) -> None:
@@ -287,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             left -= 1
             (size,) = FRAME_SIZE.unpack_from(data, position)
-            if self._carried_out and not self._may_follow(data, position, size):
+            if self._carried_out.waiting and not self._may_follow(data, position, size):
                 break
             if not 0 < size <= self._server.frame_bytes_max:
                 self._refuse_size(size, bytes(data[position : position + 4]))
@@ -368,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def _waits_in_crowd(self, api: Api, context: RequestContext, frame: memoryview, position: int) -> bool:
-        """Whether so many such requests have come that this one waits for its turn (crowds.py)."""
+        """Whether this request waits for its turn, because very many of its kind have come (crowds.py)."""
         turn = self._server.crowds.enter()
         if turn is None:
             return False
@@ -414,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         server.requests_of[context.api_key] += 1
         reply = server.gate.handle(api, request, context)
-        if isinstance(reply, Message) and not self._carried_out:  # nearly always
+        if isinstance(reply, Message) and not self._carried_out.waiting:  # nearly always
             self._answer(api, context, request, reply)
             return
         if isinstance(reply, NOT_YET):
@@ -472,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
         api, context, request = self._in_flight
         self._end_wait()
         self.last_active_ms = self._server.env.clock.monotonic_ms()
-        if self._carried_out:
+        if self._carried_out.waiting:
             self._answer_in_order(api, context, request, reply)
         else:
             self._answer(api, context, request, reply)
@@ -489,7 +487,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer_in_order(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
         """Answer now, or behind those that wait for replicas. A long answer is encoded now, in any case."""
-        if not self._carried_out:
+        if not self._carried_out.waiting:
             self._answer(api, context, request, reply)
             return
         if api.is_wide and isinstance(reply, Message):
@@ -553,7 +551,8 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse("size", f"a frame of {size} bytes (socket.request.max.bytes={limit})")
             return
         what = self._server.words_for_foreign(protocol)
-        if protocol == "HTTP" and self._socket is not Socket.LOST and self._writer.is_empty and not self._carried_out:
+        is_first = self._writer.is_empty and not self._carried_out.waiting
+        if protocol == "HTTP" and self._socket is not Socket.LOST and is_first:
             self._writer.write([HTTP_ANSWER % what.encode()])
         self._refuse(protocol, what)
 
@@ -594,7 +593,7 @@ class Connection(asyncio.BufferedProtocol):
         A client that waits for an answer may be idle. But if it has closed its sending half, it may have closed both,
         which looks the same from here: then it is taken for gone, and its long poll is cancelled.
         """
-        if self._in_flight is None and not self._carried_out:
+        if self._in_flight is None and not self._carried_out.waiting:
             self.abort()  # not close(): a client that takes nothing would keep the connection open
         elif self._socket in (Socket.HALF_CLOSED, Socket.CLOSING):
             self.transport.abort()

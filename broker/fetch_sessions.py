@@ -140,7 +140,6 @@ class FetchSessionCache:
         self._rng = rng
         self.slots_max = slots_max
         self._sessions: dict[int, FetchSession] = {}
-        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -208,5 +207,4 @@ class FetchSessionCache:
         if victim is None:
             return False
         self.close(victim.id)
-        self.evictions += 1
         return True

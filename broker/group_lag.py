@@ -14,9 +14,9 @@ from barnabas.runtime.turns import Pieces
 from barnabas.storage.unread import HEADERS_MAX
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
-HEADERS_OF_ALL_MAX = 50_000  # so many headers of batches are read for all positions of a request
+HEADERS_OF_ALL_MAX = 50_000  # headers of batches that are read for all positions of a request
 HEADERS_MIN = 100
 
 
@@ -29,7 +29,7 @@ def positions_of(offsets: GroupOffsets) -> list[Position]:
     ]
 
 
-def lags(broker: "Broker", positions: Sequence[Position]) -> Pieces[list[PartitionLag]]:
+def lags(services: "Services", positions: Sequence[Position]) -> Pieces[list[PartitionLag]]:
     """The lag of each position, as far as this broker knows it."""
     headers_left = HEADERS_OF_ALL_MAX
     rows = []
@@ -37,16 +37,16 @@ def lags(broker: "Broker", positions: Sequence[Position]) -> Pieces[list[Partiti
         yield None
         share = headers_left // (len(positions) - number)  # what the others did not need is for those that follow
         topic, index, offset, leader_epoch, topic_id = position
-        known = broker.metadata_cache.partition(topic, index)
+        known = services.metadata_cache.partition(topic, index)
         leader = known.leader_id if known is not None and known.leader_id >= 0 else None
         if known is None or leader is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.LEADER_NOT_AVAILABLE
             found = PositionInLog(error)
-        elif leader != broker.node_id:
+        elif leader != services.node_id:
             found = PositionInLog(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             found = yield from look_at(
-                broker.replica_manager,
+                services.replica_manager,
                 topic,
                 index,
                 offset,
@@ -56,5 +56,5 @@ def lags(broker: "Broker", positions: Sequence[Position]) -> Pieces[list[Partiti
             )
             if found.unread is not None:
                 headers_left = max(headers_left - found.unread.headers_read, 0)
-        rows.append(lag_of(position, leader, found, broker.env.clock.now_ms()))
+        rows.append(lag_of(position, leader, found, services.env.clock.now_ms()))
     return rows

@@ -3,19 +3,22 @@
 What other leaders say is remembered from one look at the groups to the next. It is a bound: their logs go on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from barnabas.cluster.broker_client import BrokerClients
+from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.coordinators.groups.lag_sampling import SAMPLE_MS, LogRange
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.offset_lookup import EARLIEST, LATEST
+from barnabas.replication.replica_manager import ReplicaManager
+from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, chunks
 from barnabas.runtime.upkeep import Work
 from barnabas.storage.retention import goes_below
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
     from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 
 PURPOSE = "log-ranges"
@@ -31,17 +34,25 @@ _SOON_MAX_MS = 86_400_000
 class KnownLogRanges:
     """`LogRanges` of a broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        clock: Clock,
+        replica_manager: ReplicaManager,
+        metadata_cache: MetadataCache,
+        broker_clients: BrokerClients,
+    ) -> None:
+        self._clock = clock
+        self._replica_manager = replica_manager
+        self._metadata_cache = metadata_cache
+        self._broker_clients = broker_clients
         self.elsewhere: dict[tuple[str, int], LogRange] = {}  # as their leaders have said half a minute ago
         self._wanted: dict[tuple[str, int], int] = {}  # partition -> its leader, of what was asked since the refresh
 
     def of_topic(self, topic: str) -> Pieces[dict[int, LogRange]]:
         """The ranges of a topic's partitions, as far as they are known."""
-        broker = self._broker
-        hosted, now_ms = broker.replica_manager.partitions, broker.env.clock.now_ms()
+        hosted, now_ms = self._replica_manager.partitions, self._clock.now_ms()
         found: dict[int, LogRange] = {}
-        for number, (index, state) in enumerate(list(broker.metadata_cache.topics.get(topic, {}).items())):
+        for number, (index, state) in enumerate(list(self._metadata_cache.topics.get(topic, {}).items())):
             if number % PARTITIONS_PER_PIECE == 0:
                 yield None
             partition = hosted.get((topic, index))
@@ -70,7 +81,7 @@ class KnownLogRanges:
         for leader, keys in by_leader.items():
             for piece in chunks(keys, PARTITIONS_PER_REQUEST):
                 yield None
-                client = self._broker.broker_clients.to(leader, PURPOSE)
+                client = self._broker_clients.to(leader, PURPOSE)
                 if client is None:
                     continue
                 starts = client.send(_request(piece, EARLIEST), VERSION)
@@ -80,6 +91,19 @@ class KnownLogRanges:
                 for key, end in latest.items():
                     if key in earliest:
                         self.elsewhere[key] = LogRange(earliest[key], end)
+
+
+def log_ends(
+    broker_clients: BrokerClients, leaders: Mapping[tuple[str, int], int]
+) -> Pieces[dict[tuple[str, int], int]]:
+    """Where the logs of these partitions end, as their leaders say now; without those that do not answer."""
+    found: dict[tuple[str, int], int] = {}
+    for leader in sorted(set(leaders.values())):
+        client = broker_clients.to(leader, PURPOSE)
+        if client is not None:
+            keys = [key for key, its_leader in leaders.items() if its_leader == leader]
+            found |= _offsets((yield client.send(_request(keys, LATEST), VERSION)))
+    return found
 
 
 def _request(keys: Sequence[tuple[str, int]], timestamp: int) -> "ListOffsetsRequest":

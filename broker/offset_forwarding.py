@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.context import RequestContext
+from barnabas.broker.requests import RequestContext
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
@@ -18,7 +18,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 
 PURPOSE = "offset-fetch"
@@ -35,12 +35,12 @@ def is_forwarded(context: RequestContext) -> bool:
 
 
 def forward_offset_fetch(
-    broker: Broker, request: OffsetFetchRequest, context: RequestContext, failed: Failed
+    services: Services, request: OffsetFetchRequest, context: RequestContext, failed: Failed
 ) -> Pieces[OffsetFetchResponse]:
     """Answer for all groups: from the own shards, and from the other coordinators, who are asked at the same time."""
     version = context.api_version
     if version < FIRST_VERSION_WITH_GROUPS:
-        answer = _ask(broker, _coordinator(broker, request.group_id), request, context, failed)
+        answer = _ask(services, _coordinator(services, request.group_id), request, context, failed)
         if isinstance(answer, Pending):
             answer = yield answer
         whole: OffsetFetchResponse = answer
@@ -48,11 +48,11 @@ def forward_offset_fetch(
     groups: dict[int, list[OffsetFetchRequest.OffsetFetchRequestGroup]] = {}
     for group in request.groups:
         yield
-        groups.setdefault(_coordinator(broker, group.group_id), []).append(group)
+        groups.setdefault(_coordinator(services, group.group_id), []).append(group)
     answers = []
     for coordinator_id, its_groups in groups.items():
         part = messages.OffsetFetchRequest(groups=its_groups, require_stable=request.require_stable)
-        answers.append(_ask(broker, coordinator_id, part, context, failed))
+        answers.append(_ask(services, coordinator_id, part, context, failed))
     found: dict[str, OffsetFetchResponse.OffsetFetchResponseGroup] = {}
     for answer in answers:
         if isinstance(answer, Pending):
@@ -61,21 +61,21 @@ def forward_offset_fetch(
     return messages.OffsetFetchResponse(groups=[found[group.group_id] for group in request.groups])
 
 
-def _coordinator(broker: Broker, group_id: str) -> int:
+def _coordinator(services: Services, group_id: str) -> int:
     """The broker that answers for a group; -1: not known. The own id also for what the own gate refuses."""
-    if broker.group_coordinator.shard_of(group_id) is not ErrorCode.NOT_COORDINATOR:
-        return broker.node_id
-    count = broker.offsets_partition_count()
-    leader = broker.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group_id, count)) if count else None
+    if services.group_coordinator.shard_of(group_id) is not ErrorCode.NOT_COORDINATOR:
+        return services.node_id
+    count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
+    leader = services.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group_id, count)) if count else None
     return -1 if leader is None else leader.broker_id
 
 
 def _ask(
-    broker: Broker, coordinator_id: int, request: OffsetFetchRequest, context: RequestContext, failed: Failed
+    services: Services, coordinator_id: int, request: OffsetFetchRequest, context: RequestContext, failed: Failed
 ) -> Any | Pending[Any]:
-    if coordinator_id == broker.node_id:
-        return broker.group_coordinator.offset_fetches.offset_fetch(request, context)
-    client = broker.broker_clients.to(coordinator_id, PURPOSE)
+    if coordinator_id == services.node_id:
+        return services.group_coordinator.offset_fetches.offset_fetch(request, context)
+    client = services.broker_clients.to(coordinator_id, PURPOSE)
     if client is None:
         return failed(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     answer: Pending[Any] = client.send(request, context.api_version)

@@ -19,7 +19,7 @@ from barnabas.runtime.ports import Buffer
 from barnabas.storage.validation import AppendOrigin
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.cluster.broker_client import BrokerClient
     from barnabas.protocol.messages import FetchResponse, ListOffsetsResponse, ProduceResponse
 
@@ -70,28 +70,28 @@ class LedJournalLog:
 class JournalOfBroker:
     """A `JournalPlace` for one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.topic_id = broker.metadata_cache.topic_id
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.topic_id = services.metadata_cache.topic_id
         self._missing_ms = (float("-inf"), float("-inf"))  # a partition of the journal was missing from then to then
         self._missing_is_told = False
 
     def leader(self, partition: int) -> Leader | None:
         """Who leads a partition of the journal; None: it does not exist, or has no live leader."""
-        led = self._broker.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
+        led = self._services.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
         if led is not None and led.is_leader:
-            return self._broker.node_id, led.leader_epoch, led.topic_id or NO_TOPIC_ID
-        cache = self._broker.metadata_cache
+            return self._services.node_id, led.leader_epoch, led.topic_id or NO_TOPIC_ID
+        cache = self._services.metadata_cache
         state = cache.partition(JOURNAL_TOPIC, partition)
         if state is None and self.exists():
             self._note_missing()
-        if state is None or state.leader_id == self._broker.node_id or not cache.is_alive(state.leader_id):
+        if state is None or state.leader_id == self._services.node_id or not cache.is_alive(state.leader_id):
             return None
         return state.leader_id, state.leader_epoch, self.topic_id(JOURNAL_TOPIC)
 
     def _note_missing(self) -> None:
         """Say once that a journal was made by hand, or for another `__consumer_offsets`."""
-        now_ms = self._broker.env.clock.monotonic_ms()
+        now_ms = self._services.env.clock.monotonic_ms()
         since_ms, last_ms = self._missing_ms
         if now_ms - last_ms > MISSING_TOLD_AFTER_MS / 2:
             since_ms = now_ms  # it was there meanwhile
@@ -103,16 +103,16 @@ class JournalOfBroker:
 
     def local(self, partition: int) -> LedJournalLog | None:
         """Its log, if this broker leads it."""
-        led = self._broker.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
-        return LedJournalLog(self._broker.node_id, led) if led is not None and led.is_leader else None
+        led = self._services.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
+        return LedJournalLog(self._services.node_id, led) if led is not None and led.is_leader else None
 
     def exists(self) -> bool:
         """Whether there is a journal."""
-        return self._broker.metadata_cache.contains(JOURNAL_TOPIC)
+        return self._services.metadata_cache.contains(JOURNAL_TOPIC)
 
     def create(self) -> None:
         """Begin to create the journal."""
-        self._broker.auto_topics.create(JOURNAL_TOPIC)
+        self._services.auto_topics.create(JOURNAL_TOPIC)
 
     def send(self, partition: int, leader_id: int, batch: Buffer) -> Pending[ErrorCode]:
         """Append at the broker that leads it."""
@@ -154,7 +154,7 @@ class JournalOfBroker:
 
     def _client(self, leader_id: int) -> BrokerClient | None:
         # Under this name a client may write to internal topics, as in Kafka.
-        return self._broker.broker_clients.to(leader_id, PURPOSE, ANSWER_WITHIN_MS, ADMIN_CLIENT_ID)
+        return self._services.broker_clients.to(leader_id, PURPOSE, ANSWER_WITHIN_MS, ADMIN_CLIENT_ID)
 
 
 def _fetch(client: BrokerClient, partition: int, offset: int, found: Pending[Buffer | None]) -> None:

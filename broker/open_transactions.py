@@ -86,7 +86,7 @@ def _ended_by_coordinator(logs: Iterable[Log]) -> set[tuple[int, str, int]]:
                     if change is not None:
                         latest[change.transactional_id] = change.transaction
         except (CorruptBatchError, OSError) as error:
-            logger.error("%s: what its transaction coordinator knows cannot be read: %s", log.name, error)
+            logger.error("%s: failed to read the state of its transaction coordinator: %s", log.name, error)
         for held in latest.values():
             if held is not None:  # one that is complete has no partitions
                 found.update((held.producer_id, topic, index) for topic, index in held.partitions)

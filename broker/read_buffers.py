@@ -10,14 +10,14 @@ class ReadBuffer:
 
     __slots__ = ("in_use", "view")
 
-    def __init__(self, size: int = READ_BUFFER_BYTES) -> None:
-        self.view = memoryview(bytearray(size))
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BUFFER_BYTES))
         self.in_use = False
 
     def give_away(self) -> None:
         """A frame in it is needed for longer: the next read goes into other memory."""
         if self.in_use:
-            self.view = memoryview(bytearray(len(self.view)))
+            self.view = memoryview(bytearray(READ_BUFFER_BYTES))
 
 
 class IncompleteFrame:

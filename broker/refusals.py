@@ -6,9 +6,8 @@ refuses something calls `Refusals.note`.
 
 import logging
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from barnabas.broker.context import RequestContext
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import TOO_MANY_OPEN, Clock
@@ -47,6 +46,14 @@ def not_built(api_key: int) -> str:
     return f"not built yet: {_FEATURE_OF.get(api_key, 'this API')}"
 
 
+class Asking(Protocol):
+    """A request, as far as a log line names it."""
+
+    api_key: int
+    client_id: str | None
+    client_host: str
+
+
 class OnceAMinute(Generic[K]):
     """Remembers for a minute which kinds of events were told, and how many followed the first."""
 
@@ -83,7 +90,7 @@ class Refusals:
         self.counts: dict[tuple[int, ErrorCode], int] = {}  # so far, by API key (-1: beyond KINDS_MAX) and error
         self._once: OnceAMinute[Kind] = OnceAMinute(clock)
 
-    def note(self, context: RequestContext, error: ErrorCode, what: str, *values: object) -> None:
+    def note(self, context: Asking, error: ErrorCode, what: str, *values: object) -> None:
         """Log that a request, or a part of it, is refused with this error. `what % values` says what was refused."""
         counted = context.api_key, error
         if len(self.counts) >= KINDS_MAX and counted not in self.counts:  # a client may send any number as the key

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from barnabas.runtime.ports import Clock
 
-BYTES_PER_TURN = 1024 * 1024  # of one connection; after so many of all together the loop goes round
+BYTES_PER_TURN = 1024 * 1024  # of one connection; after as many of all together, the loop goes round
 
 
 class Sender(Protocol):

@@ -7,10 +7,9 @@ from typing import Any
 
 from barnabas.broker.connection import Connection
 from barnabas.broker.crowds import Crowds
-from barnabas.broker.dispatch import Api
 from barnabas.broker.read_buffers import ReadBuffer
 from barnabas.broker.refusals import OnceAMinute
-from barnabas.broker.request_gate import RequestGate
+from barnabas.broker.requests import Api, RequestGate
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
@@ -188,7 +187,7 @@ class Server:
             return False
         epoch, number = self.last_told
         if request.controller_epoch == epoch and connection.number < number:
-            logger.info("a request of the controller comes late, by a connection that it has given up")
+            logger.info("ignored a late request of the controller: it has used a newer connection since")
             return True
         if request.controller_epoch >= epoch:
             self.last_told = request.controller_epoch, connection.number

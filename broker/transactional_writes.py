@@ -19,7 +19,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.coordinators.transactions.verification import Errors
     from barnabas.replication.partition import Partition
 
@@ -50,13 +50,13 @@ class Refusal(NamedTuple):
 
 
 def refused(
-    broker: Broker, request: ProduceRequest, version: int, entries: Sequence[tuple[str, int, Buffer]]
+    services: Services, request: ProduceRequest, version: int, entries: Sequence[tuple[str, int, Buffer]]
 ) -> list[Refusal] | Pending[list[Refusal]]:
     """The entries that must not be appended, in order. Each entry is one whole batch."""
     transactional_id = request.transactional_id
     if transactional_id is None:
         return [Refusal(slot, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED) for slot in range(len(entries))]
-    if _all_go_on(broker.replica_manager.partitions, entries):
+    if _all_go_on(services.replica_manager.partitions, entries):
         return []
     producers = set()
     sequences: dict[tuple[str, int], int] = {}
@@ -72,7 +72,7 @@ def refused(
     if producer_id < 0:
         return []  # the log says what is wrong
     adds = version >= FIRST_VERSION_THAT_ADDS_PARTITIONS
-    found = broker.transaction_verification.verify(transactional_id, producer_id, producer_epoch, sequences, adds)
+    found = services.transactions.verification.verify(transactional_id, producer_id, producer_epoch, sequences, adds)
     if isinstance(found, Pending):
         places = [(topic, index) for topic, index, _ in entries]
         return found.map(lambda errors: _refusals(places, errors, version))

@@ -136,7 +136,7 @@ class OwnMark:
 
         def synced(error: OSError | None) -> None:
             if error is not None:
-                logger.warning("what is known of the tree could not be written down: %s", error)
+                logger.warning("failed to write the tree mark to a disk: %s", error)
             kept.complete(None)
 
         files = self._write_down()
@@ -183,4 +183,4 @@ class OwnMark:
         try:
             await self.count()
         except CoordinationError as error:
-            logger.debug("the mark of this broker could not be counted up: %s", error)
+            logger.debug("failed to count up the tree mark: %s", error)

@@ -22,7 +22,7 @@ from barnabas.storage.log import Log
 from barnabas.storage.retention import Hold
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 PURPOSE = "waited-groups"
 LIST_GROUPS_VERSION = 2
@@ -38,8 +38,8 @@ _Offsets = dict[tuple[str, int], int]
 class WaitedGroups:
     """Answers `LogManager.hold_of`."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, services: "Services") -> None:
+        self._services = services
         self._of_pattern: dict[str, list[str]] = {}  # the groups that match it, of all brokers that have answered
         self._unheard: set[int] = set()  # brokers that have not said which groups they have
         self._elsewhere: dict[str, _Offsets] = {}  # group of another coordinator -> what it has committed
@@ -47,7 +47,7 @@ class WaitedGroups:
 
     def start(self) -> None:
         """Begin to ask."""
-        config, every = self._broker.config, self._broker.env.upkeep.every
+        config, every = self._services.config, self._services.env.upkeep.every
         self._task = every(
             "waited groups",
             lambda: min(config.log_retention_check_interval_ms, ASKED_MS),
@@ -69,7 +69,7 @@ class WaitedGroups:
         names = log.config.barnabas_retention_wait_for_groups
         if not names:
             return None
-        partition = self._broker.replica_manager.partitions.get((log.topic, log.partition))
+        partition = self._services.replica_manager.partitions.get((log.topic, log.partition))
         if partition is None or not partition.is_leader:
             return Hold(log.log_start_offset, None)
         end = log.log_end_offset
@@ -100,7 +100,7 @@ class WaitedGroups:
 
     def _committed(self, group: str, log: Log) -> int | None:
         """What a group has committed in a partition; None: it is not known."""
-        shard = self._broker.group_coordinator.shard_of(group)
+        shard = self._services.group_coordinator.shard_of(group)
         if isinstance(shard, Shard):
             found = shard.offsets.get(group, log.topic, log.partition)
             if found is None or (found.topic_id != NO_TOPIC_ID and found.topic_id != log.topic_id):
@@ -115,7 +115,7 @@ class WaitedGroups:
     def _wanted(self) -> Pieces[dict[str, None]]:
         """The names and patterns of all topics that this broker leads."""
         wanted: dict[str, None] = {}
-        for number, partition in enumerate(list(self._broker.replica_manager.led_partitions())):
+        for number, partition in enumerate(list(self._services.replica_manager.led_partitions())):
             if number % _PARTITIONS_PER_PIECE == 0:
                 yield None
             names = partition.log.config.barnabas_retention_wait_for_groups
@@ -152,20 +152,20 @@ class WaitedGroups:
 
     def _coordinator(self, group: str) -> int | None:
         """The other broker that coordinates a group; None: this one, or nobody knows."""
-        broker = self._broker
-        count = broker.offsets_partition_count()
-        leader = broker.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count)) if count else None
-        return None if leader is None or leader.broker_id == broker.node_id else leader.broker_id
+        services = self._services
+        count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
+        leader = services.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count)) if count else None
+        return None if leader is None or leader.broker_id == services.node_id else leader.broker_id
 
     def _all_groups(self) -> Pieces[list[str]]:
         """The ids of all groups, of this broker and of those that answer; the others are `_unheard`."""
-        broker = self._broker
-        found = [group for shard in broker.group_coordinator.loaded_shards() for group in shard.group_ids()]
+        services = self._services
+        found = [group for shard in services.group_coordinator.loaded_shards() for group in shard.group_ids()]
         unheard = set()
-        for broker_id in list(broker.metadata_cache.brokers):
-            if broker_id == broker.node_id:
+        for broker_id in list(services.metadata_cache.brokers):
+            if broker_id == services.node_id:
                 continue
-            client = broker.broker_clients.to(broker_id, PURPOSE)
+            client = services.broker_clients.to(broker_id, PURPOSE)
             answer = None
             if client is not None:
                 answer = yield client.send(messages.ListGroupsRequest(), LIST_GROUPS_VERSION)
@@ -179,7 +179,7 @@ class WaitedGroups:
     def _fetch(self, coordinator: int, groups: list[str]) -> Pieces[None]:
         make = messages.OffsetFetchRequest
         request = make(groups=[make.OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups])
-        client = self._broker.broker_clients.to(coordinator, PURPOSE)
+        client = self._services.broker_clients.to(coordinator, PURPOSE)
         answer = None if client is None else (yield client.send(request, OFFSET_FETCH_VERSION))
         for group in answer.groups if answer is not None else ():
             if group.error_code != ErrorCode.NONE:

@@ -18,7 +18,7 @@ from barnabas.protocol.messages import (
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 RECORDS, OFFSETS = "records", "offsets"
 PURPOSE = "waits"
@@ -45,17 +45,17 @@ class Wait(NamedTuple):
 
 
 def waits(
-    broker: "Broker", shard: Shard, group_id: str, committed: GroupOffsets
+    services: "Services", shard: Shard, group_id: str, committed: GroupOffsets
 ) -> Pieces[list[tuple[Wait, Known | None]]]:
     """What of the group waits, each with its transaction; None: no coordinator that answers knows the transaction."""
-    found = yield from _found(broker, shard, group_id, committed)
+    found = yield from _found(services, shard, group_id, committed)
     if not found:
         return []
-    known = yield from transactions_of(broker, {each.producer_id for each in found})
+    known = yield from transactions_of(services, {each.producer_id for each in found})
     return [(each, known.get(each.producer_id)) for each in found]
 
 
-def _found(broker: "Broker", shard: Shard, group_id: str, committed: GroupOffsets) -> Pieces[list[Wait]]:
+def _found(services: "Services", shard: Shard, group_id: str, committed: GroupOffsets) -> Pieces[list[Wait]]:
     found = []
     if group_id in shard.offsets.pending_counts:
         for producer_id, groups in list(shard.offsets.pending.items()):
@@ -65,7 +65,7 @@ def _found(broker: "Broker", shard: Shard, group_id: str, committed: GroupOffset
     for topic, partitions in committed.items():
         for index, each in list(partitions.items()):
             yield None
-            partition = broker.replica_manager.partitions.get((topic, index))
+            partition = services.replica_manager.partitions.get((topic, index))
             if partition is None or not partition.is_leader:
                 continue
             log = partition.log
@@ -77,18 +77,18 @@ def _found(broker: "Broker", shard: Shard, group_id: str, committed: GroupOffset
     return found[:WAITS_MAX]
 
 
-def transactions_of(broker: "Broker", producer_ids: Collection[int]) -> Pieces[dict[int, Known]]:
+def transactions_of(services: "Services", producer_ids: Collection[int]) -> Pieces[dict[int, Known]]:
     """The open transactions of producers, by producer id. A coordinator that does not answer is passed over."""
     found: dict[int, Known] = {}
-    for broker_id in sorted(broker.metadata_cache.brokers):
+    for broker_id in sorted(services.metadata_cache.brokers):
         request = ListTransactionsRequest(producer_id_filters=sorted(producer_ids))
-        listed: ListTransactionsResponse | None = yield broker.ask_broker(
+        listed: ListTransactionsResponse | None = yield services.transactions.ask_broker(
             PURPOSE, broker_id, request, 0, ANSWERS_WITHIN_MS
         )
         if listed is None or not listed.transaction_states:
             continue
         names = [each.transactional_id for each in listed.transaction_states]
-        described: DescribeTransactionsResponse | None = yield broker.ask_broker(
+        described: DescribeTransactionsResponse | None = yield services.transactions.ask_broker(
             PURPOSE, broker_id, DescribeTransactionsRequest(transactional_ids=names), 0, ANSWERS_WITHIN_MS
         )
         for row in [] if described is None else described.transaction_states:

@@ -3,7 +3,7 @@
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -282,6 +282,69 @@ def test_a_planted_violation_is_found(path: str, text: str) -> None:
 )
 def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
     assert violations(path, text) == []
+
+
+CIRCLE_FILES_MAX = 3
+# Larger ones, by one of their files, and why.
+CIRCLES_ALLOWED = {"cli/checks/findings.py": "the table imports the modules of checks, which fill it"}
+
+
+def imported_files(path: str) -> set[str]:
+    """The files of the import package that a file imports, also inside functions and under TYPE_CHECKING."""
+    found = set()
+    for _, name in imports(ast.parse((ROOT / path).read_text())):
+        parts = name.split(".")[1:] if name.startswith("barnabas.") else []
+        for places in (parts, parts[:-1]):
+            folder = "/".join(places)
+            file = next((file for file in (f"{folder}.py", f"{folder}/__init__.py") if (ROOT / file).is_file()), None)
+            if file is not None:
+                found.add(file)
+                break
+    return found - {path}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The largest sets of files of which each imports all others, directly or by way of others. Two files or more."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            new = graph.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    reach = {path: reached(path) for path in graph}
+    sets = {frozenset(other for other in reach[path] if path in reach[other]) for path in graph if path in reach[path]}
+    return sorted(sorted(each) for each in sets)
+
+
+def test_few_files_depend_on_each_other_in_a_circle() -> None:
+    """A file in a large circle cannot be understood without all others of it."""
+    found = [
+        each for each in circles({path: imported_files(path) for path in sources()}) if len(each) > CIRCLE_FILES_MAX
+    ]
+    assert [each for each in found if not CIRCLES_ALLOWED.keys() & set(each)] == []
+    assert len(found) == len(CIRCLES_ALLOWED), "an exception is no longer needed"
+
+
+def test_a_planted_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set(), "f": {"g"}, "g": {"f"}}
+    assert circles(graph) == [["a", "b", "c"], ["f", "g"]]
+
+
+def test_a_handler_does_not_know_the_wiring() -> None:
+    """Not even by way of another file: `broker/services.py` says what handlers may use of a broker."""
+    graph = {path: imported_files(path) for path in sources()}
+    left = [path for path in graph if path.startswith(("broker/api/", "broker/http/"))]
+    known = set(left)
+    while left:
+        new = graph[left.pop()] - known
+        known |= new
+        left += new
+    assert "broker/services.py" in known
+    assert "broker/broker.py" not in known
 
 
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.

@@ -1,4 +1,4 @@
-"""The handlers, one module per family of APIs. Importing this package fills the table of `broker/dispatch.py`."""
+"""The handlers, one module per family of APIs. Importing this package fills the table of `broker/requests.py`."""
 
 from barnabas.broker.api import (  # noqa: F401
     api_versions,

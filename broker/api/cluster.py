@@ -7,20 +7,19 @@ ever fenced: a broker that is not alive is not listed. Left out: authorization.
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeClusterRequest, DescribeClusterResponse
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 BROKERS, CONTROLLERS = 1, 2
 
 
 @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
-def describe_cluster(broker: "Broker", request: DescribeClusterRequest, context: RequestContext) -> Reply:
+def describe_cluster(services: "Services", request: DescribeClusterRequest, context: RequestContext) -> Reply:
     """The live brokers, each with its address on the listener that the request came by."""
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
@@ -32,17 +31,17 @@ def describe_cluster(broker: "Broker", request: DescribeClusterRequest, context:
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"There is no endpoint type {request.endpoint_type}.",
         )
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
     return DescribeClusterResponse(
-        cluster_id=broker.cluster_id,
+        cluster_id=services.cluster_id,
         controller_id=cache.controller_id,
         brokers=[
             DescribeClusterResponse.DescribeClusterBroker(
                 broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[broker_id].rack
             )
             for broker_id in sorted(cache.brokers)
-            if (endpoint := broker.addresses.of(broker_id, context)) is not None
+            if (endpoint := services.addresses.of(broker_id, context)) is not None
         ],
         cluster_authorized_operations=operations,
     )

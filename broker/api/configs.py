@@ -6,11 +6,11 @@ Resources: topics (2), brokers (4; the empty name means all brokers), broker log
 alter.config.policy.class.name, which names Java code.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker.api.topics import twice
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.config.settings import ConfigError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -26,11 +26,13 @@ from barnabas.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.config.describe import ConfigRow
 
 BUILT_IN = 5  # the source of a value that nobody has set
-TWICE: tuple[ErrorCode, str | None] = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+Outcome = tuple[ErrorCode, str | None]
+ResponseT = TypeVar("ResponseT", AlterConfigsResponse, IncrementalAlterConfigsResponse)
+TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
 def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -> DescribeConfigsResponse:
@@ -47,13 +49,13 @@ def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -
 
 @api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), failure=describe_configs_failed, is_wide=True)
 async def describe_configs(
-    broker: "Broker", request: DescribeConfigsRequest, context: RequestContext
+    services: "Services", request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
     """The settings in force of each resource, with synonyms and documentation if the client asks for them."""
     from barnabas.broker.config_resources import rows_of
 
     response = DescribeConfigsResponse(results=[])
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     for asked in request.resources:
         await pace.rest()
         result = DescribeConfigsResponse.DescribeConfigsResult(
@@ -61,7 +63,7 @@ async def describe_configs(
         )
         response.results.append(result)
         try:
-            rows = await rows_of(broker, asked.resource_type, asked.resource_name, asked.configuration_keys)
+            rows = await rows_of(services, asked.resource_type, asked.resource_name, asked.configuration_keys)
         except ConfigError as error:
             result.error_code, result.error_message = error.error, str(error)
         else:
@@ -97,23 +99,17 @@ def alter_configs_failed(request: AlterConfigsRequest, error: ErrorCode) -> Alte
 
 @api(ApiKey.ALTER_CONFIGS, versions=(0, 2), failure=alter_configs_failed)
 async def alter_configs(
-    broker: "Broker", request: AlterConfigsRequest, context: RequestContext
+    services: "Services", request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     """Replace all settings of each resource."""
     from barnabas.broker.config_resources import alter
 
-    duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
-    response = AlterConfigsResponse()
-    pace = broker.turns.pace()
-    for asked in request.resources:
-        await pace.rest()
-        kind, name = asked.resource_type, asked.resource_name
+    async def change(asked: AlterConfigsRequest.AlterConfigsResource) -> Outcome:
         entries = [(entry.name, entry.value) for entry in asked.configs]
-        outcome = TWICE
-        if (kind, name) not in duplicates:
-            outcome = await alter(broker, kind, name, entries, validate_only=request.validate_only)
-        response.responses.append(_altered(AlterConfigsResponse, asked, outcome))
-    return response
+        kind, name = asked.resource_type, asked.resource_name
+        return await alter(services, kind, name, entries, validate_only=request.validate_only)
+
+    return await _alter_each(services, AlterConfigsResponse(), request.resources, change)
 
 
 def incremental_alter_configs_failed(
@@ -127,26 +123,33 @@ def incremental_alter_configs_failed(
 
 @api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), failure=incremental_alter_configs_failed)
 async def incremental_alter_configs(
-    broker: "Broker", request: IncrementalAlterConfigsRequest, context: RequestContext
+    services: "Services", request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from single settings of each resource."""
     from barnabas.broker.config_resources import alter_incrementally
 
-    duplicates = twice((asked.resource_type, asked.resource_name) for asked in request.resources)
-    response = IncrementalAlterConfigsResponse()
-    pace = broker.turns.pace()
-    for asked in request.resources:
-        await pace.rest()
-        kind, name = asked.resource_type, asked.resource_name
+    async def change(asked: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Outcome:
         operations = [(entry.name, entry.config_operation, entry.value) for entry in asked.configs]
-        outcome = TWICE
-        if (kind, name) not in duplicates:
-            outcome = await alter_incrementally(broker, kind, name, operations, validate_only=request.validate_only)
-        response.responses.append(_altered(IncrementalAlterConfigsResponse, asked, outcome))
+        kind, name = asked.resource_type, asked.resource_name
+        return await alter_incrementally(services, kind, name, operations, validate_only=request.validate_only)
+
+    return await _alter_each(services, IncrementalAlterConfigsResponse(), request.resources, change)
+
+
+async def _alter_each(
+    services: "Services", response: ResponseT, resources: Sequence[Any], change: Callable[[Any], Awaitable[Outcome]]
+) -> ResponseT:
+    """Change one resource after the other. One that is named twice is not changed."""
+    duplicates = twice((asked.resource_type, asked.resource_name) for asked in resources)
+    pace = services.env.turns.pace()
+    for asked in resources:
+        await pace.rest()
+        is_twice = (asked.resource_type, asked.resource_name) in duplicates
+        response.responses.append(_altered(type(response), asked, TWICE if is_twice else await change(asked)))
     return response
 
 
-def _altered(response: Any, asked: Any, outcome: tuple[ErrorCode, str | None]) -> Any:
+def _altered(response: Any, asked: Any, outcome: Outcome) -> Any:
     """One resource's result, as an object of the class that this response wants."""
     return response.AlterConfigsResourceResponse(
         error_code=outcome[0],
@@ -158,7 +161,7 @@ def _altered(response: Any, asked: Any, outcome: tuple[ErrorCode, str | None]) -
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
 async def list_config_resources(
-    broker: "Broker", request: ListConfigResourcesRequest, context: RequestContext
+    services: "Services", request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
     """Names of the resources of these types; of all types if none is named. Version 0: client metrics (KIP-1142)."""
     from barnabas.broker.config_resources import Resource, names_of
@@ -171,6 +174,6 @@ async def list_config_resources(
         if not wanted or resource in wanted:
             response.config_resources += [
                 ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=resource)
-                for name in await names_of(broker, resource)
+                for name in await names_of(services, resource)
             ]
     return response

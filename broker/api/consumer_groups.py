@@ -7,25 +7,24 @@ ConsumerGroupDescribe is not announced, so that Kafka's tools describe every gro
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 WHAT_TO_SET = "set group.protocol=classic in this client: the consumer protocol (KIP-848) is not built yet"
 
 
 @api(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1))
 def consumer_group_heartbeat(
-    broker: "Broker", request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    services: "Services", request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:
     """UNSUPPORTED_VERSION, with what the client's user must set."""
     error = ErrorCode.UNSUPPORTED_VERSION
-    broker.refusals.note(
+    services.refusals.note(
         context, error, "it wants to join group %r with group.protocol=consumer; %s", request.group_id, WHAT_TO_SET
     )
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{WHAT_TO_SET}.")

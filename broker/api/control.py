@@ -10,8 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
@@ -26,12 +25,12 @@ from barnabas.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 logger = logging.getLogger("barnabas.broker")
 
 LAST_VERSION_WITH_TOPIC_NAMES = 4
-# A part of a long request takes about a millisecond: so many roles change, or so many folders are made or renamed.
+# Of a long request, in a part that takes about a millisecond: roles that change, or folders that are made or renamed.
 ROLES_PER_PART = 50
 FOLDERS_PER_PART = 10
 ROLES_FOR_A_FOLDER = ROLES_PER_PART // FOLDERS_PER_PART
@@ -40,41 +39,41 @@ TopicT = TypeVar("TopicT", LeaderAndIsrRequest.LeaderAndIsrTopicState, StopRepli
 
 
 @api(ApiKey.LEADER_AND_ISR, versions=(4, 7), is_wide=True, is_announced=False, is_of_brokers=True)
-def leader_and_isr(broker: "Broker", request: LeaderAndIsrRequest, context: RequestContext) -> Reply:
+def leader_and_isr(services: "Services", request: LeaderAndIsrRequest, context: RequestContext) -> Reply:
     """Lead and follow partitions; new topics with the settings that they were made with."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     new = [topic.topic_name for topic in request.topic_states if any(state.is_new for state in topic.partition_states)]
     if new or context.is_long:
-        return _lead_or_follow_in_steps(broker, request, context, new)
-    return _as_of_version(request, broker.replica_manager.leader_and_isr(request), context)
+        return _lead_or_follow_in_steps(services, request, context, new)
+    return _as_of_version(request, services.replica_manager.leader_and_isr(request), context)
 
 
 async def _lead_or_follow_in_steps(
-    broker: "Broker", request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
+    services: "Services", request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
 ) -> LeaderAndIsrResponse:
     """Read the settings of new topics, then do the request in parts, as if the controller had sent several."""
-    told_by = broker.server.last_told
+    told_by = services.server.last_told
     if new:
         try:
-            await broker.config_changes.read_topics(new)
+            await services.config_changes.read_topics(new)
         except (CoordinationError, ValueError) as error:
-            logger.warning("the settings of new topics cannot be read, their notices may still come: %s", error)
+            logger.warning("failed to read the settings of new topics, change notices may still bring them: %s", error)
     topics = [
         LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=[])
         for topic in request.topic_states
     ]
-    pace = broker.turns.pace()
-    parts = _parts(request.topic_states, broker.replica_manager.partitions)
+    pace = services.env.turns.pace()
+    parts = _parts(request.topic_states, services.replica_manager.partitions)
     for places, states in parts if context.is_long else _whole(request.topic_states):
         await pace.rest()
         if (
-            broker.server.last_told != told_by
+            services.server.last_told != told_by
         ):  # the controller has told it again since, and perhaps to delete the topic
             return LeaderAndIsrResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         part = copy(request)
         part.topic_states = states
-        answer = broker.replica_manager.leader_and_isr(part)
+        answer = services.replica_manager.leader_and_isr(part)
         if answer.error_code:
             return answer
         for place, answered in zip(places, answer.topics, strict=True):
@@ -95,25 +94,25 @@ def _as_of_version(
 
 
 @api(ApiKey.STOP_REPLICA, versions=(3, 4), is_wide=True, is_announced=False, is_of_brokers=True)
-def stop_replica(broker: "Broker", request: StopReplicaRequest, context: RequestContext) -> Reply:
-    """Let go of replicas, and perhaps delete them."""
+def stop_replica(services: "Services", request: StopReplicaRequest, context: RequestContext) -> Reply:
+    """Stop replicas, and delete those that the controller names."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    return _stop_in_steps(broker, request) if context.is_long else broker.replica_manager.stop_replica(request)
+    return _stop_in_steps(services, request) if context.is_long else services.replica_manager.stop_replica(request)
 
 
-async def _stop_in_steps(broker: "Broker", request: StopReplicaRequest) -> StopReplicaResponse:
+async def _stop_in_steps(services: "Services", request: StopReplicaRequest) -> StopReplicaResponse:
     """Do the request in parts, as if the controller had sent several."""
-    told_by = broker.server.last_told
+    told_by = services.server.last_told
     response = StopReplicaResponse(partition_errors=[])
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     for _, states in _parts(request.topic_states, ()):
         await pace.rest()
-        if broker.server.last_told != told_by:
+        if services.server.last_told != told_by:
             return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         part = copy(request)
         part.topic_states = states
-        answer = broker.replica_manager.stop_replica(part)
+        answer = services.replica_manager.stop_replica(part)
         if answer.error_code:
             return answer
         response.partition_errors += answer.partition_errors
@@ -146,9 +145,9 @@ def _whole(topics: list[TopicT]) -> Iterator[tuple[Sequence[int], list[TopicT]]]
 
 @api(ApiKey.UPDATE_METADATA, versions=(6, 8), is_announced=False, is_of_brokers=True)
 def update_metadata(
-    broker: "Broker", request: UpdateMetadataRequest, context: RequestContext
+    services: "Services", request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:
     """Know which brokers live, and the state of partitions."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    return broker.replica_manager.update_metadata(request)
+    return services.replica_manager.update_metadata(request)

@@ -7,8 +7,7 @@ AlterPartition 0 and 1, which no broker since Kafka 3.3 sends.
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,
@@ -21,28 +20,28 @@ from barnabas.protocol.messages import (
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 
 @api(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3), is_announced=False, is_of_brokers=True)
 def controlled_shutdown(
-    broker: "Broker", request: ControlledShutdownRequest, context: RequestContext
+    services: "Services", request: ControlledShutdownRequest, context: RequestContext
 ) -> Pending[ControlledShutdownResponse]:
     """Let a broker go: the answer names the partitions that it still leads."""
-    return broker.controller.controlled_shutdown(request)
+    return services.controller.controlled_shutdown(request)
 
 
 @api(ApiKey.ALTER_PARTITION, versions=(2, 3), is_of_brokers=True)
 def alter_partition(
-    broker: "Broker", request: AlterPartitionRequest, context: RequestContext
+    services: "Services", request: AlterPartitionRequest, context: RequestContext
 ) -> Pending[AlterPartitionResponse]:
     """Change ISRs as their leader wants, where that is allowed."""
-    return broker.controller.alter_partition(request)
+    return services.controller.alter_partition(request)
 
 
 @api(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0), is_of_brokers=True)
 def allocate_producer_ids(
-    broker: "Broker", request: AllocateProducerIdsRequest, context: RequestContext
+    services: "Services", request: AllocateProducerIdsRequest, context: RequestContext
 ) -> Pending[AllocateProducerIdsResponse]:
     """The next block of producer ids."""
-    return broker.controller.allocate_producer_ids(request)
+    return services.controller.allocate_producer_ids(request)

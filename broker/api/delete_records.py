@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -13,7 +12,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 
 PARTITIONS_PER_PIECE = 20
@@ -30,18 +29,18 @@ def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> De
 
 
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2), failure=delete_records_failed)
-def delete_records(broker: "Broker", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
+def delete_records(services: "Services", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
     """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs."""
-    return broker.turns.run(_delete(broker, request), to_the_end=True)
+    return services.env.turns.run(_delete(services, request), to_the_end=True)
 
 
-def _delete(broker: "Broker", request: DeleteRecordsRequest) -> Pieces[DeleteRecordsResponse]:
+def _delete(services: "Services", request: DeleteRecordsRequest) -> Pieces[DeleteRecordsResponse]:
     outcomes = []
     for topic in request.topics:
         for piece in chunks(topic.partitions, PARTITIONS_PER_PIECE):
             yield
             entries = [(topic.name, partition.partition_index, partition.offset) for partition in piece]
-            outcomes.append(broker.replica_manager.deletion.delete(entries, request.timeout_ms))
+            outcomes.append(services.replica_manager.deletion.delete(entries, request.timeout_ms))
     topics: Topics = {}
     for outcome in outcomes:
         yield

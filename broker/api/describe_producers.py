@@ -7,15 +7,14 @@ before the first marker. A producer is listed until the periodic expiry removes 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 PartitionResponse = DescribeProducersResponse.PartitionResponse
 
@@ -34,13 +33,13 @@ def describe_producers_failed(request: DescribeProducersRequest, error: ErrorCod
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), failure=describe_producers_failed, is_wide=True)
-def describe_producers(broker: "Broker", request: DescribeProducersRequest, context: RequestContext) -> Reply:
+def describe_producers(services: "Services", request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """The active producers of each partition asked for."""
-    return broker.turns.run(_describe_all(broker, request))
+    return services.env.turns.run(_describe_all(services, request))
 
 
 def _describe_all(
-    broker: "Broker", request: DescribeProducersRequest
+    services: "Services", request: DescribeProducersRequest
 ) -> Generator[None, None, DescribeProducersResponse]:
     response = DescribeProducersResponse()
     for topic in request.topics:
@@ -48,21 +47,21 @@ def _describe_all(
         response.topics.append(answer)
         for index in topic.partition_indexes:
             yield
-            answer.partitions.append(describe(broker, topic.name, index))
+            answer.partitions.append(describe(services, topic.name, index))
     return response
 
 
-def describe(broker: "Broker", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+def describe(services: "Services", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     """The producers of one partition; an error if this broker has no replica of it."""
     result = PartitionResponse(partition_index=index)
     problem = topic_name_problem(topic)
     if problem is not None:
         result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, problem
         return result
-    partition = broker.replica_manager.partition(topic, index)
+    partition = services.replica_manager.partition(topic, index)
     if isinstance(partition, ErrorCode):
         result.error_code = partition
-        if not broker.metadata_cache.contains(topic):
+        if not services.metadata_cache.contains(topic):
             result.error_message = "There is no such topic."
         return result
     for entry in partition.log.producers.entries.values():

@@ -8,17 +8,16 @@ leader replicas, which only a KRaft controller has, so both lists are always emp
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.metadata import TOPIC_OPERATIONS
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import MetadataCache, PartitionMetadata
-from barnabas.cluster.topic_names import topic_name_problem
+from barnabas.cluster.topic_names import INTERNAL_TOPICS, topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 TopicResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Cursor = DescribeTopicPartitionsResponse.Cursor
@@ -35,7 +34,7 @@ def describe_topic_partitions_failed(
 
 @api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), failure=describe_topic_partitions_failed, is_wide=True)
 def describe_topic_partitions(
-    broker: "Broker", request: DescribeTopicPartitionsRequest, context: RequestContext
+    services: "Services", request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Reply:
     """One page of partitions, from the cursor on."""
     cursor = request.cursor
@@ -44,24 +43,24 @@ def describe_topic_partitions(
         names = sorted(asked)
         topics = [TopicResponse(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names]
         return DescribeTopicPartitionsResponse(topics=topics)
-    limit = max(1, min(broker.config.max_request_partition_size_limit, request.response_partition_limit))
-    names = sorted(asked or set(broker.metadata_cache.topics))
+    limit = max(1, min(services.config.max_request_partition_size_limit, request.response_partition_limit))
+    names = sorted(asked or set(services.metadata_cache.topics))
     page = describe_page(
-        broker,
+        services,
         names,
         cursor_topic="" if cursor is None else cursor.topic_name,
         cursor_partition=0 if cursor is None else cursor.partition_index,
         limit=limit,
     )
-    return broker.turns.run(page)
+    return services.env.turns.run(page)
 
 
 def describe_page(
-    broker: "Broker", names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
+    services: "Services", names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
 ) -> Pieces[DescribeTopicPartitionsResponse]:
     """At most `limit` partitions of the sorted `names`, from the cursor on. A topic with an error counts as none."""
     response = DescribeTopicPartitionsResponse()
-    metadata_cache = broker.metadata_cache
+    metadata_cache = services.metadata_cache
     for name in names:
         yield
         if name < cursor_topic:
@@ -83,7 +82,7 @@ def describe_page(
         topic = TopicResponse(
             name=name,
             topic_id=metadata_cache.topic_id(name),
-            is_internal=broker.is_internal(name),
+            is_internal=name in INTERNAL_TOPICS,
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
         response.topics.append(topic)

@@ -7,8 +7,7 @@ answer. Left out: authorization.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -16,7 +15,7 @@ from barnabas.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
 from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 TopicPartition = tuple[str, int]
 TopicResult = ElectLeadersResponse.ReplicaElectionResult
@@ -38,7 +37,7 @@ def named(request: ElectLeadersRequest) -> list[TopicPartition]:
 
 @api(ApiKey.ELECT_LEADERS, versions=(0, 2), failure=elect_leaders_failed, is_wide=True)
 async def elect_leaders(
-    broker: "Broker", request: ElectLeadersRequest, context: RequestContext
+    services: "Services", request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Have the controller elect, and wait until this broker's clients see the new leaders, up to TimeoutMs.
 
@@ -47,19 +46,19 @@ async def elect_leaders(
     if request.election_type not in tuple(ElectionType):
         unknown = f"Unknown election type {request.election_type}"
         return elect_leaders_failed(request, ErrorCode.INVALID_REQUEST, unknown)
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     partitions = named(request)
     if request.topic_partitions is None:
         partitions = [(topic, index) for topic, indexes in cache.topics.items() for index in indexes]
-    began_ms = broker.env.clock.monotonic_ms()
-    results = await ended(broker.controller.elect_leaders(ElectionType(request.election_type), partitions))
+    began_ms = services.env.clock.monotonic_ms()
+    results = await ended(services.controller.elect_leaders(ElectionType(request.election_type), partitions))
     elected = {p: result.leader for p, result in results.items() if result.error is ErrorCode.NONE}
 
     def is_seen(partition: TopicPartition) -> bool:
         state = cache.partition(*partition)
         return state is not None and state.leader_id == elected[partition]
 
-    left_ms = max(request.timeout_ms - (broker.env.clock.monotonic_ms() - began_ms), 0)
+    left_ms = max(request.timeout_ms - (services.env.clock.monotonic_ms() - began_ms), 0)
     if not await ended(cache.wait_for(lambda: all(map(is_seen, elected)), left_ms)):
         unseen = [partition for partition in elected if not is_seen(partition)]
         results.update(dict.fromkeys(unseen, ElectionResult(ErrorCode.REQUEST_TIMED_OUT)))

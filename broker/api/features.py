@@ -9,8 +9,7 @@ Left out: authorization.
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.features import ALL_FAILED, UPGRADE, Update
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
@@ -18,7 +17,7 @@ from barnabas.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResp
 from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 Result = UpdateFeaturesResponse.UpdatableFeatureResult
 
@@ -27,28 +26,28 @@ FIRST_VERSION_WITHOUT_RESULTS = 2
 
 @api(ApiKey.UPDATE_FEATURES, versions=(0, 2), is_wide=True)
 async def update_features(
-    broker: "Broker", request: UpdateFeaturesRequest, context: RequestContext
+    services: "Services", request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
     """Have the controller write the levels, all or none. When it answers, they hold on the controller's own broker.
 
     Of several updates of one feature the last one counts. As in Kafka 4.1, version 0 can only raise levels.
     """
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     updates = {}
     for update in request.feature_updates:
         await pace.rest()
         upgrade_type = update.upgrade_type if context.api_version >= 1 else UPGRADE
         updates[update.feature] = Update(update.feature, update.max_version_level, upgrade_type)
-    asked = broker.controller.update_features(list(updates.values()), validate_only=request.validate_only)
+    asked = services.controller.update_features(list(updates.values()), validate_only=request.validate_only)
     error, message = await ended(asked)
     response = UpdateFeaturesResponse(error_code=error, error_message=message)
     if error:
         why = (message or "no more is known").removeprefix(ALL_FAILED)
-        broker.refusals.note(context, error, "features are not changed: %s", why)
+        services.refusals.note(context, error, "features are not changed: %s", why)
         return response
     if not request.validate_only:
         with suppress(CoordinationError):  # it is read again as soon as the tree answers
-            await broker.features.read()
+            await services.features.read()
     for update in request.feature_updates if context.api_version < FIRST_VERSION_WITHOUT_RESULTS else ():
         await pace.rest()
         response.results.append(Result(feature=update.feature, error_message="NONE"))

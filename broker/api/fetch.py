@@ -7,9 +7,8 @@ the high watermark in requests of version 18), which consumers and followers of 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -21,7 +20,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_REPLICA_STATE = 15
@@ -57,16 +56,16 @@ def refused(index: int, error: ErrorCode) -> FetchResponse.PartitionData:
 class _Fetch:
     """One Fetch request: what it asks to read, what is refused, and its answer."""
 
-    __slots__ = ("asked", "broker", "context", "refusals", "session", "session_epoch", "session_is_new")
+    __slots__ = ("asked", "context", "refusals", "services", "session", "session_epoch", "session_is_new")
 
     def __init__(
         self,
-        broker: "Broker",
+        services: "Services",
         context: RequestContext,
         session: FetchSession | None,
         session_is_new: bool,
     ) -> None:
-        self.broker = broker
+        self.services = services
         self.context = context
         self.session = session
         self.session_epoch = -1 if session is None else session.epoch  # of the request behind this one
@@ -76,7 +75,7 @@ class _Fetch:
 
     def to_read(self, wanted: Iterable[SessionPartition]) -> list[SessionPartition]:
         """The partitions that the replica manager is asked for. Those that do not exist go into `refusals`."""
-        cache, replicas = self.broker.metadata_cache, self.broker.replica_manager
+        cache, replicas = self.services.metadata_cache, self.services.replica_manager
         for partition in wanted:
             topic = partition.topic or self.name(partition)
             if topic is None:
@@ -93,9 +92,9 @@ class _Fetch:
         """The name of a partition's topic. LeaderAndIsr may tell it before UpdateMetadata does."""
         if partition.topic is None:
             topic_id = partition.topic_id
-            partition.topic = self.broker.metadata_cache.topic_name(
+            partition.topic = self.services.metadata_cache.topic_name(
                 topic_id
-            ) or self.broker.replica_manager.hosted_topic(topic_id)
+            ) or self.services.replica_manager.hosted_topic(topic_id)
         return partition.topic
 
     def read_as_follower(self, follower: FollowerFetches[SessionPartition], params: FetchParams) -> Reply:
@@ -135,7 +134,7 @@ class _Fetch:
         for piece in chunks(wanted, PARTITIONS_PER_PIECE):
             yield
             self.to_read(piece)
-        results = yield from self.broker.replica_manager.fetching.fetch_in_pieces(params, self.asked)
+        results = yield from self.services.replica_manager.fetching.fetch_in_pieces(params, self.asked)
         response = FetchResponse(session_id=0 if self.session is None else self.session.id)
         last_key: bytes | str | None = None
         for first in range(0, len(results), PARTITIONS_PER_PIECE):
@@ -240,14 +239,14 @@ class _Fetch:
     ) -> None:
         """Add who leads the partition, and that broker's address (KIP-951)."""
         answer.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-        endpoint = self.broker.addresses.of(leader_id, self.context)
+        endpoint = self.services.addresses.of(leader_id, self.context)
         if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
             response.node_endpoints.append(
                 FetchResponse.NodeEndpoint(
                     node_id=leader_id,
                     host=endpoint.host,
                     port=endpoint.port,
-                    rack=self.broker.metadata_cache.brokers[leader_id].rack,
+                    rack=self.services.metadata_cache.brokers[leader_id].rack,
                 )
             )
 
@@ -258,10 +257,10 @@ def is_of_follower(request: FetchRequest) -> bool:
 
 
 @api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed, is_of_brokers=is_of_follower)
-def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> Reply:
+def fetch(services: "Services", request: FetchRequest, context: RequestContext) -> Reply:
     """Read now; or park the request until there are MinBytes to read, or MaxWaitMs have passed."""
     if context.is_long:
-        return broker.turns.run(_fetch_long(broker, request, context))
+        return services.env.turns.run(_fetch_long(services, request, context))
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     asked: Sequence[SessionPartition] = [
         each for topic in request.topics for each in _asked(topic, topic.partitions, by_id)
@@ -269,28 +268,28 @@ def fetch(broker: "Broker", request: FetchRequest, context: RequestContext) -> R
     session: FetchSession | None = None
     is_first = request.session_epoch == EPOCH_INITIAL
     if request.session_epoch != EPOCH_FINAL or request.session_id:
-        found = _session(broker, request, context, {each.key: each for each in asked} if is_first else {})
+        found = _session(services, request, context, {each.key: each for each in asked} if is_first else {})
         if isinstance(found, ErrorCode):
             return FetchResponse(error_code=found)
         if found is not None:
             if not is_first:
                 found.update(asked, _forgotten(request, by_id))
             asked = found.to_read()
-            session = _if_it_goes_on(broker, found, is_first)
-    params = _params(broker, request, context)
-    work = _Fetch(broker, context, session, is_first)
+            session = _if_it_goes_on(services, found, is_first)
+    params = _params(services, request, context)
+    work = _Fetch(services, context, session, is_first)
     if session is not None and session.follower is not None:
         return work.read_as_follower(session.follower, params)
     if len(asked) > AT_ONCE_MAX:
-        return broker.turns.run(work.in_pieces(params, asked))
+        return services.env.turns.run(work.in_pieces(params, asked))
     to_read = work.to_read(asked)
     if not to_read:
         return work.response([])
-    outcome = broker.replica_manager.fetch(params, to_read)
+    outcome = services.replica_manager.fetch(params, to_read)
     return outcome.map(work.answer) if isinstance(outcome, Pending) else work.response(outcome)
 
 
-def _fetch_long(broker: "Broker", request: FetchRequest, context: RequestContext) -> Pieces[Reply]:
+def _fetch_long(services: "Services", request: FetchRequest, context: RequestContext) -> Pieces[Reply]:
     """The same for a long request. What is asked twice is answered once, for the later request, as in Kafka."""
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     asked: dict[PartitionKey, SessionPartition] = {}
@@ -299,7 +298,7 @@ def _fetch_long(broker: "Broker", request: FetchRequest, context: RequestContext
             yield
             asked.update({each.key: each for each in _asked(topic, partitions, by_id)})
     is_first = request.session_epoch == EPOCH_INITIAL
-    session = _session(broker, request, context, asked)
+    session = _session(services, request, context, asked)
     if isinstance(session, ErrorCode):
         return FetchResponse(error_code=session)
     wanted: Sequence[SessionPartition] = list(asked.values())
@@ -312,9 +311,9 @@ def _fetch_long(broker: "Broker", request: FetchRequest, context: RequestContext
                 yield
                 session.update((), forgotten)
         wanted = session.to_read()
-        session = _if_it_goes_on(broker, session, is_first)
-    params = _params(broker, request, context)
-    work = _Fetch(broker, context, session, is_first)
+        session = _if_it_goes_on(services, session, is_first)
+    params = _params(services, request, context)
+    work = _Fetch(services, context, session, is_first)
     if session is None or session.follower is None:
         return (yield from work.in_pieces(params, wanted))
     reply = work.read_as_follower(session.follower, params)
@@ -344,15 +343,15 @@ def _replica_id(request: FetchRequest, version: int) -> int:
 
 
 def _session(
-    broker: "Broker",
+    services: "Services",
     request: FetchRequest,
     context: RequestContext,
     asked: dict[PartitionKey, SessionPartition],
 ) -> FetchSession | ErrorCode | None:
     """The session of the request: a new one for what is asked, the one that it names, or none."""
-    sessions = broker.fetch_sessions
+    sessions = services.fetch_sessions
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    now_ms = broker.env.clock.monotonic_ms()
+    now_ms = services.env.clock.monotonic_ms()
     if request.session_epoch not in (EPOCH_FINAL, EPOCH_INITIAL):
         return sessions.resume(request.session_id, request.session_epoch, uses_topic_ids=by_id, now_ms=now_ms)
     if request.session_id:
@@ -362,25 +361,25 @@ def _session(
     replica_id = _replica_id(request, context.api_version)
     session = sessions.open(asked, privileged=replica_id >= 0, uses_topic_ids=by_id, now_ms=now_ms)
     if session is not None and replica_id >= 0:
-        session.follow(FollowerFetches(broker.replica_manager.fetching, replica_id))
+        session.follow(FollowerFetches(services.replica_manager.fetching, replica_id))
     return session
 
 
-def _if_it_goes_on(broker: "Broker", session: FetchSession, is_first: bool) -> FetchSession | None:
+def _if_it_goes_on(services: "Services", session: FetchSession, is_first: bool) -> FetchSession | None:
     """The session, unless it is closed now because it has no partitions any more."""
     if is_first or session.partitions:
         return session
-    broker.fetch_sessions.close(session.id)
+    services.fetch_sessions.close(session.id)
     return None
 
 
-def _params(broker: "Broker", request: FetchRequest, context: RequestContext) -> FetchParams:
+def _params(services: "Services", request: FetchRequest, context: RequestContext) -> FetchParams:
     return FetchParams(
         replica_id=_replica_id(request, context.api_version),
         replica_epoch=request.replica_state.replica_epoch,
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
-        max_bytes=min(request.max_bytes, broker.config.fetch_max_bytes),
+        max_bytes=min(request.max_bytes, services.config.fetch_max_bytes),
         isolation_level=request.isolation_level,
         version=context.api_version,
         rack=request.rack_id,

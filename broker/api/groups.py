@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
@@ -20,7 +19,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.protocol.messages import (
         DeleteGroupsRequest,
         DeleteGroupsResponse,
@@ -67,28 +66,28 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
 
 
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6), failure=find_coordinator_failed, is_wide=True)
-def find_coordinator(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
+def find_coordinator(services: Services, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
     The first request creates `__consumer_offsets`, or for a transactional id `__transaction_state`, and its answer
     waits up to half a second for the topic. Left out: share groups (key type 2) are answered INVALID_REQUEST.
     """
-    return broker.turns.run(_find_coordinators(broker, request, context))
+    return services.env.turns.run(_find_coordinators(services, request, context))
 
 
 def _find_coordinators(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+    services: Services, request: FindCoordinatorRequest, context: RequestContext
 ) -> Pieces[FindCoordinatorResponse]:
     topic = _TOPICS.get(request.key_type)
-    if topic is not None and not broker.metadata_cache.contains(topic):
-        broker.auto_topics.create(topic)
-        yield broker.auto_topics.creations_ended([topic])
+    if topic is not None and not services.metadata_cache.contains(topic):
+        services.auto_topics.create(topic)
+        yield services.auto_topics.creations_ended([topic])
     if context.api_version < 4:
-        error, node_id, host, port = _coordinator(broker, request.key, request.key_type, context)
+        error, node_id, host, port = _coordinator(services, request.key, request.key_type, context)
         message = _MESSAGES.get(error, "")
-        is_missing = topic is not None and not broker.metadata_cache.contains(topic)
+        is_missing = topic is not None and not services.metadata_cache.contains(topic)
         if topic and is_missing and error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            message = f"{message} {broker.auto_topics.problem(topic)}".rstrip()
+            message = f"{message} {services.auto_topics.problem(topic)}".rstrip()
         return messages.FindCoordinatorResponse(
             error_code=error, error_message=message, node_id=node_id, host=host, port=port
         )
@@ -96,7 +95,7 @@ def _find_coordinators(
     response = messages.FindCoordinatorResponse()
     for key in request.coordinator_keys:
         yield
-        error, node_id, host, port = _coordinator(broker, key, request.key_type, context)
+        error, node_id, host, port = _coordinator(services, key, request.key_type, context)
         response.coordinators.append(
             messages.FindCoordinatorResponse.Coordinator(
                 key=key,
@@ -110,41 +109,43 @@ def _find_coordinators(
     return response
 
 
-def _coordinator(broker: Broker, key: str, key_type: int, context: RequestContext) -> tuple[ErrorCode, int, str, int]:
+def _coordinator(
+    services: Services, key: str, key_type: int, context: RequestContext
+) -> tuple[ErrorCode, int, str, int]:
     topic = _TOPICS.get(key_type)
     if topic is None:
         return ErrorCode.INVALID_REQUEST, -1, "", -1
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     if cache.contains(topic):
         leader = cache.leader(topic, partition_for(key, cache.partition_count(topic)))
-        endpoint = None if leader is None else broker.addresses.of(leader.broker_id, context)
+        endpoint = None if leader is None else services.addresses.of(leader.broker_id, context)
         if leader is not None and endpoint is not None:
             return ErrorCode.NONE, leader.broker_id, endpoint.host, endpoint.port
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
 
 
 @api(ApiKey.JOIN_GROUP, versions=(0, 9), comes_in_crowds=True)
-def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContext) -> Reply:
+def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Reply:
     """JoinGroup (key 11), versions 0-9: classic membership. Left out: joining a group of the KIP-848 protocol."""
-    return broker.group_coordinator.join_group(request, context)
+    return services.group_coordinator.join_group(request, context)
 
 
 @api(ApiKey.SYNC_GROUP, versions=(0, 5), comes_in_crowds=True)
-def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Reply:
+def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Reply:
     """SyncGroup (key 14), versions 0-5: takes the leader's assignment; answers each member with its own part."""
-    return broker.group_coordinator.sync_group(request, context)
+    return services.group_coordinator.sync_group(request, context)
 
 
 @api(ApiKey.HEARTBEAT, versions=(0, 4))
-def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> Reply:
+def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Reply:
     """Heartbeat (key 12), versions 0-4."""
-    return broker.group_coordinator.heartbeat(request, context)
+    return services.group_coordinator.heartbeat(request, context)
 
 
 @api(ApiKey.LEAVE_GROUP, versions=(0, 5))
-def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Reply:
+def leave_group(services: Services, request: LeaveGroupRequest, context: RequestContext) -> Reply:
     """LeaveGroup (key 13), versions 0-5: one member; from version 3 on several, also by instance id alone."""
-    return broker.group_coordinator.leave_group(request, context)
+    return services.group_coordinator.leave_group(request, context)
 
 
 def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> DescribeGroupsResponse:
@@ -157,15 +158,15 @@ def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> 
 
 
 @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), failure=describe_groups_failed, is_wide=True)
-def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Reply:
+def describe_groups(services: Services, request: DescribeGroupsRequest, context: RequestContext) -> Reply:
     """DescribeGroups (key 15), versions 0-6: classic groups; others have describe APIs of their own."""
-    return broker.group_coordinator.describe_groups(request, context)
+    return services.group_coordinator.describe_groups(request, context)
 
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5), is_wide=True)
-def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Reply:
+def list_groups(services: Services, request: ListGroupsRequest, context: RequestContext) -> Reply:
     """ListGroups (key 16), versions 0-5. Left out: groups that are not classic."""
-    return broker.group_coordinator.list_groups(request, context)
+    return services.group_coordinator.list_groups(request, context)
 
 
 def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> DeleteGroupsResponse:
@@ -177,9 +178,9 @@ def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> Dele
 
 
 @api(ApiKey.DELETE_GROUPS, versions=(0, 2), failure=delete_groups_failed)
-def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Reply:
+def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Reply:
     """DeleteGroups (key 42), versions 0-2: empty groups with all their offsets."""
-    return broker.group_coordinator.removals.delete_groups(request, context)
+    return services.group_coordinator.removals.delete_groups(request, context)
 
 
 def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
@@ -202,12 +203,12 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
 
 
 @api(ApiKey.OFFSET_COMMIT, versions=(0, 10), announced=(0, 9), failure=offset_commit_failed)
-def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Reply:
+def offset_commit(services: Services, request: OffsetCommitRequest, context: RequestContext) -> Reply:
     """OffsetCommit (key 8), versions 0-10: version 0 writes into the tree, the others where `offsets.storage` says.
 
     The retention time of versions 2-4 is kept with the offset. Left out: member epochs of KIP-848 groups.
     """
-    return broker.group_coordinator.commits.offset_commit(request, context)
+    return services.group_coordinator.commits.offset_commit(request, context)
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
@@ -233,18 +234,18 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
 
 
 @api(ApiKey.OFFSET_FETCH, versions=(0, 10), announced=(0, 9), failure=offset_fetch_failed, is_wide=True)
-def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Reply:
+def offset_fetch(services: Services, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: version 0 reads from the tree, the others where `offsets.storage` says.
 
     With offsets.fetch.forward=true other coordinators are asked for their groups. Left out: member id and member epoch
     (version 9), which have no meaning in classic groups.
     """
-    if broker.config.offsets_fetch_forward and context.api_version > 0 and not is_forwarded(context):
-        return broker.turns.run(forward_offset_fetch(broker, request, context, offset_fetch_failed))
-    return broker.group_coordinator.offset_fetches.offset_fetch(request, context)
+    if services.config.offsets_fetch_forward and context.api_version > 0 and not is_forwarded(context):
+        return services.env.turns.run(forward_offset_fetch(services, request, context, offset_fetch_failed))
+    return services.group_coordinator.offset_fetches.offset_fetch(request, context)
 
 
 @api(ApiKey.OFFSET_DELETE, versions=(0, 0))
-def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
+def offset_delete(services: Services, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
     """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes to."""
-    return broker.group_coordinator.removals.offset_delete(request, context)
+    return services.group_coordinator.removals.offset_delete(request, context)

@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barnabas.broker.api.transactions import for_version
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.coordinators.transactions.coordinator import ProducerIdAndEpoch
 
 NONE = -1
@@ -33,7 +32,7 @@ def refusal(request: messages.InitProducerIdRequest, error: ErrorCode) -> messag
 
 @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), failure=refusal)
 def init_producer_id(
-    broker: Broker, request: messages.InitProducerIdRequest, context: RequestContext
+    services: Services, request: messages.InitProducerIdRequest, context: RequestContext
 ) -> messages.InitProducerIdResponse | Pending[messages.InitProducerIdResponse]:
     """The next producer id with epoch 0. Waits if a block of ids is being taken.
 
@@ -42,15 +41,15 @@ def init_producer_id(
     if (request.producer_id == NONE) != (request.producer_epoch == NONE) or request.transactional_id == "":
         return refusal(request, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        if not 0 < request.transaction_timeout_ms <= broker.config.transaction_max_timeout_ms:
+        if not 0 < request.transaction_timeout_ms <= services.config.transaction_max_timeout_ms:
             what = "transactional.id %r: transaction.timeout.ms=%d is not between 1 and transaction.max.timeout.ms=%d"
-            timeouts = (request.transaction_timeout_ms, broker.config.transaction_max_timeout_ms)
-            broker.refusals.note(
+            timeouts = (request.transaction_timeout_ms, services.config.transaction_max_timeout_ms)
+            services.refusals.note(
                 context, ErrorCode.INVALID_TRANSACTION_TIMEOUT, what, request.transactional_id, *timeouts
             )
             return refusal(request, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         expected = None if request.producer_id == NONE else (request.producer_id, request.producer_epoch)
-        found = broker.transaction_coordinator.init_producer_id(
+        found = services.transactions.coordinator.init_producer_id(
             request.transactional_id, request.transaction_timeout_ms, expected
         )
 
@@ -63,9 +62,9 @@ def init_producer_id(
         return found.map(given) if isinstance(found, Pending) else given(found)
 
     def answer(producer_id: int | None) -> messages.InitProducerIdResponse:
-        if producer_id is None or not broker.lease.holds:
+        if producer_id is None or not services.lease.holds:
             return refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
-    producer_id = broker.producer_ids.next()
-    return answer(producer_id) if producer_id is not None else broker.producer_ids.next_within(WAIT_MS).map(answer)
+    producer_id = services.producer_ids.next()
+    return answer(producer_id) if producer_id is not None else services.producer_ids.next_within(WAIT_MS).map(answer)

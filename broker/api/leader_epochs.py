@@ -6,14 +6,13 @@ Consumers ask as well, to notice that the log was truncated.
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Answer = OffsetForLeaderEpochResponse.EpochEndOffset
@@ -41,20 +40,22 @@ def offset_for_leader_epoch_failed(
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,
 )
-def offset_for_leader_epoch(broker: "Broker", request: OffsetForLeaderEpochRequest, context: RequestContext) -> Reply:
+def offset_for_leader_epoch(
+    services: "Services", request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> Reply:
     """Only the leader of a partition answers; epoch -1 and offset -1 for an epoch that its log does not know."""
-    return broker.turns.run(_end_offsets(broker, request))
+    return services.env.turns.run(_end_offsets(services, request))
 
 
 def _end_offsets(
-    broker: "Broker", request: OffsetForLeaderEpochRequest
+    services: "Services", request: OffsetForLeaderEpochRequest
 ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
     topics = []
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
             yield
-            result = broker.replica_manager.offset_for_leader_epoch(
+            result = services.replica_manager.offset_for_leader_epoch(
                 topic.topic, asked.partition, asked.leader_epoch, current_leader_epoch=asked.current_leader_epoch
             )
             answers.append(

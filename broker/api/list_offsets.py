@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from barnabas.runtime.turns import chunks
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 COUNTED_PER_PIECE = 1000
@@ -48,13 +47,13 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,
 )
-def list_offsets(broker: "Broker", request: ListOffsetsRequest, context: RequestContext) -> Reply:
+def list_offsets(services: "Services", request: ListOffsetsRequest, context: RequestContext) -> Reply:
     """Look each partition up. From version 1 on, one that is named twice is answered once, with INVALID_REQUEST."""
-    return broker.turns.run(_list_offsets(broker, request, context))
+    return services.env.turns.run(_list_offsets(services, request, context))
 
 
 def _list_offsets(
-    broker: "Broker", request: ListOffsetsRequest, context: RequestContext
+    services: "Services", request: ListOffsetsRequest, context: RequestContext
 ) -> Generator[None, None, ListOffsetsResponse]:
     version = context.api_version
     asked: Counter[tuple[str, int]] = Counter()
@@ -63,7 +62,7 @@ def _list_offsets(
             asked.update((topic.name, partition.partition_index) for partition in partitions)
             yield
     refused: set[tuple[str, int]] = set()
-    manager = broker.replica_manager
+    manager = services.replica_manager
     topics = []
     for topic in request.topics:
         answers: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []

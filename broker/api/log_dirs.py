@@ -8,14 +8,13 @@ replicas, because no log is ever moved between directories; authorization.
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.storage.log_directory import LogDirectory
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -24,25 +23,25 @@ PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), is_wide=True)
-def describe_log_dirs(broker: "Broker", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
+def describe_log_dirs(services: "Services", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
     """Sizes in bytes of the logs asked for."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
-    return broker.turns.run(_describe_all(broker, wanted))
+    return services.env.turns.run(_describe_all(services, wanted))
 
 
 def _describe_all(
-    broker: "Broker", wanted: set[tuple[str, int]] | None
+    services: "Services", wanted: set[tuple[str, int]] | None
 ) -> Generator[None, None, DescribeLogDirsResponse]:
     response = DescribeLogDirsResponse()
-    for directory in broker.log_manager.directories:
-        response.results.append((yield from _describe(broker, directory, wanted)))
+    for directory in services.log_manager.directories:
+        response.results.append((yield from _describe(services, directory, wanted)))
     return response
 
 
 def _describe(
-    broker: "Broker", directory: "LogDirectory", wanted: set[tuple[str, int]] | None
+    services: "Services", directory: "LogDirectory", wanted: set[tuple[str, int]] | None
 ) -> Generator[None, None, Result]:
     offline = Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
     if directory.failed is not None:
@@ -64,7 +63,7 @@ def _describe(
         )
     result = Result(log_dir=directory.path, topics=list(topics.values()))
     try:
-        result.total_bytes, result.usable_bytes = broker.env.disk.total_and_free_bytes(directory.path)
+        result.total_bytes, result.usable_bytes = services.env.disk.total_and_free_bytes(directory.path)
     except OSError:
         return offline
     return result

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.auto_topics import absence_error
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, PartitionMetadata
+from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 NOT_ASKED = -(2**31)
 NAMES_PER_PIECE = 500  # looked at
@@ -42,11 +42,11 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 
 
 @api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed, is_wide=True)
-def metadata(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Reply:
+def metadata(services: "Services", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows of the topics that are asked for, with the addresses that this client can use."""
-    if request.topics and request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        return broker.turns.run(_after_creations(broker, request, context))
-    return broker.turns.run(_metadata(broker, request, context, {}))
+    if request.topics and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
+        return services.env.turns.run(_after_creations(services, request, context))
+    return services.env.turns.run(_metadata(services, request, context, {}))
 
 
 def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
@@ -54,7 +54,9 @@ def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
     return any(topic.topic_id != NO_TOPIC_ID or topic.name is None for topic in topics)
 
 
-def _after_creations(broker: "Broker", request: MetadataRequest, context: RequestContext) -> Pieces[MetadataResponse]:
+def _after_creations(
+    services: "Services", request: MetadataRequest, context: RequestContext
+) -> Pieces[MetadataResponse]:
     """Begin to create what is absent, and answer when that is done."""
     refusals: dict[str, ErrorCode] = {}
     absent: dict[str, None] = {}
@@ -62,18 +64,18 @@ def _after_creations(broker: "Broker", request: MetadataRequest, context: Reques
     for topics in chunks(request.topics or (), NAMES_PER_PIECE):
         yield
         is_by_id = is_by_id or by_id(topics)
-        there = broker.metadata_cache.topics
+        there = services.metadata_cache.topics
         absent.update({topic.name: None for topic in topics if topic.name is not None and topic.name not in there})
     if absent and not is_by_id:
         for name in absent:
             yield
-            refusals[name] = broker.auto_topics.create(name)
-        yield broker.auto_topics.creations_ended(list(absent))
-    return (yield from _metadata(broker, request, context, refusals))
+            refusals[name] = services.auto_topics.create(name)
+        yield services.auto_topics.creations_ended(list(absent))
+    return (yield from _metadata(services, request, context, refusals))
 
 
 def _metadata(
-    broker: "Broker", request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
+    services: "Services", request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
 ) -> Pieces[MetadataResponse]:
     """The answer. `refusals`: the errors of the topics that were to be created, by name."""
     version = context.api_version
@@ -86,7 +88,7 @@ def _metadata(
         yield
     if ids and 10 <= version < 12:
         return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # the field is there; ids work from 12 on
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     topics: list[MetadataResponse.MetadataResponseTopic] = []
     absent: list[MetadataResponse.MetadataResponseTopic] = []
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
@@ -109,38 +111,44 @@ def _metadata(
                 Topic(
                     name=name,
                     topic_id=cache.topic_id(name),
-                    is_internal=broker.is_internal(name),
+                    is_internal=name in INTERNAL_TOPICS,
                     partitions=partitions,
                     topic_authorized_operations=operations,
                 )
             )
             for index, state in list(cache.topics[name].items()):
-                partitions.append(_partition(broker, index, state, context))
+                partitions.append(_partition(services, index, state, context))
                 yield
         elif asked:  # in a list of all topics, it was deleted between two turns
             error = refusals.get(name) or absence_error(name)
-            absent.append(Topic(name=name, error_code=error, is_internal=broker.is_internal(name)))
-            broker.refusals.note(context, error, "topic %r is not there", name)
+            absent.append(Topic(name=name, error_code=error, is_internal=name in INTERNAL_TOPICS))
+            services.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(
-                node_id=node_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[node_id].rack
-            )
-            for node_id in cache.brokers
-            if (endpoint := broker.addresses.of(node_id, context)) is not None
-        ],
-        cluster_id=broker.cluster_id,
+        brokers=_brokers(services, context),
+        cluster_id=services.cluster_id,
         controller_id=cache.controller_id,
         topics=topics + absent,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
     )
 
 
+def _brokers(services: "Services", context: RequestContext) -> list[MetadataResponse.MetadataResponseBroker]:
+    """The live brokers that have the listener by which the client has come."""
+    brokers = services.metadata_cache.brokers
+    return [
+        MetadataResponse.MetadataResponseBroker(
+            node_id=node_id, host=endpoint.host, port=endpoint.port, rack=brokers[node_id].rack
+        )
+        for node_id in brokers
+        if (endpoint := services.addresses.of(node_id, context)) is not None
+    ]
+
+
 def _partition(
-    broker: "Broker", index: int, state: PartitionMetadata, context: RequestContext
+    services: "Services", index: int, state: PartitionMetadata, context: RequestContext
 ) -> MetadataResponse.MetadataResponsePartition:
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     version = context.api_version
     error = ErrorCode.NONE
     leader_id = state.leader_id
@@ -152,7 +160,7 @@ def _partition(
         isr = [replica for replica in isr if cache.is_alive(replica)]
     if not cache.is_alive(leader_id):
         error, leader_id = ErrorCode.LEADER_NOT_AVAILABLE, -1
-    elif broker.addresses.of(leader_id, context) is None:
+    elif services.addresses.of(leader_id, context) is None:
         error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         leader_id = -1
     return Partition(

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker import transactional_writes
-from barnabas.broker.context import CLOSE, Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import CLOSE, Reply, RequestContext, api
 from barnabas.broker.transactional_writes import Refusal
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.api_keys import ApiKey
@@ -46,7 +45,7 @@ from barnabas.storage.validation import (
 )
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal topics
 SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: the smallest length of a batch or message, in bytes
@@ -80,10 +79,10 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
 
 
 @api(ApiKey.PRODUCE, versions=(3, 13), announced=(0, 13), failure=produce_failed)
-def produce(broker: Broker, request: ProduceRequest, context: RequestContext) -> Reply:
+def produce(services: Services, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition. The answer goes out when the outcome of all is known."""
     if context.is_long and count_rows(request, "topic_data", "partition_data") > APPENDS_PER_PIECE:
-        return broker.turns.run(_produce_in_parts(broker, request, context), to_the_end=True)
+        return services.env.turns.run(_produce_in_parts(services, request, context), to_the_end=True)
     version = context.api_version
     acks = request.acks
     acks_error = ErrorCode.NONE if -1 <= acks <= 1 else ErrorCode.INVALID_REQUIRED_ACKS
@@ -92,7 +91,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
     answers: list[ProduceResponse.PartitionProduceResponse] = []  # of each entry
     topics: list[ProduceResponse.TopicProduceResponse] = []
     has_error = has_large = has_transactional = False
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     for topic in request.topic_data:
         name: str | None = topic.name
         topic_error = acks_error
@@ -110,7 +109,7 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
                 answer.error_code = error
                 answer.base_offset = -1
                 has_error = True
-                broker.refusals.note(context, error, REFUSED_RECORDS, name or topic.topic_id.hex(), partition.index)
+                services.refusals.note(context, error, REFUSED_RECORDS, name or topic.topic_id.hex(), partition.index)
             else:
                 assert name is not None
                 assert records is not None
@@ -129,25 +128,44 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
         )
     response = ProduceResponse(responses=topics)
     if has_transactional:
-        refused = transactional_writes.refused(broker, request, version, entries)
-        if isinstance(refused, Pending):
-            entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
-            context.keep_frame()
+        return _append_transactional(
+            services, request, context, response, entries, places, answers, has_error, has_large
+        )
+    return _append(services, request, context, response, entries, places, answers, has_error, has_large)
 
-            def go_on(refused: list[Refusal]) -> Reply:
-                is_refused = _refuse(broker, context, refused, entries, places, answers)
-                return _append(
-                    broker, request, context, response, entries, places, answers, has_error or is_refused, has_large
-                )
 
-            # Its records are not in the logs yet: the requests behind it wait, so batches stay in their order.
-            return refused.and_then(go_on)
-        has_error = _refuse(broker, context, refused, entries, places, answers) or has_error
-    return _append(broker, request, context, response, entries, places, answers, has_error, has_large)
+def _append_transactional(
+    services: Services,
+    request: ProduceRequest,
+    context: RequestContext,
+    response: ProduceResponse,
+    entries: list[tuple[str, int, Buffer]],
+    places: list[tuple[str, int]],
+    answers: list[Answer],
+    has_error: bool,
+    has_large: bool,
+) -> Reply:
+    """Append what is in the producer's transaction, and refuse the rest."""
+    refused = transactional_writes.refused(services, request, context.api_version, entries)
+    if isinstance(refused, Pending):
+        entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
+        context.keep_frame()
+
+        def go_on(refused: list[Refusal]) -> Reply:
+            is_refused = _refuse(services, context, refused, entries, places, answers)
+            return _append(
+                services, request, context, response, entries, places, answers, has_error or is_refused, has_large
+            )
+
+        # Its records are not in the logs yet: the requests behind it wait, so batches stay in their order.
+        return refused.and_then(go_on)
+    if refused:
+        has_error = _refuse(services, context, refused, entries, places, answers) or has_error
+    return _append(services, request, context, response, entries, places, answers, has_error, has_large)
 
 
 def _refuse(
-    broker: Broker,
+    services: Services,
     context: RequestContext,
     refused: list[Refusal],
     entries: list[tuple[str, int, Buffer]],
@@ -156,7 +174,7 @@ def _refuse(
 ) -> bool:
     """Answer entries that must not be appended, and take them out. Whether there were any."""
     for slot, error, message in reversed(refused):
-        broker.refusals.note(context, error, REFUSED_RECORDS, *places[slot])
+        services.refusals.note(context, error, REFUSED_RECORDS, *places[slot])
         answers[slot].error_code = error
         answers[slot].error_message = message
         answers[slot].base_offset = -1
@@ -165,7 +183,7 @@ def _refuse(
 
 
 def _append(
-    broker: Broker,
+    services: Services,
     request: ProduceRequest,
     context: RequestContext,
     response: ProduceResponse,
@@ -181,7 +199,7 @@ def _append(
     may_be_internal = context.client_id == ADMIN_CLIENT_ID
 
     def append(piece: Sequence[tuple[str, int, Appendable]]) -> list[AppendResult] | Pending[list[AppendResult]]:
-        return broker.replica_manager.append(
+        return services.replica_manager.append(
             piece,
             required_acks=acks,
             timeout_ms=request.timeout_ms,
@@ -193,22 +211,22 @@ def _append(
         if acks == 0:
             refused = [(place, result) for place, result in zip(places, results, strict=True) if result.error]
             for place, result in refused:
-                note_refusal(broker, context, place, result)
+                note_refusal(services, context, place, result)
             return CLOSE if has_error or refused else None
-        fill(broker, response, places, answers, results, context)
+        fill(services, response, places, answers, results, context)
         return response
 
-    long_slots = slots_that_take_long(broker, entries) if has_large else {}
+    long_slots = slots_that_take_long(services, entries) if has_large else {}
     if long_slots or len(entries) > appends_per_piece(entries):
         kept = [(topic, index, context.kept(records)) for topic, index, records in entries]
-        work = append_in_pieces(broker, kept, long_slots, appends_per_piece(kept), append, answer_to)
-        return broker.turns.run(work, to_the_end=True)
+        work = append_in_pieces(services, kept, long_slots, appends_per_piece(kept), append, answer_to)
+        return services.env.turns.run(work, to_the_end=True)
     outcome = append(entries)
     # The records are in the logs, and the answer waits for replicas.
     return outcome.map(answer_to, CarriedOut) if isinstance(outcome, Pending) else answer_to(outcome)
 
 
-def _produce_in_parts(broker: Broker, request: ProduceRequest, context: RequestContext) -> Pieces[Reply]:
+def _produce_in_parts(services: Services, request: ProduceRequest, context: RequestContext) -> Pieces[Reply]:
     """Do a request of very many partitions as several requests, and answer when all are done."""
     if context.frame_is_lent:  # so it is not large
         for topic in request.topic_data:
@@ -218,7 +236,7 @@ def _produce_in_parts(broker: Broker, request: ProduceRequest, context: RequestC
     replies: list[Reply] = []
     for part in in_parts(request, "topic_data", "partition_data", APPENDS_PER_PIECE):
         yield
-        replies.append(produce(broker, part, context))
+        replies.append(produce(services, part, context))
     response = ProduceResponse(responses=[])
     is_refused = False
     for reply in replies:
@@ -240,18 +258,18 @@ def appends_per_piece(entries: Sequence[tuple[str, int, Buffer]]) -> int:
     return COMPRESSED_PER_PIECE if is_compressed else APPENDS_PER_PIECE
 
 
-def slots_that_take_long(broker: Broker, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
+def slots_that_take_long(services: Services, entries: Sequence[tuple[str, int, Buffer]]) -> dict[int, TopicConfig]:
     """Which entries take long to check, with the settings of their topics."""
     found = {}
     for slot, (topic, index, records) in enumerate(entries):
-        log = broker.log_manager.get(topic, index)
+        log = services.log_manager.get(topic, index)
         if log is not None and takes_long(records, log.config):
             found[slot] = log.config
     return found
 
 
 def append_in_pieces(
-    broker: Broker,
+    services: Services,
     entries: Sequence[tuple[str, int, Buffer]],
     long_slots: Mapping[int, TopicConfig],
     piece_size: int,
@@ -262,7 +280,7 @@ def append_in_pieces(
 
     The connection handles no later request meanwhile, so a producer's batches stay in their order.
     """
-    clock = broker.env.clock
+    clock = services.env.clock
     checked: list[tuple[str, int, Appendable]] = list(entries)
     for slot, config in long_slots.items():
         topic, index, records = entries[slot]
@@ -292,7 +310,7 @@ def unreadable(records: Buffer | None, version: int) -> ErrorCode:
 
 
 def fill(
-    broker: Broker,
+    services: Services,
     response: ProduceResponse,
     places: list[tuple[str, int]],
     answers: list[ProduceResponse.PartitionProduceResponse],
@@ -305,7 +323,7 @@ def fill(
         answer.log_append_time_ms = result.log_append_time_ms
         answer.log_start_offset = result.log_start_offset
         if result.error:
-            note_refusal(broker, context, place, result)
+            note_refusal(services, context, place, result)
             answer.error_code = result.error
             answer.base_offset = answer.log_append_time_ms = -1
             if result.record_errors:  # Kafka sends the message only with record errors
@@ -315,31 +333,31 @@ def fill(
                     for index, message in result.record_errors
                 ]
             if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= FIRST_VERSION_WITH_LEADERS:
-                tell_leader(broker, response, answer, place, context)
+                tell_leader(services, response, answer, place, context)
 
 
-def note_refusal(broker: Broker, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
+def note_refusal(services: Services, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
     """Log why records were not appended."""
     why = result.error_message or next((message for _, message in result.record_errors or ()), None)
-    broker.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no more is known")
+    services.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no more is known")
 
 
 def tell_leader(
-    broker: Broker,
+    services: Services,
     response: ProduceResponse,
     answer: ProduceResponse.PartitionProduceResponse,
     place: tuple[str, int],
     context: RequestContext,
 ) -> None:
     """Add who leads the partition instead, and that broker's address (KIP-951)."""
-    leader = broker.replica_manager.current_leader(*place)
+    leader = services.replica_manager.current_leader(*place)
     if leader is None:
         return
     leader_id, leader_epoch = leader
     answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-    endpoint = broker.addresses.of(leader_id, context)
+    endpoint = services.addresses.of(leader_id, context)
     if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
-        rack = broker.metadata_cache.brokers[leader_id].rack
+        rack = services.metadata_cache.brokers[leader_id].rack
         response.node_endpoints.append(
             ProduceResponse.NodeEndpoint(node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=rack)
         )

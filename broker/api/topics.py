@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
 from barnabas.cluster.tree import paths
@@ -29,7 +28,7 @@ from barnabas.protocol.messages import (
 from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 CreatedTopic = CreateTopicsResponse.CreatableTopicResult
 DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
@@ -47,12 +46,12 @@ def twice(names: Iterable[object]) -> set[object]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-async def exists(broker: "Broker", name: str, timeout_ms: int) -> bool:
+async def exists(services: "Services", name: str, timeout_ms: int) -> bool:
     """Whether the topic exists. If it is in the tree only, wait until this broker knows it, up to `timeout_ms`."""
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     if cache.contains(name) or topic_name_problem(name) is not None:
         return cache.contains(name)
-    tree = broker.coordination
+    tree = services.coordination
     # In this order, because a topic and the wish to delete it go together.
     if await tree.exists(paths.delete_topic(name)) is not None or await tree.exists(paths.topic(name)) is None:
         return False
@@ -74,25 +73,25 @@ def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsRes
 
 @api(ApiKey.CREATE_TOPICS, versions=(0, 7), failure=create_topics_failed, is_wide=True)
 async def create_topics(
-    broker: "Broker", request: CreateTopicsRequest, context: RequestContext
+    services: "Services", request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic, or answer why not. From version 5 on, the answer has the topic's partitions and settings.
 
     -1 partitions or replicas mean the broker's defaults, in every version, as in Kafka 4.1. With ValidateOnly nothing
     is written; as in Kafka, the answer then has a topic id that no topic will have.
     """
-    if not broker.controller.active:
+    if not services.controller.active:
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
     if request.timeout_ms <= 0:
         return create_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics[:CREATIONS_MAX])
     if wanted > CREATIONS_MAX:  # a topic counts as two at least
         too_many = []
         for topic in request.topics:
             await pace.rest()
             too_many.append(refused(topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY))
-        await note_refusals(broker, context, too_many)
+        await note_refusals(services, context, too_many)
         return CreateTopicsResponse(topics=too_many)
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
@@ -101,10 +100,10 @@ async def create_topics(
         if topic.name in duplicates:
             results[topic.name] = refused(topic.name, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         else:
-            results[topic.name] = await create_topic(broker, topic, validate_only=request.validate_only)
+            results[topic.name] = await create_topic(services, topic, validate_only=request.validate_only)
     created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
     if created and not request.validate_only:
-        cache = broker.metadata_cache
+        cache = services.metadata_cache
         counts = {result.name: result.num_partitions for result in created}
         await ended(
             cache.wait_for(
@@ -116,12 +115,12 @@ async def create_topics(
             if not cache.has_leaders(result.name, counts[result.name]):
                 results[result.name] = refused(result.name, ErrorCode.REQUEST_TIMED_OUT, None)
                 results[result.name].topic_id = result.topic_id
-    await note_refusals(broker, context, results.values())
+    await note_refusals(services, context, results.values())
     return CreateTopicsResponse(topics=list(results.values()))
 
 
 async def note_refusals(
-    broker: "Broker",
+    services: "Services",
     context: RequestContext,
     results: Iterable[
         CreateTopicsResponse.CreatableTopicResult
@@ -130,16 +129,16 @@ async def note_refusals(
     ],
 ) -> None:
     """Log which topics were refused, and why."""
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     for result in results:
         if result.error_code:
             await pace.rest()
             why = result.error_message or "no more is known"
-            broker.refusals.note(context, ErrorCode(result.error_code), "topic %r: %s", result.name or "", why)
+            services.refusals.note(context, ErrorCode(result.error_code), "topic %r: %s", result.name or "", why)
 
 
 async def create_topic(
-    broker: "Broker", topic: CreateTopicsRequest.CreatableTopic, *, validate_only: bool
+    services: "Services", topic: CreateTopicsRequest.CreatableTopic, *, validate_only: bool
 ) -> CreateTopicsResponse.CreatableTopicResult:
     """Write one topic into the tree. The result describes the topic as it will be when it exists."""
     from barnabas.config.describe import topic_rows  # late: not needed to serve
@@ -159,7 +158,7 @@ async def create_topic(
     if topic.name == JOURNAL_TOPIC:
         message = f"{JOURNAL_TOPIC} has the partitions of {OFFSETS_TOPIC}, so brokers make it (offsets.journal.enable)."
         return refused(topic.name, ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-    error, problem = await broker.topic_admin.create_topic(
+    error, problem = await services.topic_admin.create_topic(
         topic.name,
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
@@ -173,11 +172,11 @@ async def create_topic(
     if assignments:
         partitions, factor = len(assignments), len(topic.assignments[0].broker_ids)
     else:
-        partitions = broker.config.num_partitions if partitions == UNSET else partitions
-        factor = broker.config.default_replication_factor if factor == UNSET else factor
+        partitions = services.config.num_partitions if partitions == UNSET else partitions
+        factor = services.config.default_replication_factor if factor == UNSET else factor
     return CreatedTopic(
         name=topic.name,
-        topic_id=broker.env.random_uuid() if validate_only else NO_TOPIC_ID,
+        topic_id=services.env.random_uuid() if validate_only else NO_TOPIC_ID,
         error_message=None,
         num_partitions=partitions,
         replication_factor=factor,
@@ -189,7 +188,7 @@ async def create_topic(
                 config_source=row.config_source,
                 is_sensitive=row.is_sensitive,
             )
-            for row in topic_rows(configs, broker.config)
+            for row in topic_rows(configs, services.config)
         ],
     )
 
@@ -208,22 +207,22 @@ def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> Dele
 
 @api(ApiKey.DELETE_TOPICS, versions=(0, 6), failure=delete_topics_failed, is_wide=True)
 async def delete_topics(
-    broker: "Broker", request: DeleteTopicsRequest, context: RequestContext
+    services: "Services", request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete topics by name, or in version 6 by id; the answer of version 6 has both."""
-    if not broker.controller.active:
+    if not services.controller.active:
         return delete_topics_failed(request, ErrorCode.NOT_CONTROLLER)
-    if not broker.config.delete_topic_enable:
+    if not services.config.delete_topic_enable:
         old = context.api_version < 3
         return delete_topics_failed(request, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
     if request.timeout_ms <= 0:
         return delete_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     asked: list[tuple[str | None, bytes]] = [(name, NO_TOPIC_ID) for name in request.topic_names]
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
     duplicates = twice(name or topic_id for name, topic_id in asked)
     results: dict[object, DeleteTopicsResponse.DeletableTopicResult] = {}
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     for name, topic_id in asked:
         await pace.rest()
         result = results[name or topic_id] = DeletedTopic(name=name, topic_id=topic_id)
@@ -235,14 +234,14 @@ async def delete_topics(
             refuse(result, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         elif name is None and cache.topic_name(topic_id) is None:
             refuse(result, ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
-        elif name is not None and not await exists(broker, name, request.timeout_ms):
+        elif name is not None and not await exists(services, name, request.timeout_ms):
             refuse(result, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no such topic.")
         else:
             result.name = name if name is not None else cache.topic_name(topic_id)
             assert result.name is not None
             result.topic_id = cache.topic_id(result.name)
             wanted_id = topic_id if name is None else None
-            result.error_code, result.error_message = await broker.topic_admin.delete_topic(result.name, wanted_id)
+            result.error_code, result.error_message = await services.topic_admin.delete_topic(result.name, wanted_id)
     going = [result for result in results.values() if result.error_code == ErrorCode.NONE]
     if going:
         names = [result.name for result in going if result.name is not None]
@@ -250,7 +249,7 @@ async def delete_topics(
     for result in going:
         if cache.contains(result.name or ""):
             refuse(result, ErrorCode.REQUEST_TIMED_OUT, None)
-    await note_refusals(broker, context, results.values())
+    await note_refusals(services, context, results.values())
     return DeleteTopicsResponse(responses=list(results.values()))
 
 
@@ -269,29 +268,29 @@ def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode)
 
 @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3), failure=create_partitions_failed)
 async def create_partitions(
-    broker: "Broker", request: CreatePartitionsRequest, context: RequestContext
+    services: "Services", request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Raise the number of partitions. Count is the new total."""
-    if not broker.controller.active:
+    if not services.controller.active:
         return create_partitions_failed(request, ErrorCode.NOT_CONTROLLER)
     if request.timeout_ms <= 0:
         return create_partitions_failed(request, ErrorCode.REQUEST_TIMED_OUT)
-    cache = broker.metadata_cache
+    cache = services.metadata_cache
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
     counts: dict[str, tuple[int, int]] = {}  # by topic: how many there shall be, and how many there were
-    pace = broker.turns.pace()
+    pace = services.env.turns.pace()
     for topic in request.topics:
         await pace.rest()
         if topic.name in duplicates:
             error, message = ErrorCode.INVALID_REQUEST, "The topic is named more than once."
-        elif not await exists(broker, topic.name, request.timeout_ms):
+        elif not await exists(services, topic.name, request.timeout_ms):
             error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         elif topic.count - cache.partition_count(topic.name) > CREATIONS_MAX:
             error, message = ErrorCode.POLICY_VIOLATION, TOO_MANY
         else:
             counts[topic.name] = topic.count, cache.partition_count(topic.name)
-            error, message = await broker.topic_admin.create_partitions(
+            error, message = await services.topic_admin.create_partitions(
                 topic.name,
                 topic.count,
                 None if topic.assignments is None else [list(entry.broker_ids) for entry in topic.assignments],
@@ -308,5 +307,5 @@ async def create_partitions(
         for name, both in counts.items():
             if not cache.has_leaders(name, *both):
                 results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
-    await note_refusals(broker, context, results.values())
+    await note_refusals(services, context, results.values())
     return CreatePartitionsResponse(results=list(results.values()))

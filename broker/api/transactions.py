@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
@@ -21,7 +20,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.coordinators.transactions.coordinator import ProducerIdAndEpoch
 
     Transaction = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
@@ -86,7 +85,7 @@ def _is_of_broker(request: messages.AddPartitionsToTxnRequest) -> bool:
     is_of_brokers=_is_of_broker,
 )
 def add_partitions_to_txn(
-    broker: Broker, request: messages.AddPartitionsToTxnRequest, context: RequestContext
+    services: Services, request: messages.AddPartitionsToTxnRequest, context: RequestContext
 ) -> Reply:
     """AddPartitionsToTxn (key 24), versions 0-5: partitions that a transaction will write to.
 
@@ -103,7 +102,7 @@ def add_partitions_to_txn(
                 topics=request.v3_and_below_topics,
             )
         ]
-    elif not broker.transaction_coordinator.transaction_version() and not all(
+    elif not services.transactions.coordinator.transaction_version() and not all(
         transaction.verify_only for transaction in transactions
     ):
         return messages.AddPartitionsToTxnResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -130,23 +129,23 @@ def add_partitions_to_txn(
     # All are begun before the first is waited for, so that they are written together. None is kept waiting by the end
     # of another one's transaction: with CONCURRENT_TRANSACTIONS its broker asks again.
     may_wait = len(transactions) == 1
-    begun = broker.turns.run(_begin_all(broker, transactions, version, may_wait), to_the_end=True)
+    begun = services.env.turns.run(_begin_all(services, transactions, version, may_wait), to_the_end=True)
     return begun.and_then(wait) if isinstance(begun, Pending) else wait(begun)
 
 
 def _begin_all(
-    broker: Broker, transactions: Sequence[Transaction], version: int, may_wait: bool
+    services: Services, transactions: Sequence[Transaction], version: int, may_wait: bool
 ) -> Pieces[list[Errors | Pending[Errors]]]:
     found = []
     for transaction in transactions:
-        found.append(_begin(broker, transaction, version, may_wait))
+        found.append(_begin(services, transaction, version, may_wait))
         yield
     return found
 
 
-def _begin(broker: Broker, transaction: Transaction, version: int, may_wait: bool) -> Errors | Pending[Errors]:
+def _begin(services: Services, transaction: Transaction, version: int, may_wait: bool) -> Errors | Pending[Errors]:
     """Add the partitions of one transaction, or only verify them."""
-    cache, coordinator = broker.metadata_cache, broker.transaction_coordinator
+    cache, coordinator = services.metadata_cache, services.transactions.coordinator
     partitions = _partitions(transaction.topics)
     errors: Errors = {}
     for partition in partitions:
@@ -171,26 +170,26 @@ def _begin(broker: Broker, transaction: Transaction, version: int, may_wait: boo
 
 
 @api(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
-def add_offsets_to_txn(broker: Broker, request: messages.AddOffsetsToTxnRequest, context: RequestContext) -> Reply:
+def add_offsets_to_txn(services: Services, request: messages.AddOffsetsToTxnRequest, context: RequestContext) -> Reply:
     """AddOffsetsToTxn (key 25), versions 0-4: a group whose offsets the transaction will commit.
 
     A producer may send it before anybody has asked for the coordinator of a group. Kafka then adds a partition of a
     topic that does not exist. Here the topic is created first, and the answer waits up to half a second for it.
     """
-    return broker.turns.run(_add_offsets(broker, request, context.api_version), to_the_end=True)
+    return services.env.turns.run(_add_offsets(services, request, context.api_version), to_the_end=True)
 
 
 def _add_offsets(
-    broker: Broker, request: messages.AddOffsetsToTxnRequest, version: int
+    services: Services, request: messages.AddOffsetsToTxnRequest, version: int
 ) -> Pieces[messages.AddOffsetsToTxnResponse]:
-    if not broker.metadata_cache.contains(OFFSETS_TOPIC):
-        broker.auto_topics.create(OFFSETS_TOPIC)
-        yield broker.auto_topics.creations_ended([OFFSETS_TOPIC])
-    count = broker.offsets_partition_count()
+    if not services.metadata_cache.contains(OFFSETS_TOPIC):
+        services.auto_topics.create(OFFSETS_TOPIC)
+        yield services.auto_topics.creations_ended([OFFSETS_TOPIC])
+    count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
     if not count:
         return messages.AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     partition = (OFFSETS_TOPIC, partition_for(request.group_id, count))
-    found = broker.transaction_coordinator.add_partitions(
+    found = services.transactions.coordinator.add_partitions(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset({partition}), 0
     )
     error: ErrorCode = (yield found) if isinstance(found, Pending) else found
@@ -199,7 +198,7 @@ def _add_offsets(
 
 @api(ApiKey.END_TXN, versions=(0, 5))
 def end_txn(
-    broker: Broker, request: messages.EndTxnRequest, context: RequestContext
+    services: Services, request: messages.EndTxnRequest, context: RequestContext
 ) -> messages.EndTxnResponse | Pending[messages.EndTxnResponse]:
     """EndTxn (key 26), versions 0-5: commit or abort. From version 5 on the answer has the next producer epoch."""
     version = context.api_version
@@ -213,7 +212,7 @@ def end_txn(
             response.producer_id, response.producer_epoch = given.producer_id, given.producer_epoch
         return response
 
-    found = broker.transaction_coordinator.end_transaction(
+    found = services.transactions.coordinator.end_transaction(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
@@ -240,17 +239,17 @@ def describe_transactions_failed(
 
 @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), failure=describe_transactions_failed, is_wide=True)
 def describe_transactions(
-    broker: Broker, request: messages.DescribeTransactionsRequest, context: RequestContext
+    services: Services, request: messages.DescribeTransactionsRequest, context: RequestContext
 ) -> Reply:
     """DescribeTransactions (key 65), version 0: the state of transactional ids, with the partitions of open ones."""
-    return broker.turns.run(_describe(broker, request.transactional_ids))
+    return services.env.turns.run(_describe(services, request.transactional_ids))
 
 
-def _describe(broker: Broker, transactional_ids: Iterable[str]) -> Pieces[messages.DescribeTransactionsResponse]:
+def _describe(services: Services, transactional_ids: Iterable[str]) -> Pieces[messages.DescribeTransactionsResponse]:
     response = messages.DescribeTransactionsResponse()
     for transactional_id in transactional_ids:
         yield
-        found = broker.transaction_coordinator.describe(transactional_id)
+        found = services.transactions.coordinator.describe(transactional_id)
         if isinstance(found, ErrorCode):
             response.transaction_states.append(
                 response.TransactionState(transactional_id=transactional_id, error_code=found)
@@ -277,16 +276,16 @@ def _describe(broker: Broker, transactional_ids: Iterable[str]) -> Pieces[messag
 
 
 @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2), is_wide=True)
-def list_transactions(broker: Broker, request: messages.ListTransactionsRequest, context: RequestContext) -> Reply:
+def list_transactions(services: Services, request: messages.ListTransactionsRequest, context: RequestContext) -> Reply:
     """ListTransactions (key 66), versions 0-2: the ids that this broker coordinates, filtered."""
-    coordinator = broker.transaction_coordinator
+    coordinator = services.transactions.coordinator
     if not coordinator.is_active:
         return messages.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return broker.turns.run(_list(broker, request))
+    return services.env.turns.run(_list(services, request))
 
 
-def _list(broker: Broker, request: messages.ListTransactionsRequest) -> Pieces[messages.ListTransactionsResponse]:
-    coordinator = broker.transaction_coordinator
+def _list(services: Services, request: messages.ListTransactionsRequest) -> Pieces[messages.ListTransactionsResponse]:
+    coordinator = services.transactions.coordinator
     if any(shard.loading for shard in coordinator.shards.values()):
         return messages.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     from barnabas.coordinators.transactions.states import TransactionState  # late, as all of transactions (broker.py)
@@ -305,7 +304,7 @@ def _list(broker: Broker, request: messages.ListTransactionsRequest) -> Pieces[m
         unknown_state_filters=[each for each in request.state_filters if each not in known]
     )
     ids = set(request.producer_id_filters)
-    now_ms = broker.env.clock.now_ms()
+    now_ms = services.env.clock.now_ms()
     for shard in coordinator.loaded_shards():
         for transactional_id, entry in shard.entries.looks():
             yield

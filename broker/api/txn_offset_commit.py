@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.protocol import messages
@@ -20,7 +19,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 FIRST_VERSION_THAT_ADDS_PARTITIONS = 5
 NO_SEQUENCE = -1  # a coordinator's batch has none
@@ -47,21 +46,21 @@ def txn_offset_commit_failed(
 
 @api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), failure=txn_offset_commit_failed)
 def txn_offset_commit(
-    broker: Broker, request: messages.TxnOffsetCommitRequest, context: RequestContext
+    services: Services, request: messages.TxnOffsetCommitRequest, context: RequestContext
 ) -> messages.TxnOffsetCommitResponse | Pending[messages.TxnOffsetCommitResponse]:
     """Verify the partition of the group, then commit."""
     version = context.api_version
-    return broker.group_coordinator.transactional_commits.txn_offset_commit(
-        request, context, lambda index: _verify(broker, request, version, index)
+    return services.group_coordinator.transactional_commits.txn_offset_commit(
+        request, context, lambda index: _verify(services, request, version, index)
     )
 
 
 def _verify(
-    broker: Broker, request: messages.TxnOffsetCommitRequest, version: int, index: int
+    services: Services, request: messages.TxnOffsetCommitRequest, version: int, index: int
 ) -> ErrorCode | Pending[ErrorCode]:
     """NONE when the partition of `__consumer_offsets` takes the batch."""
     place = (OFFSETS_TOPIC, index)
-    refused = broker.transaction_verification.verify(
+    refused = services.transactions.verification.verify(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from barnabas.broker.context import Reply, RequestContext
-from barnabas.broker.dispatch import api
+from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.protocol import messages, record_batch
@@ -32,7 +31,7 @@ from barnabas.runtime.turns import Pieces
 from barnabas.storage.validation import AppendOrigin, AppendResult
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
     Marker = messages.WriteTxnMarkersRequest.WritableTxnMarker
 
@@ -104,12 +103,12 @@ def write_txn_markers_failed(
     is_wide=True,
     is_of_brokers=True,
 )
-def write_txn_markers(broker: Broker, request: messages.WriteTxnMarkersRequest, context: RequestContext) -> Reply:
+def write_txn_markers(services: Services, request: messages.WriteTxnMarkersRequest, context: RequestContext) -> Reply:
     """Append the markers; the answer comes when the outcome of all is known, at the latest after request.timeout.ms."""
-    return broker.turns.run(_write(broker, request), to_the_end=True)
+    return services.env.turns.run(_write(services, request), to_the_end=True)
 
 
-def _write(broker: Broker, request: messages.WriteTxnMarkersRequest) -> Pieces[messages.WriteTxnMarkersResponse]:
+def _write(services: Services, request: messages.WriteTxnMarkersRequest) -> Pieces[messages.WriteTxnMarkersResponse]:
     answers = _Answers()
     appended: list[tuple[list[_Place], Outcome]] = []
     ended: list[tuple[_Place, Pending[ErrorCode]]] = []
@@ -119,21 +118,21 @@ def _write(broker: Broker, request: messages.WriteTxnMarkersRequest) -> Pieces[m
         for topic in marker.topics:
             for index in topic.partition_indexes:
                 place = _Place(marker, topic.name, index, topic.topic_id)
-                refused = _refused(broker, place)
+                refused = _refused(services, place)
                 if refused:
                     answers.add(place, refused)
                 elif topic.name == OFFSETS_TOPIC:
-                    ended.append((place, _end_in_offsets(broker, place)))
+                    ended.append((place, _end_in_offsets(services, place)))
                 else:
                     places.append(place)
                 seen += 1
                 if not seen % MARKERS_PER_PIECE:
                     if places:
-                        appended.append((places, _append(broker, marker, places)))
+                        appended.append((places, _append(services, marker, places)))
                         places = []
                     yield
         if places:
-            appended.append((places, _append(broker, marker, places)))
+            appended.append((places, _append(services, marker, places)))
     for places, outcome in appended:
         results = (yield outcome) if isinstance(outcome, Pending) else outcome
         for place, result in zip(places, results, strict=True):
@@ -143,11 +142,11 @@ def _write(broker: Broker, request: messages.WriteTxnMarkersRequest) -> Pieces[m
     return answers.response()
 
 
-def _refused(broker: Broker, place: _Place) -> ErrorCode:
+def _refused(services: Services, place: _Place) -> ErrorCode:
     """Why a marker is not appended at all, if it is not."""
     if place.marker.producer_id < 0 or place.marker.producer_epoch < 0:
         return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, whose batch builder raises
-    partition = broker.replica_manager.partitions.get((place.topic, place.partition))
+    partition = services.replica_manager.partitions.get((place.topic, place.partition))
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # also if another broker has it: the sender looks where it is
     if place.topic_id != NO_TOPIC_ID and partition.topic_id not in (place.topic_id, None):
@@ -155,25 +154,25 @@ def _refused(broker: Broker, place: _Place) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _end_in_offsets(broker: Broker, place: _Place) -> Pending[ErrorCode]:
+def _end_in_offsets(services: Services, place: _Place) -> Pending[ErrorCode]:
     marker = place.marker
-    return broker.group_coordinator.write_marker(
-        *(place.partition, _batch(broker, marker), _origin(marker)), marker.producer_id, marker.transaction_result
+    return services.group_coordinator.write_marker(
+        *(place.partition, _batch(services, marker), _origin(marker)), marker.producer_id, marker.transaction_result
     )
 
 
-def _append(broker: Broker, marker: Marker, places: Sequence[_Place]) -> Outcome:
-    batch = _batch(broker, marker)
-    return broker.replica_manager.append(
+def _append(services: Services, marker: Marker, places: Sequence[_Place]) -> Outcome:
+    batch = _batch(services, marker)
+    return services.replica_manager.append(
         [(place.topic, place.partition, bytearray(batch)) for place in places],
         required_acks=ALL_IN_SYNC,
-        timeout_ms=broker.config.request_timeout_ms,
+        timeout_ms=services.config.request_timeout_ms,
         origin=_origin(marker),
         internal_topics_allowed=True,
     )
 
 
-def _batch(broker: Broker, marker: Marker) -> bytearray:
+def _batch(services: Services, marker: Marker) -> bytearray:
     return record_batch.build_marker(
         CONTROL_COMMIT if marker.transaction_result else CONTROL_ABORT,
         base_offset=0,
@@ -181,7 +180,7 @@ def _batch(broker: Broker, marker: Marker) -> bytearray:
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         coordinator_epoch=marker.coordinator_epoch,
-        timestamp=broker.env.clock.now_ms(),
+        timestamp=services.env.clock.now_ms(),
     )
 
 

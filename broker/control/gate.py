@@ -7,27 +7,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.context import CLOSE, RequestContext
 from barnabas.broker.control.facts import detached, facts_of
 from barnabas.broker.control.recorder import Exchange, Recorder
 from barnabas.broker.control.rules import Effect, Rule, Rules, When
-from barnabas.broker.dispatch import Api
 from barnabas.broker.refusals import Refusals
-from barnabas.broker.request_gate import NOT_YET, RequestGate
+from barnabas.broker.requests import CLOSE, NOT_YET, Api, RequestContext, RequestGate
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 
 class ControlledGate(RequestGate):
     """Hands requests to the handlers, unless a rule says otherwise."""
 
-    def __init__(self, clock: Clock, broker: "Broker", refusals: Refusals) -> None:
-        super().__init__(clock, broker, refusals)
-        self._broker_of_rules = broker
+    def __init__(self, clock: Clock, services: "Services", refusals: Refusals) -> None:
+        super().__init__(clock, services, refusals)
         self.rules = Rules()
         self.recorder = Recorder()
         self._asks_itself = False
@@ -44,7 +41,7 @@ class ControlledGate(RequestGate):
         """What the handler returns, or what a rule makes of it."""
         if self._asks_itself or api.is_of_broker(request):
             return super().handle(api, request, context)
-        topic_name = self._broker_of_rules.metadata_cache.topic_name
+        topic_name = self._services.metadata_cache.topic_name
         facts = facts_of(request, context.api_version, context.client_id, topic_name)
         exchange = self.recorder.begin(self._clock.now_ms(), context, facts, request)
         active = self.rules.fault_of(facts)

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from barnabas.broker.context import RequestContext
 from barnabas.broker.control.facts import Facts
+from barnabas.broker.requests import RequestContext
 from barnabas.protocol import uuids
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Message, Struct

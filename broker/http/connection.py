@@ -111,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
             self._wait(REQUEST_WITHIN_MS)  # its first byte
             foreign = self._foreign(data)
             if foreign is not None:
-                self._server.broker.server.note_unreadable(self._peer, "not HTTP", foreign)
+                self._server.server.note_unreadable(self._peer, "not HTTP", foreign)
                 self._refuse(HttpError(400, "NOT_HTTP", f"{foreign}."))
                 return
         try:
@@ -283,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
     def _foreign(self, start: bytes) -> str | None:
         """What is said of a client that speaks another protocol than HTTP; None: it may be HTTP."""
         if start[0] == 0:  # the size of a frame that is shorter than 16 MiB
-            bootstrap = self._server.broker.addresses.bootstrap
+            bootstrap = self._server.services.addresses.bootstrap
             return f"it speaks Kafka's protocol, and this port has the HTTP API; Kafka's clients want {bootstrap}"
         if foreign_protocol(start[:4]) == "TLS":
             return f"it speaks TLS, and this port has HTTP without it: ask http://{self._server.address}"
@@ -315,7 +315,7 @@ class HttpConnection(asyncio.Protocol):
                     f"the Host {host!r} is not this machine. Ask http://127.0.0.1 or http://localhost, or send the"
                 )
                 return HttpError(403, "FOREIGN_HOST", f"{message} token of http.token.")
-        cluster_id, asked = self._server.broker.cluster_id, headers.get(b"barnabas-cluster")
+        cluster_id, asked = self._server.services.cluster_id, headers.get(b"barnabas-cluster")
         if asked and cluster_id and asked != cluster_id:  # 127.0.0.1 of another machine: nothing must be changed here
             message = f"this broker is of cluster {cluster_id}, not of {asked}."
             return HttpError(421, "OTHER_CLUSTER", message)
@@ -352,8 +352,8 @@ class HttpConnection(asyncio.Protocol):
                 raise refusal
             method = request.method.decode()
             row, path, query = find(method, request.target)
-            broker = self._server.broker
-            if not row.while_starting and (not broker.server.serving or self._server.is_closing):
+            services = self._server.services
+            if not row.while_starting and (not services.server.serving or self._server.is_closing):
                 why = "stops" if self._server.is_closing else "starts"
                 message = f"this broker {why}. Ask again later, or another one."
                 raise HttpError(503, "BROKER_NOT_AVAILABLE", message, [("Retry-After", "1")])
@@ -404,11 +404,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _ask(self, row: Route, asked: HttpRequest) -> None:
         if row.of_group:
-            checked = check_of_group(self._server.broker, asked)
+            checked = check_of_group(self._server.services, asked)
             if checked is not None:
                 self._expect(row, checked)
                 return
-        self._expect(row, self._server.broker.request_gate.handle_http(row, asked, self._failure_answer))
+        self._expect(row, self._server.gate.handle_http(row, asked, self._failure_answer))
 
     def _expect(self, row: Route, reply: Any) -> None:
         """Answer with what a handler has returned, now or later."""
@@ -452,7 +452,7 @@ class HttpConnection(asyncio.Protocol):
         body = answer.body
         headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), *answer.headers]
         headers.append(("X-Content-Type-Options", "nosniff"))
-        headers.append(("Barnabas-Broker", f"{self._server.broker.cluster_id}/{self._server.broker.node_id}"))
+        headers.append(("Barnabas-Broker", f"{self._server.services.cluster_id}/{self._server.services.node_id}"))
         if isinstance(body, bytes):
             headers.append(("Content-Length", str(len(body))))
         phrase = HTTPStatus(answer.status).phrase

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any, cast
 from barnabas.broker.control.clock import let_pass
 from barnabas.broker.control.facts import Facts
 from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
-from barnabas.broker.dispatch import TABLE
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
+from barnabas.broker.log_ranges import log_ends
+from barnabas.broker.requests import TABLE
 from barnabas.coordinators.groups.states import State
+from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, ended
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
     from barnabas.broker.control.gate import ControlledGate
+    from barnabas.broker.services import Services
     from barnabas.runtime.clock import MovableClock
 
 POLL_MS = 5.0  # how often a wait looks
@@ -111,11 +113,11 @@ CLOCK_BODY = record(
 EXPIRED = record("A member was taken out.", group=text("Its group."), member_id=text("The member."))
 
 
-def gate_of(broker: Broker) -> ControlledGate:
+def gate_of(services: Services) -> ControlledGate:
     """The gate that can be commanded. HttpError if this broker has another."""
     from barnabas.broker.control.gate import ControlledGate  # late: brokers without control do not import it
 
-    gate = broker.request_gate
+    gate = services.request_gate
     if not isinstance(gate, ControlledGate):
         message = "this broker takes no commands: start it with --profile ci, or set control.enable=true."
         raise HttpError(403, "CONTROL_IS_OFF", message)
@@ -126,32 +128,32 @@ def gate_of(broker: Broker) -> ControlledGate:
 
 
 @route("GET", "/v1/control/rules", summary="The faults that hold", answer=RULES)
-def list_rules(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def list_rules(services: Services, request: HttpRequest) -> HttpAnswer:
     """Each rule, and how often it matched and fired."""
-    return _rules(gate_of(broker).rules)
+    return _rules(gate_of(services).rules)
 
 
 @route("POST", "/v1/control/rules", summary="A fault for requests of clients", body=RULE_BODY, answer=ACTIVE_RULE)
-def add_rule(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def add_rule(services: Services, request: HttpRequest) -> HttpAnswer:
     """It holds from now on, until it is deleted. Requests of other brokers never match."""
-    gate = gate_of(broker)
+    gate = gate_of(services)
     return HttpAnswer.json(_row(gate.rules.add(_rule_of(request.body))))
 
 
 @route("DELETE", "/v1/control/rules/{rule}", summary="End one fault", answer=ACTIVE_RULE)
-def remove_rule(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def remove_rule(services: Services, request: HttpRequest) -> HttpAnswer:
     """Answers with the rule, and how often it fired."""
     number = request.path["rule"]
-    removed = gate_of(broker).rules.remove(int(number)) if number.isascii() and number.isdigit() else None
+    removed = gate_of(services).rules.remove(int(number)) if number.isascii() and number.isdigit() else None
     if removed is None:
         raise HttpError(404, "UNKNOWN_RULE", f"there is no rule {number!r}. GET /v1/control/rules lists them.")
     return HttpAnswer.json(_row(removed))
 
 
 @route("DELETE", "/v1/control/rules", summary="End all faults", answer=RULES)
-def remove_rules(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def remove_rules(services: Services, request: HttpRequest) -> HttpAnswer:
     """No fault holds any more. Answers with those that did, and how often they fired."""
-    return _rules(gate_of(broker).rules.clear())
+    return _rules(gate_of(services).rules.clear())
 
 
 def _rules(rules: Any) -> HttpAnswer:
@@ -252,9 +254,9 @@ def _row(active: ActiveRule) -> dict[str, Any]:
     ],
     answer=EXCHANGES,
 )
-def list_requests(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def list_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     """The last 5,000 requests of clients, decoded, in the order in which they came. Records are shown as their size."""
-    recorder = gate_of(broker).recorder
+    recorder = gate_of(services).recorder
     query = request.query
     key = None if query["api"] is None else _api_of(query["api"])
 
@@ -288,9 +290,9 @@ def list_requests(broker: Broker, request: HttpRequest) -> HttpAnswer:
     answer=GROUP_STATE,
     of_group=True,
 )
-def wait_for_group(broker: Broker, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
+def wait_for_group(services: Services, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
     """Answers as soon as all of it is so. If the time is over, the error (408) says what was seen last."""
-    gate_of(broker)
+    gate_of(services)
     query = request.query
     timeout_ms = 10_000 if query["timeout_ms"] is None else query["timeout_ms"]
     if not 0 <= timeout_ms <= WAIT_MS_MAX:
@@ -303,18 +305,18 @@ def wait_for_group(broker: Broker, request: HttpRequest) -> Coroutine[Any, Any, 
             and (query["lag"] is None or (row["lag"] is not None and row["lag"] <= query["lag"]))
         )
 
-    return _wait(broker, request.path["group"], query["lag"] is not None, timeout_ms, is_wanted)
+    return _wait(services, request.path["group"], query["lag"] is not None, timeout_ms, is_wanted)
 
 
 async def _wait(
-    broker: Broker, name: str, with_lag: bool, timeout_ms: int, is_wanted: Callable[[dict[str, Any]], bool]
+    services: Services, name: str, with_lag: bool, timeout_ms: int, is_wanted: Callable[[dict[str, Any]], bool]
 ) -> HttpAnswer:
-    clock = broker.env.clock
+    clock = services.env.clock
     end_ms = clock.monotonic_ms() + timeout_ms
     while True:
         seen: str
         try:
-            row = await _done(broker, _group_row(broker, name, with_lag))
+            row = await _done(services, _group_row(services, name, with_lag))
             if is_wanted(row):
                 return HttpAnswer.json(row)
             lag = "" if row["lag"] is None else f", {row['lag']} records behind"
@@ -329,13 +331,11 @@ async def _wait(
         await clock.sleep(POLL_MS)
 
 
-def _group_row(broker: Broker, name: str, with_lag: bool) -> Pieces[dict[str, Any]]:
-    group, committed = yield from group_with_offsets(broker, name)
+def _group_row(services: Services, name: str, with_lag: bool) -> Pieces[dict[str, Any]]:
+    group, committed = yield from group_with_offsets(services, name)
     lag: int | None = None
     if with_lag:
-        rows = yield from lags(broker, positions_of(committed))
-        known = [row.read_uncommitted.records for row in rows if row.read_uncommitted is not None]
-        lag = sum(known) if len(known) == len(rows) and rows else None
+        lag = yield from _lag(services, committed)
     return {
         "group": name,
         "state": State.EMPTY.value if group is None else group.state.value,
@@ -345,8 +345,29 @@ def _group_row(broker: Broker, name: str, with_lag: bool) -> Pieces[dict[str, An
     }
 
 
-async def _done(broker: Broker, work: Pieces[dict[str, Any]]) -> dict[str, Any]:
-    found = broker.env.turns.run(work)
+def _lag(services: Services, committed: GroupOffsets) -> Pieces[int | None]:
+    """Records that are not read. None: nothing is committed, or a leader does not say where its log ends."""
+    rows = yield from lags(services, positions_of(committed))
+    leaders = {
+        (row.topic, row.partition): row.leader
+        for row in rows
+        if row.leader is not None and row.leader != services.node_id
+    }
+    ends = yield from log_ends(services.broker_clients, leaders)
+    unread = 0
+    for row in rows:
+        end = ends.get((row.topic, row.partition))
+        if row.read_uncommitted is not None:
+            unread += row.read_uncommitted.records
+        elif end is not None:
+            unread += max(end - row.offset, 0)
+        else:
+            return None
+    return unread if rows else None
+
+
+async def _done(services: Services, work: Pieces[dict[str, Any]]) -> dict[str, Any]:
+    found = services.env.turns.run(work)
     return await ended(found) if isinstance(found, Pending) else found
 
 
@@ -357,14 +378,14 @@ async def _done(broker: Broker, work: Pieces[dict[str, Any]]) -> dict[str, Any]:
     answer=EXPIRED,
     of_group=True,
 )
-def expire_member(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def expire_member(services: Services, request: HttpRequest) -> HttpAnswer:
     """The group rebalances without it. The client is told by UNKNOWN_MEMBER_ID when it asks next.
 
     The member is named by its id, or by its `group.instance.id`.
     """
-    gate_of(broker)
+    gate_of(services)
     name, member_id = request.path["group"], request.path["member"]
-    shard = shard_of(broker, name)
+    shard = shard_of(services, name)
     group = shard.groups.get(name)
     if group is None:
         raise no_group(name)
@@ -383,21 +404,21 @@ def expire_member(broker: Broker, request: HttpRequest) -> HttpAnswer:
 
 
 @route("GET", "/v1/control/clock", summary="The wall clock", answer=CLOCK)
-def show_clock(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def show_clock(services: Services, request: HttpRequest) -> HttpAnswer:
     """What the wall clock of this broker shows."""
-    return _clock_answer(_clock_of(broker))
+    return _clock_answer(_clock_of(services))
 
 
 @route("POST", "/v1/control/clock", summary="Let wall time pass, or stand still", body=CLOCK_BODY, answer=CLOCK)
-def set_clock(broker: Broker, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
+def set_clock(services: Services, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
     """Retention, compaction, expiry and time-outs of transactions go by the wall clock. Sessions, connections and
     delays do not, so clients notice no jump. The answer comes when what was due has happened. Give all brokers of a
     cluster the same.
     """
-    return _set_clock(broker, _clock_of(broker), request.body)
+    return _set_clock(services, _clock_of(services), request.body)
 
 
-async def _set_clock(broker: Broker, clock: MovableClock, body: dict[str, Any]) -> HttpAnswer:
+async def _set_clock(services: Services, clock: MovableClock, body: dict[str, Any]) -> HttpAnswer:
     stands = body.get("stands")
     if stands is not None and stands != clock.stands:
         if stands:
@@ -405,18 +426,18 @@ async def _set_clock(broker: Broker, clock: MovableClock, body: dict[str, Any]) 
         else:
             clock.go_on()
     if body.get("advance_ms"):
-        await let_pass(broker.env, clock, body["advance_ms"])
+        await let_pass(services.env, clock, body["advance_ms"])
     if body.get("sessions") == "expire":
-        for shard in broker.group_coordinator.loaded_shards():
+        for shard in services.group_coordinator.loaded_shards():
             for group in list(shard.groups.values()):
                 for member in list(group.members.by_id.values()):
                     shard.expire(group, member)
     return _clock_answer(clock)
 
 
-def _clock_of(broker: Broker) -> MovableClock:
-    gate_of(broker)
-    return cast("MovableClock", broker.env.clock)  # cli/start.py gives it to every broker with such a gate
+def _clock_of(services: Services) -> MovableClock:
+    gate_of(services)
+    return cast("MovableClock", services.env.clock)  # cli/start.py gives it to every broker with such a gate
 
 
 def _clock_answer(clock: MovableClock) -> HttpAnswer:

@@ -20,7 +20,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 PURPOSE = "http-address"
 BROKER_RESOURCE = 4
@@ -29,37 +29,37 @@ ANSWERS_WITHIN_MS = 5_000.0
 RETRY = [("Retry-After", "1")]
 
 
-def check_of_group(broker: Broker, request: HttpRequest) -> HttpAnswer | Pending[HttpAnswer] | None:
+def check_of_group(services: Services, request: HttpRequest) -> HttpAnswer | Pending[HttpAnswer] | None:
     """None if this broker coordinates the group of the path; else the redirection. HttpError: nobody answers now."""
     group = request.path["group"]
-    shard = broker.group_coordinator.shard_of(group)
+    shard = services.group_coordinator.shard_of(group)
     if not isinstance(shard, ErrorCode):
         return None
     if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        raise still_loading(_reason(broker, group))
-    count = broker.offsets_partition_count()
+        raise still_loading(_reason(services, group))
+    count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
     if not count:
         message = "no group was ever used here, so there is no topic __consumer_offsets and no coordinator yet."
         raise HttpError(404, "GROUP_ID_NOT_FOUND", message)
-    leader = broker.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count))
-    if shard is not ErrorCode.NOT_COORDINATOR or leader is None or leader.broker_id == broker.node_id:
+    leader = services.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count))
+    if shard is not ErrorCode.NOT_COORDINATOR or leader is None or leader.broker_id == services.node_id:
         message = "no broker coordinates the group now. Ask again soon."
         raise HttpError(503, ErrorCode.COORDINATOR_NOT_AVAILABLE.name, message, RETRY)
-    return address_of(broker, leader.broker_id).map(lambda address: _redirection(address, leader.broker_id, request))
+    return address_of(services, leader.broker_id).map(lambda address: _redirection(address, leader.broker_id, request))
 
 
-def shard_of(broker: Broker, group: str) -> Shard:
+def shard_of(services: Services, group: str) -> Shard:
     """What this broker has of a group that it coordinates. HttpError: it does no longer."""
-    shard = broker.group_coordinator.shard_of(group)
+    shard = services.group_coordinator.shard_of(group)
     if isinstance(shard, ErrorCode):
         raise HttpError(503, shard.name, "the group moves to another broker. Ask again soon.", RETRY)
     return shard
 
 
-def group_with_offsets(broker: Broker, name: str) -> Pieces[tuple[ClassicGroup | None, GroupOffsets]]:
+def group_with_offsets(services: Services, name: str) -> Pieces[tuple[ClassicGroup | None, GroupOffsets]]:
     """A group, if members were ever there, and its committed offsets. HttpError: there is neither."""
-    shard = shard_of(broker, name)
-    reply = broker.group_coordinator.offsets.get(shard, name, None)
+    shard = shard_of(services, name)
+    reply = services.group_coordinator.offsets.get(shard, name, None)
     found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
     if found.error:
         raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
@@ -75,10 +75,10 @@ def no_group(name: str) -> HttpError:
     return HttpError(404, ErrorCode.GROUP_ID_NOT_FOUND.name, message)
 
 
-def _reason(broker: Broker, group: str) -> str:
+def _reason(services: Services, group: str) -> str:
     """Why the loading of the group's partition does not get further; empty: it does."""
-    partition = partition_for(group, broker.offsets_partition_count())
-    return next((each.stopped_by for each in broker.group_coordinator.loading() if each.partition == partition), "")
+    partition = partition_for(group, services.metadata_cache.partition_count(OFFSETS_TOPIC))
+    return next((each.stopped_by for each in services.group_coordinator.loading() if each.partition == partition), "")
 
 
 def still_loading(why: str = "") -> HttpError:
@@ -88,9 +88,9 @@ def still_loading(why: str = "") -> HttpError:
     return HttpError(503, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS.name, message, RETRY)
 
 
-def address_of(broker: Broker, broker_id: int) -> Pending[str | None]:
+def address_of(services: Services, broker_id: int) -> Pending[str | None]:
     """The address of another broker's HTTP API: host:port, empty if it has none; None if it does not answer."""
-    client = broker.broker_clients.to(broker_id, PURPOSE, ANSWERS_WITHIN_MS)
+    client = services.broker_clients.to(broker_id, PURPOSE, ANSWERS_WITHIN_MS)
     if client is None:
         unknown: Pending[str | None] = Pending()
         unknown.complete(None)

@@ -12,7 +12,7 @@ from barnabas.coordinators.groups.explanation import MOVED_MAX, Rebalance, advic
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 MEMBER_FIELDS = {
     "member_id": text("Its member id then."),
@@ -72,11 +72,11 @@ STORY = record(
     answer=STORY,
     of_group=True,
 )
-def explain_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def explain_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Events are in memory only, and bounded: a coordinator that starts, or has just taken the group, knows none."""
     name = request.path["group"]
-    shard = shard_of(broker, name)
-    events = broker.group_coordinator.events.of_group(name)
+    shard = shard_of(services, name)
+    events = services.group_coordinator.events.of_group(name)
     if not events and name not in shard.groups and not shard.offsets.of_group(name):
         raise no_group(name)
     story = rebalances(events)
@@ -87,7 +87,7 @@ def explain_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     told = {id(event) for rebalance in story for event in rebalance.events}
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
+            "node_id": services.node_id,
             "group": name,
             "since_ms": events[0].at_ms if events else None,
             "rebalances": rows,

@@ -18,7 +18,7 @@ from barnabas.protocol import uuids
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.coordinators.groups.coordinator import GroupCoordinator
 
 STATES = [state.value for state in State]
@@ -117,15 +117,15 @@ GROUP = record(
     query=[Parameter("state", text("Only groups in this state; may be repeated.", one_of=STATES), many=True)],
     answer=GROUPS,
 )
-def list_groups(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def list_groups(services: Services, request: HttpRequest) -> HttpAnswer:
     """Name, state and sizes of each group. Ask every broker to see the groups of the cluster."""
-    shards = broker.group_coordinator.shards
+    shards = services.group_coordinator.shards
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
+            "node_id": services.node_id,
             "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
-            "loading": [progress._asdict() for progress in broker.group_coordinator.loading()],
-            "groups": _group_rows(broker.group_coordinator.loaded_shards(), request.query["state"]),
+            "loading": [progress._asdict() for progress in services.group_coordinator.loading()],
+            "groups": _group_rows(services.group_coordinator.loaded_shards(), request.query["state"]),
         }
     )
 
@@ -148,18 +148,18 @@ def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[
 
 
 @route("GET", "/v1/groups/{group}", summary="One group", answer=GROUP, of_group=True)
-def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def describe_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """State, members and committed offsets of a group."""
     name = request.path["group"]
-    coordinator = broker.group_coordinator
+    coordinator = services.group_coordinator
     config = coordinator.config
-    group, committed = yield from group_with_offsets(broker, name)
+    group, committed = yield from group_with_offsets(services, name)
     if group is None:
-        group = ClassicGroup(name, broker.config, 0)  # it has offsets, and no member was ever there
-    waiting = yield from waits(broker, shard_of(broker, name), name, committed)
+        group = ClassicGroup(name, services.config, 0)  # it has offsets, and no member was ever there
+    waiting = yield from waits(services, shard_of(services, name), name, committed)
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
+            "node_id": services.node_id,
             "time_ms": coordinator.clock.now_ms(),
             "expiry_warning_ms": warning_ms(_retention_ms(coordinator), config.offsets_retention_check_interval_ms),
             "group": name,
@@ -169,7 +169,7 @@ def describe_group(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             "generation": group.generation,
             "leader": group.members.leader,
             "members": _member_rows(group),
-            "offsets": _offset_rows(coordinator, shard_of(broker, name), name, committed),
+            "offsets": _offset_rows(coordinator, shard_of(services, name), name, committed),
             "waits": [as_json(wait, known) for wait, known in waiting],
         }
     )

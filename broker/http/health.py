@@ -22,7 +22,7 @@ from barnabas.storage.disk_space import filling
 from barnabas.storage.log import Log
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 LOGS_MAX = 50
 GROUPS_MAX = 500  # with members, and as many without
@@ -157,16 +157,48 @@ HEALTH = record(
     query=[Parameter("stalled_ms", integer("How long an offset must stand still to be told. Default: ten minutes."))],
     answer=HEALTH,
 )
-def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Facts of this broker: its disks and logs, and the groups that it coordinates. What is known of offsets is as old
     as the last look at them (half a minute by default). Ask every broker to see the cluster.
     """
     asked = request.query["stalled_ms"]
     stalled_ms = STALLED_MS if asked is None else max(asked, 0)
-    now_ms = broker.env.clock.now_ms()
-    directories = yield from _directories(broker, now_ms)
+    now_ms = services.env.clock.now_ms()
+    directories = yield from _directories(services, now_ms)
+    logs = yield from _logs(services)
+    behind = yield from _behind(services, now_ms)
+    groups = yield from _groups(services, now_ms, stalled_ms)
+    return HttpAnswer.json(
+        {
+            "node_id": services.node_id,
+            "time_ms": now_ms,
+            "is_journal_on": services.group_coordinator.journal is not None,
+            "is_lease_held": services.lease.holds,
+            "tree_trouble": services.coordination.trouble or None,
+            "why_not_registered": services.own_registration.why_not,
+            "undecided": [
+                {"topic": topic, "partition": index, "waits_for": list(missing)}
+                for (topic, index), missing in islice(services.restored_tree.waits_for.items(), LOGS_MAX)
+                if missing
+            ],
+            "watching_since_ms": services.lag_sampling.since_ms,
+            "loading_partitions": sum(shard.loading for shard in services.group_coordinator.shards.values()),
+            "stopped_loads": _stopped_loads(services),
+            "directories": directories,
+            "behind": behind,
+            **logs,
+            "handler_failures": services.request_gate.handler_failures + services.http.handler_failures,
+            "upkeep_failures": sum(task.failures for task in services.env.upkeep.tasks),
+            "are_all_watched": not services.lag_sampling.standstills.is_full,
+            **groups,
+        }
+    )
+
+
+def _logs(services: Services) -> Pieces[dict[str, Any]]:
+    """The logs that have failed, and those that cannot be written."""
     failed, write_blocked = [], []
-    logs = broker.log_manager.all()
+    logs = services.log_manager.all()
     for number_of, log in enumerate(logs):
         if number_of % 100 == 0:
             yield None
@@ -174,18 +206,31 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
             failed.append((log, log.failed))
         elif log.write_blocked is not None:
             write_blocked.append((log, log.write_blocked))
-    refused = broker.replica_manager.refusals.causes
-    behind = yield from _behind(broker, now_ms)
+    refused = services.replica_manager.refusals.causes
+    return {
+        "logs": len(logs),
+        "failed_logs": len(failed),
+        "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
+        "write_blocked_logs": len(write_blocked) + len(refused),
+        "write_blocked": [
+            *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
+            *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
+        ],
+    }
+
+
+def _groups(services: Services, now_ms: int, stalled_ms: int) -> Pieces[dict[str, Any]]:
+    """The groups that doctor should know of, and how many there are beyond the limits."""
     looked_at = 0
     living: list[dict[str, Any]] = []
     empty: list[dict[str, Any]] = []
     stopped: list[dict[str, Any]] = []
     stopped_count = expiring_count = left_out = 0
-    for shard in broker.group_coordinator.loaded_shards():
+    for shard in services.group_coordinator.loaded_shards():
         for group_id in shard.group_ids():
             yield None
             looked_at += 1
-            row = _group(broker, shard, group_id, now_ms, stalled_ms)
+            row = _group(services, shard, group_id, now_ms, stalled_ms)
             if row is None:
                 continue
             is_unread = row["unread_partitions"] > 0
@@ -201,42 +246,13 @@ def health(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
                 rows.append(row)
             elif rows is not stopped:
                 left_out += 1
-    return HttpAnswer.json(
-        {
-            "node_id": broker.node_id,
-            "time_ms": now_ms,
-            "is_journal_on": broker.group_coordinator.journal is not None,
-            "is_lease_held": broker.lease.holds,
-            "tree_trouble": broker.coordination.trouble or None,
-            "why_not_registered": broker.why_not_registered,
-            "undecided": [
-                {"topic": topic, "partition": index, "waits_for": list(missing)}
-                for (topic, index), missing in islice(broker.restored_tree.waits_for.items(), LOGS_MAX)
-                if missing
-            ],
-            "watching_since_ms": broker.lag_sampling.since_ms,
-            "loading_partitions": sum(shard.loading for shard in broker.group_coordinator.shards.values()),
-            "stopped_loads": _stopped_loads(broker),
-            "directories": directories,
-            "behind": behind,
-            "logs": len(logs),
-            "failed_logs": len(failed),
-            "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
-            "write_blocked_logs": len(write_blocked) + len(refused),
-            "write_blocked": [
-                *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
-                *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
-            ],
-            "handler_failures": broker.request_gate.handler_failures + broker.http.handler_failures,
-            "upkeep_failures": sum(task.failures for task in broker.env.upkeep.tasks),
-            "groups_looked_at": looked_at,
-            "are_all_watched": not broker.lag_sampling.standstills.is_full,
-            "groups_left_out": left_out,
-            "stopped_groups": stopped_count,
-            "expiring_groups": expiring_count,
-            "groups": (row for rows in (living, empty, stopped) for row in rows),
-        }
-    )
+    return {
+        "groups_looked_at": looked_at,
+        "groups_left_out": left_out,
+        "stopped_groups": stopped_count,
+        "expiring_groups": expiring_count,
+        "groups": (row for rows in (living, empty, stopped) for row in rows),
+    }
 
 
 def _log(log: Log, error: OSError) -> dict[str, Any]:
@@ -247,12 +263,13 @@ def _refused(topic: str, partition: int, error: OSError) -> dict[str, Any]:
     return {"topic": topic, "partition": partition, "why": error.strerror or str(error)}
 
 
-def _stopped_loads(broker: Broker) -> list[dict[str, Any]]:
+def _stopped_loads(services: Services) -> list[dict[str, Any]]:
     rows = []
-    shards = broker.group_coordinator.shards
+    shards = services.group_coordinator.shards
+    transactions = services.transactions
     for topic, found in (
-        (OFFSETS_TOPIC, broker.group_coordinator.loading()),
-        (TRANSACTIONS_TOPIC, broker.transaction_coordinator.loading() if broker.has_transactions else []),
+        (OFFSETS_TOPIC, services.group_coordinator.loading()),
+        (TRANSACTIONS_TOPIC, transactions.coordinator.loading() if transactions.has_coordinator else []),
     ):
         for load in found:
             if load.stopped_by:
@@ -270,18 +287,18 @@ def _stopped_loads(broker: Broker) -> list[dict[str, Any]]:
     return rows
 
 
-def _directories(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:
+def _directories(services: Services, now_ms: int) -> Pieces[list[dict[str, Any]]]:
     rows = []
-    for directory in broker.log_manager.directories:
+    for directory in services.log_manager.directories:
         sizes: dict[str, list[int]] = {}  # bytes and number of the logs of a topic
         total = free = offline = None
-        space = broker.log_manager.free_space.get(directory.path)
+        space = services.log_manager.free_space.get(directory.path)
         found = filling([] if space is None else space.points, now_ms)
         if directory.failed is not None:
             offline = str(directory.failed)
         else:
             try:
-                total, free = broker.env.disk.total_and_free_bytes(directory.path)
+                total, free = services.env.disk.total_and_free_bytes(directory.path)
             except OSError as error:
                 offline = error.strerror or str(error)
             for number_of, log in enumerate(list(directory.logs.values())):
@@ -306,11 +323,11 @@ def _directories(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:
     return rows
 
 
-def _behind(broker: Broker, now_ms: int) -> Pieces[list[dict[str, Any]]]:
-    monotonic_ms = broker.env.clock.monotonic_ms()
+def _behind(services: Services, now_ms: int) -> Pieces[list[dict[str, Any]]]:
+    monotonic_ms = services.env.clock.monotonic_ms()
     counts: dict[int, int] = {}
     since: dict[int, int] = {}
-    for number_of, partition in enumerate(list(broker.replica_manager.partitions.values())):
+    for number_of, partition in enumerate(list(services.replica_manager.partitions.values())):
         if number_of % 100 == 0:
             yield None
         if not partition.is_leader or len(partition.isr) >= len(partition.replicas):
@@ -335,19 +352,19 @@ def _is_only_stopped(row: dict[str, Any], is_unread: bool) -> bool:
     )
 
 
-def _group(broker: Broker, shard: Shard, group_id: str, now_ms: int, stalled_ms: int) -> dict[str, Any] | None:
+def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled_ms: int) -> dict[str, Any] | None:
     """What is known of a group; None if nothing of it can be a problem."""
-    sampling = broker.lag_sampling
+    sampling = services.lag_sampling
     group = shard.groups.get(group_id)
     standing = [each for each in sampling.standstills.of_group(group_id) if now_ms - each.since_ms >= stalled_ms]
     past_end, lost = sampling.past_end.get(group_id, 0), sampling.lost.get(group_id, 0)
     threat = sampling.threatened.get(group_id)
-    gone = [topic for topic in shard.offsets.topics(group_id) if not broker.metadata_cache.contains(topic)]
-    expiring, expires_ms = _expiring(broker, shard, group_id, now_ms)
-    events = [] if group is None or not group.members else broker.group_coordinator.events.of_group(group_id)
+    gone = [topic for topic in shard.offsets.topics(group_id) if not services.metadata_cache.contains(topic)]
+    expiring, expires_ms = _expiring(services, shard, group_id, now_ms)
+    events = [] if group is None or not group.members else services.group_coordinator.events.of_group(group_id)
     recent = list(_recent(events, now_ms))
     times = [event.at_ms for event in recent if event.kind is Kind.REBALANCE]
-    waits_ms, waited_for = _waits(group, broker.env.clock.monotonic_ms())
+    waits_ms, waited_for = _waits(group, services.env.clock.monotonic_ms())
     has_storm = len(times) >= _REBALANCES_MIN
     hangs = waits_ms > 0 and waits_ms >= min(WAITS_MS, stalled_ms)
     if not (standing or expiring or past_end or gone or lost or threat or hangs or has_storm):
@@ -393,12 +410,12 @@ def _moves(points: list[Point], since_ms: int) -> bool:
     return points[-1].position > before.position and points[-1].partitions == before.partitions
 
 
-def _expiring(broker: Broker, shard: Shard, group_id: str, now_ms: int) -> tuple[int, int | None]:
+def _expiring(services: Services, shard: Shard, group_id: str, now_ms: int) -> tuple[int, int | None]:
     """How many committed offsets expire so soon that the log warns, and when the first one does."""
     situation = shard.situation(group_id)
     if situation is None:
         return 0, None
-    config = broker.config
+    config = services.config
     retention_ms = config.offsets_retention_minutes * 60_000
     last_ms = now_ms + warning_ms(retention_ms, config.offsets_retention_check_interval_ms)
     oldest_ms = shard.offsets.oldest_ms(group_id)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from barnabas.broker.http.coordinators import shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, integer, record, text
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.journal_place import NOT_WRITTEN
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 PROGRESS = record(
     "How far the offset journal of a group's partition is. Positions are offsets in __consumer_offsets.",
@@ -32,19 +33,19 @@ PROGRESS = record(
     answer=PROGRESS,
     of_group=True,
 )
-def journal_of_group(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def journal_of_group(services: Services, request: HttpRequest) -> HttpAnswer:
     """The journal is written a moment after a change, or later while it has no leader, or its disk is full.
 
     Who wants the changes up to now remembers `noted_to`, and asks again until `written_to` has reached it.
     """
     name = request.path["group"]
-    journal = shard_of(broker, name).journal
+    journal = shard_of(services, name).journal
     progress = NOT_WRITTEN if journal is None else journal.progress()
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
+            "node_id": services.node_id,
             "group": name,
-            "partition": partition_for(name, broker.offsets_partition_count()),
+            "partition": partition_for(name, services.metadata_cache.partition_count(OFFSETS_TOPIC)),
             "is_on": journal is not None,
             **progress._asdict(),
         }

@@ -13,7 +13,7 @@ from barnabas.offsets.lag_history import rates
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 POSITIONS_MAX = 5_000
 
@@ -71,19 +71,19 @@ GROUP_LAG = record(
 
 
 @route("GET", "/v1/groups/{group}/lag", summary="The lag of a group", answer=GROUP_LAG, of_group=True)
-def group_lag(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def group_lag(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Records, bytes and seconds between the committed offsets of a group and the ends of the logs, for both isolation
     levels. It is of now, also for a group whose consumers have stopped.
     """
     name = request.path["group"]
-    group, committed = yield from group_with_offsets(broker, name)
-    rows = yield from lags(broker, positions_of(committed))
-    now_ms = broker.env.clock.now_ms()
-    points = broker.lag_sampling.histories.of_group(name)
+    group, committed = yield from group_with_offsets(services, name)
+    rows = yield from lags(services, positions_of(committed))
+    now_ms = services.env.clock.now_ms()
+    points = services.lag_sampling.histories.of_group(name)
     rate = rates(points, now_ms)
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
+            "node_id": services.node_id,
             "group": name,
             "state": None if group is None else group.state.value,
             "members": 0 if group is None else len(group.members),
@@ -121,7 +121,7 @@ POSITION_LAGS = record(
 
 
 @route("POST", "/v1/positions", summary="What lies behind positions in logs", body=POSITIONS, answer=POSITION_LAGS)
-def look_at_positions(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def look_at_positions(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """What a consumer that continues at a position has before it. Only the leader of a partition knows it: of others
     the answer names the leader. Nothing is changed.
     """
@@ -137,11 +137,11 @@ def look_at_positions(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer
             raise HttpError(400, "INVALID_BODY", f"{row['topic_id']!r} is no topic id.") from None
         epoch = row.get("leader_epoch", -1)
         positions.append(Position(row["topic"], row["partition"], row["offset"], epoch, topic_id))
-    rows = yield from lags(broker, positions)
+    rows = yield from lags(services, positions)
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
-            "time_ms": broker.env.clock.now_ms(),
+            "node_id": services.node_id,
+            "time_ms": services.env.clock.now_ms(),
             "partitions": (row.as_json() for row in rows),
         }
     )

@@ -14,7 +14,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 OFFSETS_MAX = 5_000  # they are written in one batch
 
@@ -57,13 +57,13 @@ DONE = record(
     answer=DONE,
     of_group=True,
 )
-def reset_live(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def reset_live(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """All offsets are committed together, or none. Every member is thrown out, and joins again at its next heartbeat.
 
     Then it fetches the new offsets. Records that a member had before may be processed once more, or once too often.
     """
     name = request.path["group"]
-    coordinator = broker.group_coordinator
+    coordinator = services.group_coordinator
     rows = request.body["offsets"]
     if not rows:
         raise HttpError(400, "INVALID_REQUEST", "name at least one partition in offsets.")
@@ -84,7 +84,7 @@ def reset_live(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         topic_id = coordinator.topics.topic_id(topic) or NO_TOPIC_ID
         committed = CommittedOffset(row["offset"], commit_timestamp=now_ms, topic_id=topic_id)
         offsets.setdefault(topic, {})[index] = committed
-    before = _committed(broker, name, rows)
+    before = _committed(services, name, rows)
     reply = coordinator.live_resets.begin(name, offsets, request)
     if isinstance(reply, Pending):
         outcome: LiveReset = yield reply
@@ -94,7 +94,7 @@ def reset_live(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         raise AssertionError("a live reset without an outcome")
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
+            "node_id": services.node_id,
             "group": name,
             "generation": outcome.generation,
             "members": [member._asdict() for member in outcome.members],
@@ -103,8 +103,8 @@ def reset_live(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     )
 
 
-def _committed(broker: Broker, group: str, rows: list[dict[str, Any]]) -> list[int | None]:
-    shard = broker.group_coordinator.shard_of(group)
+def _committed(services: Services, group: str, rows: list[dict[str, Any]]) -> list[int | None]:
+    shard = services.group_coordinator.shard_of(group)
     if isinstance(shard, ErrorCode):
         return [None] * len(rows)
     offsets = shard.offsets.of_group(group)

@@ -23,7 +23,7 @@ from barnabas.coordinators.groups.states import State
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.coordinators.groups.runtime import Shard
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -39,14 +39,14 @@ OF_GROUPS = [name for name, metric in METRICS.items() if metric.labels == ("grou
 
 
 @route("GET", "/metrics", summary="What Prometheus scrapes", content_type=TEXT)
-def metrics(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def metrics(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Metrics of this broker in Prometheus' text format. docs/metrics.md explains each."""
-    write = yield broker.env.clock.in_thread(_writer)
-    if len(broker.http.scrapes) >= SCRAPES_MAX:
+    write = yield services.env.clock.in_thread(_writer)
+    if len(services.http.scrapes) >= SCRAPES_MAX:
         message = f"{SCRAPES_MAX} answers are under way to others. Ask again later."
         raise HttpError(503, "TOO_MANY_SCRAPES", message, [("Retry-After", "5")])
-    text = _text(broker, write)
-    broker.http.scrapes.add(text)
+    text = _text(services, write)
+    services.http.scrapes.add(text)
     return HttpAnswer(text, content_type=TEXT)
 
 
@@ -95,15 +95,15 @@ class Sums:
         self.rows[name].append((labels, value))
 
 
-def _text(broker: Broker, write: Write) -> Generator[bytes | None, None, None]:
+def _text(services: Services, write: Write) -> Generator[bytes | None, None, None]:
     sums = Sums()
-    _broker(broker, sums)
+    _services(services, sums)
     yield None
-    _requests(broker, sums)
+    _requests(services, sums)
     yield None
-    yield from _partitions(broker, sums)
-    yield from _groups(broker, sums)
-    yield from _transactions(broker, sums)
+    yield from _partitions(services, sums)
+    yield from _groups(services, sums)
+    yield from _transactions(services, sums)
     for name, metric in METRICS.items():
         if name in sums.group_lines:
             lines = sums.group_lines[name]
@@ -114,23 +114,23 @@ def _text(broker: Broker, write: Write) -> Generator[bytes | None, None, None]:
             yield from write(metric, sums.rows[name])
 
 
-def _broker(broker: Broker, sums: Sums) -> None:
+def _services(services: Services, sums: Sums) -> None:
     put = sums.put
-    put("barnabas_broker_info", 1, str(broker.node_id), broker.cluster_id)
-    put("barnabas_brokers", len(broker.metadata_cache.brokers))
-    put("barnabas_is_controller", broker.controller.active)
-    put("barnabas_is_lease_held", broker.lease.holds)
+    put("barnabas_broker_info", 1, str(services.node_id), services.cluster_id)
+    put("barnabas_brokers", len(services.metadata_cache.brokers))
+    put("barnabas_is_controller", services.controller.active)
+    put("barnabas_is_lease_held", services.lease.holds)
     failures: dict[str, list[int]] = {}
-    for task in broker.env.upkeep.tasks:
+    for task in services.env.upkeep.tasks:
         found = failures.setdefault(task.name, [0, 0])
         found[0] += task.failures
         found[1] += task.restarts
     for name, (failed, restarted) in failures.items():
         put("barnabas_upkeep_failures_total", failed, name)
         put("barnabas_upkeep_restarts_total", restarted, name)
-    for directory in broker.log_manager.open_directories:
+    for directory in services.log_manager.open_directories:
         try:
-            total, free = broker.env.disk.total_and_free_bytes(directory.path)
+            total, free = services.env.disk.total_and_free_bytes(directory.path)
         except OSError:
             continue
         name = readable(directory.path)
@@ -143,29 +143,29 @@ def readable(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _requests(broker: Broker, sums: Sums) -> None:
-    put, server, http = sums.put, broker.server, broker.http
+def _requests(services: Services, sums: Sums) -> None:
+    put, server, http = sums.put, services.server, services.http
     put("barnabas_connections", len(server.connections))
     put("barnabas_connections_accepted_total", server.accepted)
     put("barnabas_connections_refused_total", server.refused_connections)
     for key, count in enumerate(server.requests_of):
         if count:
             put("barnabas_requests_total", count, api_name(key))
-    for (key, error), count in broker.refusals.counts.items():
+    for (key, error), count in services.refusals.counts.items():
         put("barnabas_request_refusals_total", count, api_name(key), error.name)
-    put("barnabas_handler_failures_total", broker.request_gate.handler_failures)
+    put("barnabas_handler_failures_total", services.request_gate.handler_failures)
     put("barnabas_protocol_errors_total", server.protocol_errors)
     put("barnabas_http_connections", len(http.connections))
     put("barnabas_http_requests_total", http.requests)
     put("barnabas_http_handler_failures_total", http.handler_failures)
 
 
-def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
+def _partitions(services: Services, sums: Sums) -> Generator[None, None, None]:
     roles = dict.fromkeys(("leader", "follower", "suspended"), 0)
     under_replicated = under_min_isr = replica_lag = log_bytes = failed = write_blocked = 0
     topics: dict[str, list[int]] = {}  # bytes, partitions led, high watermarks of these, offsets that are held back
     held_back_in = 0
-    for partition in list(broker.replica_manager.partitions.values()):
+    for partition in list(services.replica_manager.partitions.values()):
         yield None
         log = partition.log
         size = log.size_bytes
@@ -188,12 +188,12 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
             for replica in partition.remote.values():
                 if replica.log_end_offset >= 0:
                     replica_lag = max(replica_lag, log.log_end_offset - replica.log_end_offset)
-    for (topic, index), known in broker.log_ranges.elsewhere.items():
+    for (topic, index), known in services.log_ranges.elsewhere.items():
         sums.bounds.setdefault(topic, {}).setdefault(index, (known.start, known.end))
     without_leader = 0
-    for partitions in list(broker.metadata_cache.topics.values()):
+    for partitions in list(services.metadata_cache.topics.values()):
         yield None
-        without_leader += sum(not broker.metadata_cache.is_alive(state.leader_id) for state in partitions.values())
+        without_leader += sum(not services.metadata_cache.is_alive(state.leader_id) for state in partitions.values())
     put = sums.put
     for role, count in roles.items():
         put("barnabas_partitions", count, role)
@@ -202,11 +202,11 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     put("barnabas_partitions_without_leader", without_leader)
     put("barnabas_partitions_held_back", held_back_in)
     put("barnabas_replica_lag_records_max", replica_lag)
-    put("barnabas_logs", len(broker.log_manager.all()))
+    put("barnabas_logs", len(services.log_manager.all()))
     put("barnabas_logs_failed", failed)
     put("barnabas_logs_write_blocked", write_blocked)
     put("barnabas_log_bytes", log_bytes)
-    most = broker.config.http_metrics_topics_max
+    most = services.config.http_metrics_topics_max
     for topic, (size, led, high_watermarks, held_back) in list(topics.items())[:most]:
         put("barnabas_topic_log_bytes", size, topic)
         put("barnabas_topic_partitions_led", led, topic)
@@ -216,12 +216,12 @@ def _partitions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
     put("barnabas_topics_left_out", max(len(topics) - most, 0))
 
 
-def _groups(broker: Broker, sums: Sums) -> Generator[None, None, None]:
-    shards = broker.group_coordinator.shards
+def _groups(services: Services, sums: Sums) -> Generator[None, None, None]:
+    shards = services.group_coordinator.shards
     states = {state.value: 0 for state in State}
-    left = broker.config.http_metrics_groups_max
+    left = services.config.http_metrics_groups_max
     left_out = members = offsets = lag = 0
-    for shard in broker.group_coordinator.loaded_shards():
+    for shard in services.group_coordinator.loaded_shards():
         for group_id in shard.group_ids():
             yield None
             of_group = position(shard, group_id, sums.bounds)
@@ -244,17 +244,17 @@ def _groups(broker: Broker, sums: Sums) -> Generator[None, None, None]:
         put("barnabas_groups", count, state)
     put("barnabas_members", members)
     put("barnabas_committed_offsets", offsets)
-    journal = broker.group_coordinator.journal
+    journal = services.group_coordinator.journal
     put("barnabas_journal_waiting_bytes", 0 if journal is None else journal.waiting_bytes)
     put("barnabas_lag_records", lag)
     put("barnabas_groups_left_out", left_out)
 
 
-def _transactions(broker: Broker, sums: Sums) -> Generator[None, None, None]:
+def _transactions(services: Services, sums: Sums) -> Generator[None, None, None]:
     counts = dict.fromkeys(("Ongoing", "PrepareCommit", "PrepareAbort", "idle"), 0)
-    now_ms = oldest_ms = broker.env.clock.now_ms()
-    if broker.has_transactions:
-        for shard in broker.transaction_coordinator.loaded_shards():
+    now_ms = oldest_ms = services.env.clock.now_ms()
+    if services.transactions.has_coordinator:
+        for shard in services.transactions.coordinator.loaded_shards():
             entries = shard.entries.in_use()
             counts["idle"] += len(shard.entries) - len(entries)  # those that stay as their records have them
             for entry in entries:

@@ -11,7 +11,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
     from barnabas.offsets.records import TopicPartition
 
 SEEN = record(
@@ -37,7 +37,7 @@ DONE = record(
     answer=DONE,
     of_group=True,
 )
-def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
+def clean_up(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """All are removed, or none. Topics that do not exist any more may be named, which OffsetDelete refuses."""
     name = request.path["group"]
     seen: dict[TopicPartition, int] = {}
@@ -46,7 +46,7 @@ def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
         seen[row["topic"], row["partition"]] = row["offset"]
     if len(seen) < len(request.body["offsets"]) or not seen:
         raise HttpError(400, "INVALID_REQUEST", "name each partition once in offsets, and at least one.")
-    error: ErrorCode = yield broker.group_coordinator.removals.cleanup(name, seen, request)
+    error: ErrorCode = yield services.group_coordinator.removals.cleanup(name, seen, request)
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
         raise no_group(name)
     if error is ErrorCode.NON_EMPTY_GROUP:
@@ -61,4 +61,4 @@ def clean_up(broker: Broker, request: HttpRequest) -> Pieces[HttpAnswer]:
     if error:
         message = "the coordinator could not write, or has moved to another broker. Look before you try again."
         raise HttpError(503, error.name, message)
-    return HttpAnswer.json({"node_id": broker.node_id, "group": name, "removed": len(seen)})
+    return HttpAnswer.json({"node_id": services.node_id, "group": name, "removed": len(seen)})

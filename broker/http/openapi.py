@@ -9,7 +9,7 @@ from barnabas.broker.http.routes import JSON, TABLE, HttpAnswer, HttpRequest, Ro
 from barnabas.broker.http.schemas import Schema, record, text
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 ERROR = record(
     "Why there is no other answer.",
@@ -95,6 +95,6 @@ def _parameter(parameter: Any) -> dict[str, Any]:
     answer={"type": "object", "description": "An OpenAPI 3.1 document."},
     while_starting=True,
 )
-def openapi(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def openapi(services: Services, request: HttpRequest) -> HttpAnswer:
     """All paths, their parameters and the fields of their answers, as an OpenAPI document."""
     return HttpAnswer.json(document())

@@ -11,7 +11,7 @@ from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, record, text
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 READINESS = record(
     "Whether this process lives, and whether it serves.",
@@ -23,29 +23,29 @@ LIVENESS = record("Whether this process lives.", live=boolean("Always true."))
 
 
 @route("GET", "/health", summary="Whether clients are served", answer=READINESS, while_starting=True, is_open=True)
-def health_of_process(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def health_of_process(services: Services, request: HttpRequest) -> HttpAnswer:
     """Liveness and readiness together: 200 if clients are served, else 503. No token is asked for."""
-    why = _why_not(broker)
+    why = _why_not(services)
     return HttpAnswer.json({"live": True, "ready": why is None, "why": why}, status=200 if why is None else 503)
 
 
 @route("GET", "/health/ready", summary="Readiness", answer=READINESS, while_starting=True, is_open=True)
-def readiness(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def readiness(services: Services, request: HttpRequest) -> HttpAnswer:
     """The same as /health: 503 while the broker starts, stops, or is not registered in the coordination tree."""
-    return health_of_process(broker, request)
+    return health_of_process(services, request)
 
 
 @route("GET", "/health/live", summary="Liveness", answer=LIVENESS, while_starting=True, is_open=True)
-def liveness(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def liveness(services: Services, request: HttpRequest) -> HttpAnswer:
     """200 from the moment on at which it listens, also during a long start: a supervisor must not end it then."""
     return HttpAnswer.json({"live": True})
 
 
-def _why_not(broker: Broker) -> str | None:
-    if broker.http.is_closing:
+def _why_not(services: Services) -> str | None:
+    if services.http.is_closing:
         return "it stops"
-    if not broker.server.serving:
+    if not services.server.serving:
         return "it starts"
-    if not broker.lease.holds:
-        return broker.coordination.trouble or "it does not reach the coordination tree, so it acknowledges nothing"
-    return broker.why_not_registered
+    if not services.lease.holds:
+        return services.coordination.trouble or "it does not reach the coordination tree, so it acknowledges nothing"
+    return services.own_registration.why_not

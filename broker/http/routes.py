@@ -1,7 +1,7 @@
 """The table of routes: one row per method and path, filled by the decorator `route`.
 
     @route("GET", "/v1/groups/{group}", summary="One group", answer=GROUP, of_group=True)
-    def describe_group(broker: Broker, request: HttpRequest) -> Answered: ...
+    def describe_group(services: Services, request: HttpRequest) -> Answered: ...
 
 The OpenAPI document (`openapi.py`) is made from this table, and requests are checked against it before a handler is
 called. To add a family of routes: a module here, with its name in `FAMILIES`.
@@ -25,7 +25,7 @@ from barnabas.broker.http.schemas import Schema
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 FAMILIES = (
     "control",
@@ -112,7 +112,7 @@ class HttpAnswer:
 Answered: TypeAlias = (
     HttpAnswer | Pending[HttpAnswer] | Coroutine[Any, Any, HttpAnswer] | Generator[Any, Any, HttpAnswer]
 )
-Handler = Callable[["Broker", HttpRequest], Answered]
+Handler = Callable[["Services", HttpRequest], Answered]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
@@ -331,7 +331,7 @@ def percent_decoded(value: str, what: str) -> str:
 def _read_query(row: Route, query: str) -> dict[str, Any]:
     given: dict[str, list[str]] = {}
     for pair in filter(None, query.split("&")):
-        name, _, value = (percent_decoded(part.replace("+", "%20"), "the query") for part in _split(pair))
+        name, _, value = (percent_decoded(part.replace("+", "%20"), "the query") for part in pair.partition("="))
         given.setdefault(name, []).append(value)
     known = {parameter.name: parameter for parameter in row.query}
     for name in given:
@@ -339,7 +339,3 @@ def _read_query(row: Route, query: str) -> dict[str, Any]:
             message = f"there is no parameter {name!r} here; there is {', '.join(known) or 'none'}."
             raise HttpError(400, "UNKNOWN_PARAMETER", message)
     return {name: parameter.read(given.get(name, [])) for name, parameter in known.items()}
-
-
-def _split(pair: str) -> tuple[str, str, str]:
-    return pair.partition("=")

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
-from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
 from barnabas.runtime.counted import counted
-from barnabas.runtime.ports import Env, Listener
+from barnabas.runtime.ports import Listener
 from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
     from barnabas.broker.http.connection import HttpConnection
+    from barnabas.broker.requests import RequestGate
+    from barnabas.broker.server import Server
+    from barnabas.broker.services import Services
 
 logger = logging.getLogger("barnabas.http")
 
@@ -42,10 +43,12 @@ class HttpAddressError(OSError):
 class HttpServer:
     """Opens the listeners; counts, limits and closes connections."""
 
-    def __init__(self, env: Env, config: BrokerConfig, broker: "Broker") -> None:
-        self.env = env
-        self.config = config
-        self.broker = broker
+    def __init__(self, services: "Services", gate: "RequestGate", server: "Server") -> None:
+        self.env = services.env
+        self.config = services.config
+        self.services = services
+        self.gate = gate
+        self.server = server
         self.connections: dict[HttpConnection | _Opening, None] = {}
         self.scrapes: WeakSet[Any] = WeakSet()  # answers of /metrics that are made or sent
         self.requests = 0
@@ -130,7 +133,7 @@ class HttpServer:
 
     def admit(self, connection: "HttpConnection | _Opening", host: str) -> bool:
         """Count a connection; False: there are too many."""
-        server = self.broker.server
+        server = self.server
         why = None
         if self.is_closing:
             return False
@@ -173,7 +176,7 @@ class HttpServer:
         if connection not in self.connections:
             return
         del self.connections[connection]
-        self.broker.server.connections_elsewhere -= 1
+        self.server.connections_elsewhere -= 1
         if not self.connections and self._sweep is not None:
             self._sweep.stop()
             self._sweep = None

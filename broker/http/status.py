@@ -8,7 +8,7 @@ from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 STATUS = record(
     "A broker.",
@@ -27,21 +27,21 @@ STATUS = record(
 
 
 @route("GET", "/v1/status", summary="What this broker is", answer=STATUS, while_starting=True)
-def status(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def status(services: Services, request: HttpRequest) -> HttpAnswer:
     """Number, cluster, state and addresses. Answered also while the broker starts."""
     state = "starting"
-    if broker.http.is_closing:
+    if services.http.is_closing:
         state = "stopping"
-    elif broker.server.serving:
+    elif services.server.serving:
         state = "serving"
-    cache, shards = broker.metadata_cache, broker.group_coordinator.shards
+    cache, shards = services.metadata_cache, services.group_coordinator.shards
     return HttpAnswer.json(
         {
-            "node_id": broker.node_id,
-            "cluster_id": broker.cluster_id,
+            "node_id": services.node_id,
+            "cluster_id": services.cluster_id,
             "state": state,
-            "bootstrap": broker.addresses.bootstrap,
-            "http_address": broker.http.address,
+            "bootstrap": services.addresses.bootstrap,
+            "http_address": services.http.address,
             "controller_id": cache.controller_id,
             "brokers": sorted(cache.brokers),
             "groups": sum(len(shard.groups) for shard in shards.values()),

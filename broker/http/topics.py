@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.cluster.metadata_cache import PartitionMetadata
+from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol import uuids
 
 if TYPE_CHECKING:
-    from barnabas.broker.broker import Broker
+    from barnabas.broker.services import Services
 
 SUMMARY: dict[str, Any] = {
     "topic": text("Its name."),
@@ -44,25 +45,25 @@ TOPIC = record(
     query=[Parameter("internal", boolean("Whether to list those of the broker itself, too. Default: false."))],
     answer=TOPICS,
 )
-def list_topics(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def list_topics(services: Services, request: HttpRequest) -> HttpAnswer:
     """Every broker knows all topics. Offsets are not here: ask Kafka's protocol (ListOffsets), or /metrics."""
-    return HttpAnswer.json({"topics": _rows(broker, bool(request.query["internal"]))})
+    return HttpAnswer.json({"topics": _rows(services, bool(request.query["internal"]))})
 
 
-def _rows(broker: Broker, with_internal: bool) -> Generator[dict[str, Any] | None, None, None]:
-    for topic in sorted(broker.metadata_cache.topics):
-        partitions = broker.metadata_cache.topics.get(topic)
-        if partitions is None or (broker.is_internal(topic) and not with_internal):
+def _rows(services: Services, with_internal: bool) -> Generator[dict[str, Any] | None, None, None]:
+    for topic in sorted(services.metadata_cache.topics):
+        partitions = services.metadata_cache.topics.get(topic)
+        if partitions is None or (topic in INTERNAL_TOPICS and not with_internal):
             yield None  # deleted meanwhile, or not asked for
         else:
-            yield _summary(broker, topic, partitions)
+            yield _summary(services, topic, partitions)
 
 
-def _summary(broker: Broker, topic: str, partitions: dict[int, PartitionMetadata]) -> dict[str, Any]:
+def _summary(services: Services, topic: str, partitions: dict[int, PartitionMetadata]) -> dict[str, Any]:
     return {
         "topic": topic,
-        "topic_id": uuids.to_text(broker.metadata_cache.topic_id(topic)),
-        "internal": broker.is_internal(topic),
+        "topic_id": uuids.to_text(services.metadata_cache.topic_id(topic)),
+        "internal": topic in INTERNAL_TOPICS,
         "partitions": len(partitions),
         "replicas": max((len(each.replicas) for each in partitions.values()), default=0),
         "without_leader": sum(each.leader_id < 0 for each in partitions.values()),
@@ -71,14 +72,14 @@ def _summary(broker: Broker, topic: str, partitions: dict[int, PartitionMetadata
 
 
 @route("GET", "/v1/topics/{topic}", summary="One topic", answer=TOPIC)
-def describe_topic(broker: Broker, request: HttpRequest) -> HttpAnswer:
+def describe_topic(services: Services, request: HttpRequest) -> HttpAnswer:
     """Who leads each partition, where its replicas are, and which of them are in sync."""
     topic = request.path["topic"]
-    partitions = broker.metadata_cache.topics.get(topic)
+    partitions = services.metadata_cache.topics.get(topic)
     if partitions is None:
         message = f"there is no topic {topic!r}. GET /v1/topics lists what there is."
         raise HttpError(404, "UNKNOWN_TOPIC_OR_PARTITION", message)
-    summary = _summary(broker, topic, partitions)
+    summary = _summary(services, topic, partitions)
     return HttpAnswer.json({**summary, "count": len(partitions), "partitions": _partition_rows(partitions)})
 
 

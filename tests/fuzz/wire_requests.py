@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from barnabas.broker import api as _handlers  # noqa: F401  (fills the table)
-from barnabas.broker.dispatch import TABLE
+from barnabas.broker.requests import TABLE
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.checksum import crc32c

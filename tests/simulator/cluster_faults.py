@@ -369,8 +369,8 @@ CLUSTER_FAULTS = (
     Fault(
         "unclean start keeps its ISRs",
         "cluster",
-        "broker.broker:Broker._register",
-        "if self.log_manager.may_lack_records:",
+        "broker.own_registration:OwnRegistration.register",
+        "if self._log_manager.may_lack_records:",
         "if False:",
         "the whole ISR has what is committed",
         3,

@@ -74,7 +74,7 @@ class TransactionInspector:
     # -- coordinators
 
     def _look_at_loaded(self, broker: Broker) -> None:
-        for shard in broker.transaction_coordinator.loaded_shards():
+        for shard in broker.transactions.coordinator.loaded_shards():
             if shard not in self._checked and not shard.closed:
                 led = broker.replica_manager.partitions.get((TRANSACTIONS_TOPIC, shard.partition))
                 is_quiet = all(entry.pending is None for entry in shard.entries.in_use())
@@ -137,7 +137,7 @@ class TransactionInspector:
 
     def _transactions(self, lives: Sequence[Life]) -> dict[int, Transaction] | None:
         """By producer id, what the coordinators know; None while not all of them have loaded."""
-        shards = [shard for life in lives for shard in life.broker.transaction_coordinator.loaded_shards()]
+        shards = [shard for life in lives for shard in life.broker.transactions.coordinator.loaded_shards()]
         if len(shards) != self._partitions:
             return None
         return {held.producer_id: held for shard in shards for held in _all_of(shard)}
@@ -164,7 +164,7 @@ class TransactionInspector:
             if held.state not in IDLE:
                 raise Violation("everything is decided in the end", f"{held}")
         for life in lives:
-            for shard in life.broker.transaction_coordinator.loaded_shards():
+            for shard in life.broker.transactions.coordinator.loaded_shards():
                 log = life.broker.log_manager.get(TRANSACTIONS_TOPIC, shard.partition)
                 assert log is not None
                 self.check_shard(shard, log)

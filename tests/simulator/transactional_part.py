@@ -204,7 +204,7 @@ class TransactionalPart:
 
     def is_deciding(self, life: Life) -> bool:
         """Whether a coordinator of this broker writes a value, or waits for markers."""
-        coordinator = life.broker.transaction_coordinator
+        coordinator = life.broker.transactions.coordinator
         return len(coordinator.markers) > 0 or any(
             entry.pending is not None for shard in coordinator.loaded_shards() for entry in shard.entries.in_use()
         )

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from barnabas.broker import dispatch
+from barnabas.broker import requests
 from barnabas.broker.broker import Broker
 from barnabas.broker.connection import Connection
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import Api
 from barnabas.broker.refusals import Refusals
-from barnabas.broker.request_gate import RequestGate
+from barnabas.broker.requests import Api, RequestContext, RequestGate
 from barnabas.broker.server import Server
 from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
@@ -308,6 +306,6 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Give an API key the test's own handler."""
 
     def put(key: ApiKey, handler: Handler, versions: tuple[int, int] = (0, 4), failure: Any = None) -> None:
-        monkeypatch.setitem(dispatch.TABLE, key, Api(key, versions, versions[0], handler, failure))
+        monkeypatch.setitem(requests.TABLE, key, Api(key, versions, versions[0], handler, failure))
 
     yield put  # noqa: PT022  (undone by monkeypatch)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.dispatch import TABLE, announced
+from barnabas.broker.requests import TABLE, announced
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -161,6 +161,6 @@ def test_a_client_that_asks_which_kafka_this_is_finds_4_1() -> None:
     told = {key: (first, last) for key, first, last in announced()}
     assert infer_broker_version_from_api_versions(told) == (4, 1)
     of_kafka = BROKER_API_VERSIONS[4, 1]
-    asked_by_brokers = {ApiKey.ALTER_PARTITION, ApiKey.ALLOCATE_PRODUCER_IDS}  # of Kafka 3.9, see dispatch.py
+    asked_by_brokers = {ApiKey.ALTER_PARTITION, ApiKey.ALLOCATE_PRODUCER_IDS}  # of Kafka 3.9, see requests.py
     assert told.keys() - of_kafka.keys() <= asked_by_brokers
     assert {key: last for key, (_, last) in told.items() if key in of_kafka and last > of_kafka[key][1]} == {}

@@ -11,8 +11,8 @@ import pytest
 from barnabas.broker.answer_writer import UNSENT_BYTES_MAX
 from barnabas.broker.carried_out import CARRIED_OUT_BYTES_MAX
 from barnabas.broker.connection import READ_AHEAD_BYTES_MAX
-from barnabas.broker.context import CLOSE
 from barnabas.broker.read_buffers import CAPACITY_FIRST
+from barnabas.broker.requests import CLOSE
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

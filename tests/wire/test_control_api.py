@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.request_gate import RequestGate
+from barnabas.broker.requests import RequestGate
 from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

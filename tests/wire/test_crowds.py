@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from barnabas.broker import crowds, dispatch
+from barnabas.broker import crowds, requests
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import BUDGET_MS
@@ -29,7 +29,7 @@ class Handled:
         self.order: list[str] = []
         handle(ApiKey.JOIN_GROUP, self.join, (0, 9))
         handle(ApiKey.HEARTBEAT, self.heartbeat)
-        dispatch.TABLE[ApiKey.JOIN_GROUP].comes_in_crowds = True
+        requests.TABLE[ApiKey.JOIN_GROUP].comes_in_crowds = True
 
     def join(self, broker: Any, request: Any, context: Any) -> Any:
         self.order.append(request.member_id)
@@ -154,7 +154,7 @@ def test_even_a_bug_while_one_is_let_in_keeps_no_other_waiting(
 
 
 def test_members_wait_for_each_other_so_their_requests_come_in_crowds() -> None:
-    assert {row.key for row in dispatch.TABLE.values() if row.comes_in_crowds} == {
+    assert {row.key for row in requests.TABLE.values() if row.comes_in_crowds} == {
         ApiKey.JOIN_GROUP,
         ApiKey.SYNC_GROUP,
     }

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.broker import dispatch
-from barnabas.broker.dispatch import TABLE, Api
+from barnabas.broker import requests
+from barnabas.broker.requests import TABLE, Api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -40,8 +40,8 @@ def answer_heartbeat(broker: Any, request: Any, context: Any) -> HeartbeatRespon
 def two_apis(monkeypatch: pytest.MonkeyPatch) -> None:
     """SyncGroup plays a request of brokers, Heartbeat one of clients."""
     of_brokers = Api(ApiKey.SYNC_GROUP, (0, 4), (0, 4), answer_sync, None, is_of_brokers=True)
-    monkeypatch.setitem(dispatch.TABLE, ApiKey.SYNC_GROUP, of_brokers)
-    monkeypatch.setitem(dispatch.TABLE, ApiKey.HEARTBEAT, Api(ApiKey.HEARTBEAT, (0, 4), (0, 4), answer_heartbeat, None))
+    monkeypatch.setitem(requests.TABLE, ApiKey.SYNC_GROUP, of_brokers)
+    monkeypatch.setitem(requests.TABLE, ApiKey.HEARTBEAT, Api(ApiKey.HEARTBEAT, (0, 4), (0, 4), answer_heartbeat, None))
 
 
 def broker_asks(wire: Any, number: int) -> None:

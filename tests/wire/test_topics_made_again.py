@@ -222,7 +222,7 @@ def test_a_coordinator_that_hears_late_of_the_new_topic_ends_what_was_written_th
     delete_topic(world, "t")
     world.create_topic("t")
     assert produce(world, "a", producer, b"newer", 0) == ErrorCode.NONE
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     coordinator.shard_of("a").entries["a"].topic_ids["t", 0] = former
     assert end(world, "a", producer, True)[0] == ErrorCode.NONE
     sleep(world, 50)
@@ -244,8 +244,8 @@ def test_a_marker_that_is_under_way_while_its_topic_is_made_again_is_not_written
     newer = world.create_topic("t")
     if has_written:
         assert produce(world, "a", producer, b"newer", 1) == ErrorCode.NONE
-    markers, cache = world.broker.transaction_coordinator.markers, world.broker.metadata_cache
-    world.broker.transaction_coordinator.shard_of("a").entries["a"].topic_ids["t", 0] = former
+    markers, cache = world.broker.transactions.coordinator.markers, world.broker.metadata_cache
+    world.broker.transactions.coordinator.shard_of("a").entries["a"].topic_ids["t", 0] = former
     ids = [former] * 3  # what the coordinator has heard, each time it looks
     markers._metadata_cache = Heard(cache, lambda: ids.pop() if ids else newer)
     assert end(world, "a", producer, True)[0] == ErrorCode.NONE

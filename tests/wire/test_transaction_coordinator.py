@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.coordinators.transactions.metadata import EXHAUSTED_EPOCH, Transaction
 from barnabas.coordinators.transactions.records import encode_key, encode_value
 from barnabas.coordinators.transactions.shard import ANSWER_WITHIN_MS
@@ -131,7 +132,7 @@ def test_the_first_use_makes_the_topic(make_world: type[World]) -> None:
     assert not world.broker.metadata_cache.contains("__transaction_state")
     answer = world.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"]))
     assert [(each.error_code, each.node_id) for each in answer.coordinators] == [(0, world.broker.node_id)] * 2
-    assert world.broker.transactions_partition_count() == 2
+    assert world.broker.metadata_cache.partition_count(TRANSACTIONS_TOPIC) == 2
     settings = world.broker.log_manager.configs.of("__transaction_state")
     assert settings.cleanup_policy in ("compact", ["compact"], {"compact"})
     world.env.run(world.broker.stop())
@@ -140,12 +141,12 @@ def test_the_first_use_makes_the_topic(make_world: type[World]) -> None:
 def test_a_broker_without_transactions_does_not_pay_for_them(make_world: type[World]) -> None:
     world = make_world()
     world.create_topic("t", 2)
-    assert "transaction_coordinator" not in vars(world.broker)
+    assert not world.broker.transactions.has_coordinator
     assert "late transactions" not in [task.name for task in world.env.upkeep.tasks]
     assert init(world, "a")[0] == ErrorCode.NOT_COORDINATOR
     assert "late transactions" in [task.name for task in world.env.upkeep.tasks]
     world.env.run(world.broker.stop())
-    assert not world.broker.transaction_coordinator.is_active
+    assert not world.broker.transactions.coordinator.is_active
     code = (
         "import sys, barnabas.broker.broker, barnabas.cli.start; from barnabas.protocol import messages;"
         "print([name for name in sys.modules if name.startswith('barnabas.coordinators.transactions')],"
@@ -195,7 +196,7 @@ def test_what_is_loaded_is_what_was_there(lasting: Lasting) -> None:
         if number % 8 > 5:
             assert end(world, f"id-{number}", producer, number % 3 > 0, 4 + number % 2)[0] == ErrorCode.NONE
             sleep(world, 50)
-    shard = world.broker.transaction_coordinator.shards[0]
+    shard = world.broker.transactions.coordinator.shards[0]
     value = Transaction(transactional_id="late", producer_id=9, producer_epoch=1, timeout_ms=7, last_update_ms=8)
     plain = encode_value(value, 1)
     now_ms = world.env.clock.now_ms()
@@ -219,7 +220,7 @@ def test_what_is_loaded_is_what_was_there(lasting: Lasting) -> None:
     after.pop(f"late-{Compression.NONE}-1")
     assert after == before
     assert {held.state for held in after.values()} == {EMPTY, ONGOING, COMPLETE_ABORT, COMPLETE_COMMIT}
-    shards = world.broker.transaction_coordinator.loaded_shards()
+    shards = world.broker.transactions.coordinator.loaded_shards()
     assert sum(len(shard.entries.in_use()) for shard in shards) == sum(
         held.state is ONGOING for held in after.values()
     ), "idle ids are not decoded"
@@ -229,13 +230,13 @@ def everything(world: World) -> dict[str, Transaction]:
     """All values, without what is not in their records."""
     return {
         transactional_id: entry.transaction._replace(last_producer_epoch=-1)
-        for shard in world.broker.transaction_coordinator.loaded_shards()
+        for shard in world.broker.transactions.coordinator.loaded_shards()
         for transactional_id, entry in shard.entries.looks()
     }
 
 
 def test_an_idle_id_is_kept_as_its_record_has_it(world: World) -> None:
-    shards = world.broker.transaction_coordinator.loaded_shards()
+    shards = world.broker.transactions.coordinator.loaded_shards()
     producer = init(world, "a")[1:]
     assert [entry for shard in shards for entry in shard.entries.in_use()] == []
     assert listed(world) == ["a"]
@@ -248,7 +249,7 @@ def test_an_idle_id_is_kept_as_its_record_has_it(world: World) -> None:
 def test_a_prepared_transaction_that_is_loaded_is_ended(lasting: Lasting) -> None:
     world = lasting.world
     producer = ongoing(world, "a", version=5)
-    world.broker.transaction_coordinator.markers.end = lambda *_: None  # the broker stops before it sends any
+    world.broker.transactions.coordinator.markers.end = lambda *_: None  # the broker stops before it sends any
     assert end(world, "a", producer, True, version=5)[0] == ErrorCode.NONE
     sleep(world, 1000)
     assert describe(world, "a").transaction_state == "PrepareCommit"
@@ -263,7 +264,7 @@ def test_a_prepared_transaction_that_is_loaded_is_ended(lasting: Lasting) -> Non
 
 def test_refused_markers_are_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = ongoing(world, "a")
-    markers = world.broker.transaction_coordinator.markers
+    markers = world.broker.transactions.coordinator.markers
     ask, asked = markers._ask, []
 
     def refusing(broker_id: int, request: Any, version: int) -> Any:
@@ -288,7 +289,7 @@ def test_refused_markers_are_sent_again(world: World, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("version", [3, 5])
 def test_the_next_transaction_waits_for_the_markers_of_the_last(world: World, version: int) -> None:
     producer_id, epoch = ongoing(world, "a", version)
-    markers = world.broker.transaction_coordinator.markers
+    markers = world.broker.transactions.coordinator.markers
     ask = markers._ask
 
     def slowly(*asked: Any) -> Pending[Any]:
@@ -310,7 +311,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last(world: World, ve
 def test_a_producer_may_go_on_before_the_last_transaction_is_complete(world: World, is_exhausted: bool) -> None:
     """It has heard its next epoch, or its next producer id, already. Kafka would end it for using them so early."""
     producer = ongoing(world, "a", 5)
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     if is_exhausted:
         (entry,) = [shard.entries["a"] for shard in coordinator.loaded_shards() if "a" in shard.entries]
         entry.transaction = entry.transaction._replace(producer_epoch=EXHAUSTED_EPOCH)
@@ -335,7 +336,7 @@ def test_a_producer_may_go_on_before_the_last_transaction_is_complete(world: Wor
 
 def test_it_waits_for_no_longer_than_kafkas_client_before_it_asks_again(world: World) -> None:
     producer = ongoing(world, "a")
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     coordinator.markers._ask = lambda *_: Pending()  # no answer comes
     assert end(world, "a", producer, True)[0] == ErrorCode.NONE
     began_ms = world.env.clock.monotonic_ms()
@@ -347,7 +348,7 @@ def test_it_waits_for_no_longer_than_kafkas_client_before_it_asks_again(world: W
 
 def test_who_waits_is_told_when_another_broker_coordinates_the_id(world: World) -> None:
     producer = ongoing(world, "a")
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     coordinator.markers._ask = lambda *_: Pending()
     assert end(world, "a", producer, True)[0] == ErrorCode.NONE
     world.env.clock.call_later(5, lambda: [coordinator.unload(index) for index in list(coordinator.shards)])
@@ -386,7 +387,7 @@ def test_a_partition_that_is_deleted_needs_no_marker(world: World) -> None:
     world.create_topic("gone", 1)
     producer_id, epoch = init(world, "a")[1:]
     assert add(world, "a", (producer_id, epoch), [("gone", 0), ("t", 0)]) == [0, 0]
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     held = coordinator.markers._ask
     coordinator.markers._ask = lambda *_: Any  # nothing is asked
     coordinator.markers._send_to = lambda *_: None
@@ -483,7 +484,7 @@ def test_what_is_not_there_is_not_added(world: World) -> None:
 
 def test_a_record_that_cannot_be_written_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = ongoing(world, "a")
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     shard = coordinator.shard_of("a")
 
     with monkeypatch.context() as patched:
@@ -501,7 +502,7 @@ def test_a_client_hears_in_time_that_it_is_not_known_when_its_record_is_committe
 ) -> None:
     """Two of three brokers have died, say. The outcome may still come, so the id stays busy."""
     producer = ongoing(world, "a")
-    coordinator = world.broker.transaction_coordinator
+    coordinator = world.broker.transactions.coordinator
     partition = coordinator.shard_of("a").log.partition
     with monkeypatch.context() as patched:
         patched.setattr(type(partition), "raise_high_watermark", lambda *_: False)

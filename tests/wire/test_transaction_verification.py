@@ -64,7 +64,7 @@ class Coordinator:
 
     def __init__(self, world: World) -> None:
         self.held: list[tuple[Callable[[], Pending[Any]], Pending[Any]]] = []
-        self._verification = world.broker.transaction_verification
+        self._verification = world.broker.transactions.verification
         self._ask = self._verification._ask_broker
         self._verification._ask_broker = self.hold
 
@@ -139,7 +139,7 @@ def test_older_clients_must_have_added_the_partition(world: World, version: int,
 def test_a_transaction_that_is_being_ended_for_long(world: World, version: int, error: ErrorCode) -> None:
     producer = init(world, "a")[1:]
     assert add(world, "a", producer, [("t", 1)]) == [NONE]
-    markers = world.broker.transaction_coordinator.markers
+    markers = world.broker.transactions.coordinator.markers
     markers._send_to = lambda broker_id, sendings: None  # no marker arrives
     assert end(world, "a", producer, True)[0] == NONE
     began_ms = world.env.clock.monotonic_ms()

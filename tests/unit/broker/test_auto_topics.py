@@ -10,7 +10,7 @@ import pytest
 from barnabas.broker.api.metadata import metadata
 from barnabas.broker.auto_topics import MADE_WITHIN_MS
 from barnabas.broker.broker import Broker
-from barnabas.broker.context import RequestContext
+from barnabas.broker.requests import RequestContext
 from barnabas.cluster.tree.port import ConnectionLossError, Operation
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.api_keys import ApiKey

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.broker import Broker
-from barnabas.broker.context import RequestContext
+from barnabas.broker.requests import RequestContext
 from barnabas.cluster.metadata_cache import BrokerMetadata, Endpoint, MetadataCache
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from barnabas.broker.broker import Broker
-from barnabas.broker.context import RequestContext
 from barnabas.broker.group_lag import lags, positions_of
+from barnabas.broker.requests import RequestContext
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.offsets.lag import PartitionLag, Status
@@ -381,7 +381,7 @@ class Elsewhere:
 
 def test_logs_elsewhere_count_as_their_leader_has_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Elsewhere()
-    monkeypatch.setattr(world.broker, "broker_clients", other)
+    monkeypatch.setattr(world.broker.log_ranges, "_broker_clients", other)
     world.produce("t", 0, 10)
     for index in (1, 2):
         world.broker.replica_manager.partitions["t", index].is_leader = False

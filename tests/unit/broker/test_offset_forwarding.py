@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from barnabas.broker.api.groups import offset_fetch
-from barnabas.broker.context import RequestContext
+from barnabas.broker.requests import RequestContext
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
@@ -45,7 +45,8 @@ class World:
             offset_fetches=SimpleNamespace(offset_fetch=lambda request, context: found(request, 0)),
         )
         cache = SimpleNamespace(
-            leader=lambda topic, index: None if index == NOBODY else SimpleNamespace(broker_id=index)
+            leader=lambda topic, index: None if index == NOBODY else SimpleNamespace(broker_id=index),
+            partition_count=lambda topic: COUNT,
         )
         self.clients: dict[int, Any] = {THERE: SimpleNamespace(send=self.send)}
         self.broker: Any = SimpleNamespace(
@@ -53,9 +54,8 @@ class World:
             config=SimpleNamespace(offsets_fetch_forward=forwards),
             group_coordinator=coordinator,
             metadata_cache=cache,
-            offsets_partition_count=lambda: COUNT,
             broker_clients=SimpleNamespace(to=lambda broker_id, purpose: self.clients.get(broker_id)),
-            turns=env.turns,
+            env=env,
         )
         self.env = env
 

@@ -5,9 +5,8 @@ import logging
 import barnabas.broker.api  # noqa: F401  (it fills the table)
 import pytest
 from barnabas.broker import refusals
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import TABLE
 from barnabas.broker.refusals import Refusals
+from barnabas.broker.requests import TABLE, RequestContext
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from simulator.clock import SimClock

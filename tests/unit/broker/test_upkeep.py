@@ -56,7 +56,7 @@ def broker(env: SimEnv, tmp_path: Path) -> Broker:
     settings = {"listeners": "PLAINTEXT://127.0.0.1:9092", "coordination.path": str(tmp_path / "tree.sqlite")}
     broker = Broker(env, BrokerConfig.of(settings), "/data")
     env.run(broker.start())
-    assert broker.transaction_coordinator.is_active, "it is made when it is asked for"
+    assert broker.transactions.coordinator.is_active, "it is made when it is asked for"
     return broker
 
 

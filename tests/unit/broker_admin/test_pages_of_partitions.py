@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import barnabas.broker.api.describe_topic_partitions as handlers
 import pytest
 from barnabas.broker.api.describe_topic_partitions import describe_page, describe_topic_partitions
-from barnabas.broker.context import RequestContext
+from barnabas.broker.requests import RequestContext
 from barnabas.cluster.metadata_cache import BrokerMetadata, MetadataCache, PartitionMetadata
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest as Request
@@ -17,17 +18,17 @@ CONTEXT = RequestContext(75, 0, 1, "test")
 
 
 @pytest.fixture
-def broker() -> Any:
+def broker(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Topics a (2 partitions), b (1) and c (3) on broker 1; 2 is not alive."""
     cache = MetadataCache(sim_env(1).clock)
     cache.brokers = {1: BrokerMetadata(1, ())}
     for name, count in (("c", 3), ("a", 2), ("b", 1)):
         cache.topics[name] = {index: PartitionMetadata(1, 0, [1], [1, 2], [], 0) for index in range(count)}
+    monkeypatch.setattr(handlers, "INTERNAL_TOPICS", {"c"})
     return SimpleNamespace(
         metadata_cache=cache,
         config=SimpleNamespace(max_request_partition_size_limit=4),
-        is_internal=lambda topic: topic == "c",
-        turns=sim_env(1).turns,
+        env=sim_env(1),
     )
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from barnabas.broker.api.fetch import fetch
 from barnabas.broker.api.list_offsets import list_offsets
-from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import FetchSessionCache
+from barnabas.broker.requests import RequestContext
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.config.broker import BrokerConfig

@@ -1,0 +1,358 @@
+"""The way of a request to its handler: the table of APIs, what a handler gets and returns, and the gate.
+
+The table has one row for each API key. The decorator `api` fills it:
+
+    @api(ApiKey.HEARTBEAT, versions=(0, 4))
+    def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Reply: ...
+
+ApiVersions announces the rows of this table, so an API without a handler is not announced. A broker of Kafka 3.9 sends
+LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown to other brokers without asking for versions, so these
+are not announced: Kafka 4.1 does not announce them either, and clients must take this broker for a 4.1. AlterPartition
+and AllocateProducerIds are announced to everybody, because that broker asks its controller for the versions first. No
+client library looks at them, and Kafka 3.9 announces them to its clients, too.
+
+Every request passes the gate, whoever sends it: a client, another broker, the HTTP API, or this broker itself. A
+handler that raises costs its own request only: the failure is counted and logged, and answered with an error. When
+there are permissions, the gate is the place that asks for them.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from copy import copy
+from enum import Enum
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from barnabas.broker.refusals import Refusals, no_descriptor
+from barnabas.cluster.tree.port import CoordinationError
+from barnabas.protocol import codec, frames
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message
+from barnabas.runtime.counted import counted
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Buffer, Clock
+from barnabas.runtime.tasks import Tasks
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Route
+    from barnabas.broker.services import Services
+
+logger = logging.getLogger("barnabas.broker")
+
+TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
+TROUBLE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree, or a file, cannot be read or written
+NOT_YET = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
+
+
+class Close(Enum):
+    """Returned instead of a response: close the connection (a Produce with acks=0 that failed)."""
+
+    CLOSE = "close"
+
+
+CLOSE: Final = Close.CLOSE
+
+# What a handler returns:
+# - the response message;
+# - a Pending of it, for a request that waits; it needs no task;
+# - a coroutine of it, for a request that changes something in several steps. It runs to its end even if the client is
+#   gone;
+# - a future of it, for a request that only reads. It is cancelled when the client is gone;
+# - None, for no response at all;
+# - CLOSE.
+Reply: TypeAlias = Any | Pending[Any] | Coroutine[Any, Any, Any] | asyncio.Future[Any] | Close | None
+
+
+class RequestContext:
+    """One request's header, and the connection that it came by.
+
+    `client_host` is the client's address as Kafka writes it, with a slash ("/127.0.0.1"). `dialled_host` and
+    `dialled_port` are the local end of the connection: the address at which this client reached the broker. The request
+    `is_long` if its frame is: it may name very many partitions, and is handled in pieces.
+    """
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_host",
+        "client_id",
+        "correlation_id",
+        "dialled_host",
+        "dialled_port",
+        "frame_is_lent",
+        "is_long",
+        "listener_name",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        client_host: str = "/127.0.0.1",
+        listener_name: str = "PLAINTEXT",
+        dialled_host: str = "127.0.0.1",
+        dialled_port: int = 9092,
+        frame_is_lent: bool = False,
+        is_long: bool = False,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.listener_name = listener_name
+        self.dialled_host = dialled_host
+        self.dialled_port = dialled_port
+        self.frame_is_lent = frame_is_lent
+        self.is_long = is_long
+
+    def keep_frame(self) -> None:
+        """The frame's memory is not used again while the request is handled."""
+        self.frame_is_lent = False
+
+    def kept(self, records: Buffer) -> Buffer:
+        """A `records` field of the request, copied if need be, that may be used after the handler has returned.
+
+        The frame may be in the shared buffer, which the next read of any connection overwrites.
+        """
+        return bytearray(records) if self.frame_is_lent else records
+
+
+# Called with the `Services` of the broker, a request of the class that belongs to the key, and its context.
+Handler = Callable[[Any, Any, RequestContext], Reply]
+# Builds the response with this error for everything that was asked. It is sent when a handler has raised.
+Failure = Callable[[Any, ErrorCode], Any]
+# Whether a broker has sent this request.
+OfBroker = Callable[[Any], bool]
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
+
+
+class Api:
+    """One row: a key, the versions served, the versions announced, and the handler."""
+
+    __slots__ = (
+        "_decoders",
+        "_in_pieces",
+        "announced",
+        "comes_in_crowds",
+        "failure",
+        "first_version",
+        "handler",
+        "is_announced",
+        "is_of_brokers",
+        "is_wide",
+        "key",
+        "last_version",
+    )
+
+    def __init__(
+        self,
+        key: ApiKey,
+        versions: tuple[int, int],
+        announced: tuple[int, int],
+        handler: Handler,
+        failure: Failure | None,
+        is_wide: bool = False,
+        is_announced: bool = True,
+        is_of_brokers: bool | OfBroker = False,
+        comes_in_crowds: bool = False,
+    ) -> None:
+        self.key = key
+        self.first_version, self.last_version = versions
+        self.announced = announced
+        self.handler = handler
+        self.failure = failure
+        self.is_wide = is_wide
+        self.is_announced = is_announced
+        self.is_of_brokers = is_of_brokers
+        self.comes_in_crowds = comes_in_crowds
+        self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
+        self._in_pieces: Api | None = self if is_wide else None
+
+    @property
+    def in_pieces(self) -> "Api":
+        """The row for a long request: its answer is long, too."""
+        if self._in_pieces is None:
+            self._in_pieces = copy(self)
+            self._in_pieces.is_wide = True
+        return self._in_pieces
+
+    def serves(self, version: int) -> bool:
+        """Whether a request in this version is answered; other versions close the connection."""
+        return self.first_version <= version <= self.last_version
+
+    def is_of_broker(self, request: Any) -> bool:
+        """Whether a broker has sent this request."""
+        of_brokers = self.is_of_brokers
+        return of_brokers if isinstance(of_brokers, bool) else of_brokers(request)
+
+    def decode(self, version: int, frame: memoryview, position: int) -> Any:
+        """The request's body. ProtocolError when the bytes cannot be read."""
+        decoder = self._decoders[version]
+        if decoder is None:
+            decoder = self._decoders[version] = codec.decoder(frames.request_class(self.key), version)
+        return decoder(frame, position)[0]
+
+    def decode_in_pieces(self, version: int, frame: memoryview, position: int) -> Pieces[Any]:
+        """The same for a long request."""
+        request, _ = yield from codec.decoder_in_pieces(frames.request_class(self.key), version)(frame, position)
+        return request
+
+    def failure_response(self, request: Any, error: ErrorCode) -> Any | None:
+        """The response with `error` for all that was asked; None if this API's response has no field for an error."""
+        if self.failure is not None:
+            return self.failure(request, error)
+        response = frames.response_class(self.key)()
+        if not hasattr(response, "error_code"):
+            return None
+        response.error_code = error
+        return response
+
+
+TABLE: dict[int, Api] = {}
+
+
+def api(
+    key: ApiKey,
+    *,
+    versions: tuple[int, int],
+    announced: tuple[int, int] | None = None,
+    failure: Failure | None = None,
+    is_wide: bool = False,
+    is_announced: bool = True,
+    is_of_brokers: bool | OfBroker = False,
+    comes_in_crowds: bool = False,
+) -> Callable[[HandlerT], HandlerT]:
+    """Register the decorated function as the handler of `key` in the versions first to last, both included.
+
+    `announced`: the versions that ApiVersions announces, if they are not those served. A version that Kafka 4.1 does
+    not announce is not announced here either, because clients tell from them which Kafka they talk to.
+    `failure(request, error)`: builds the response when the handler raises. By default it is the response with its
+    top-level `error_code` set; if there is no such field, the connection is closed.
+    `is_wide`: an answer may hold very many topics, partitions or groups, so it is encoded in pieces.
+    `is_announced`: whether ApiVersions announces it at all.
+    `is_of_brokers`: whether brokers send it to each other, so that it is handled as soon as this broker is registered,
+    before clients are served, and beyond max.connections. If clients send it, too: a function that says whether a
+    broker has sent this request.
+    `comes_in_crowds`: very many clients may send it at the same time, and wait for each other (crowds.py).
+    """
+
+    def register(handler: HandlerT) -> HandlerT:
+        assert key not in TABLE, f"two handlers for {key.name}"
+        announces = announced or versions
+        TABLE[key] = Api(
+            key, versions, announces, handler, failure, is_wide, is_announced, is_of_brokers, comes_in_crowds
+        )
+        return handler
+
+    return register
+
+
+def announced() -> list[tuple[int, int, int]]:
+    """(api key, lowest version, highest version) of all APIs that ApiVersions announces, ordered by key."""
+    return [(row.key, *row.announced) for _, row in sorted(TABLE.items()) if row.is_announced]
+
+
+class RequestGate:
+    """Hands requests to the handlers of a broker."""
+
+    def __init__(self, clock: Clock, services: "Services", refusals: Refusals) -> None:
+        self._clock = clock
+        self._services = services
+        self.refusals = refusals
+        self.tasks = Tasks(clock)
+        self.handler_failures = 0
+        self._failures_of: dict[int, int] = {}  # by API key
+        self._next_trouble_told_ms = 0.0
+
+    def handle(self, api: Api, request: Any, context: RequestContext) -> Any:
+        """What the handler of a request of Kafka's protocol returns. If it is `NOT_YET`, see `outcome`."""
+        try:
+            return api.handler(self._services, request, context)
+        except Exception:
+            return self.answer_failure(api, context, request)
+
+    def outcome(
+        self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]
+    ) -> Pending[Any]:
+        """The answer to a request whose handler has returned a coroutine or a future."""
+        return self.tasks.outcome(work, lambda error: self.answer_failure(api, context, request, error))
+
+    def ask(self, request: Message, version: int) -> Pending[Any]:
+        """The answer to a request that this broker sends to itself, without a connection."""
+        context = RequestContext(request.API_KEY, version, 0, f"broker-{self._services.node_id}")
+        api = TABLE[request.API_KEY]
+        reply = self.handle(api, request, context)
+        if isinstance(reply, NOT_YET):
+            reply = self.outcome(api, context, request, reply)
+        if isinstance(reply, Pending):
+            return reply
+        answer: Pending[Any] = Pending()
+        answer.complete(reply)
+        return answer
+
+    def handle_http(
+        self, route: "Route", request: "HttpRequest", failed: Callable[[BaseException], "HttpAnswer"]
+    ) -> Any:
+        """What the handler of a path of the HTTP API returns; `failed` makes an answer of what its task raises."""
+        reply = route.handler(self._services, request)
+        return self.tasks.outcome(reply, failed) if isinstance(reply, Coroutine) else reply
+
+    def note_decoding_failure(self, client_host: str, error: Exception) -> None:
+        """A request could not be decoded for another reason than its bytes, and its connection is closed."""
+        why = no_descriptor(error)
+        if why is not None:
+            self.tell_now_and_then(f"a request of {client_host}, whose connection is closed", why)
+            return
+        # It is a bug of the broker, not of the client.
+        logger.error("a request of %s cannot be decoded; closing its connection", client_host, exc_info=error)
+        self.handler_failures += 1
+
+    def tell_now_and_then(self, what: str, why: str) -> bool:
+        """Log that the system refuses something; False: not again now. Clients that try again must not fill the log."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_trouble_told_ms:
+            return False
+        self._next_trouble_told_ms = now_ms + TROUBLE_TOLD_EVERY_MS
+        logger.warning("%s: %s", what, why)
+        return True
+
+    def answer_failure(
+        self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None
+    ) -> Any:
+        """Log and count that a handler raised, and return what the client gets instead of an answer.
+
+        It is a bug, unless the tree cannot be read or written (a full disk, a lost session), or no descriptor is free.
+        """
+        error = error or sys.exception()
+        why = no_descriptor(error) or (str(error) if isinstance(error, CoordinationError) else None)
+        if why is not None:
+            if not self.tell_now_and_then(f"{api.key.name} of client {context.client_id!r}", why):
+                self.refusals.note(context, ErrorCode.KAFKA_STORAGE_ERROR, "%s", why)
+            response = api.failure_response(request, ErrorCode.KAFKA_STORAGE_ERROR)
+            return CLOSE if response is None else response
+        self.handler_failures += 1
+        failures = self._failures_of[api.key] = self._failures_of.get(api.key, 0) + 1
+        # Not for every failure: a client that repeats its request must not fill the disk.
+        if failures <= TRACEBACKS_PER_API or failures % TRACEBACK_EVERY == 0:
+            logger.error(
+                "%s version %d of client %r failed (%s so far)",
+                api.key.name,
+                context.api_version,
+                context.client_id,
+                counted(failures, "time"),
+                exc_info=error,
+            )
+        try:
+            response = api.failure_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+        except Exception:
+            logger.exception("failed to build the error response of %s: closing the connection", api.key.name)
+            response = None
+        return CLOSE if response is None else response

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import admin, answered, await_coordinators
-from barnabas.cli.exits import ExitCode, Failure, fail, say
 from barnabas.cli.groups import tell_loading
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.offset_targets import named
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, print_outcomes, print_table
-from barnabas.cli.words import duration
+from barnabas.cli.shared.client import admin, answered, await_coordinators
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_outcomes, print_table
+from barnabas.cli.shared.words import duration
 from barnabas.runtime.counted import counted
 
 GROUP_PATH = "/v1/groups/{group}"

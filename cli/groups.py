@@ -6,7 +6,9 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import (
+from barnabas.cli.group_waits import group_waits, lines
+from barnabas.cli.lag import add_true_lag, lag, true_lag_cells
+from barnabas.cli.shared.client import (
     UNKNOWN_MEMBER_ID,
     admin,
     answered,
@@ -16,12 +18,10 @@ from barnabas.cli.client import (
     positions,
     reason,
 )
-from barnabas.cli.exits import ExitCode, Failure, fail, say
-from barnabas.cli.group_waits import group_waits, lines
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.lag import add_true_lag, lag, true_lag_cells
-from barnabas.cli.target import DEFAULT_BOOTSTRAP, Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.terminal import (
     AsJson,
     Yes,
     confirm,
@@ -30,7 +30,7 @@ from barnabas.cli.terminal import (
     print_outcomes,
     print_table,
 )
-from barnabas.cli.words import shown
+from barnabas.cli.shared.words import shown
 from barnabas.runtime.counted import counted
 
 app = new_app("""Consumer groups: list, describe, how far they are behind, delete.

@@ -8,16 +8,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.cli.client import (
-    admin,
-    answered,
-    changed,
-    describe_groups,
-    positions,
-    reason,
-)
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.journal_reading import (
     IS_OFF,
     committed,
@@ -28,8 +18,18 @@ from barnabas.cli.journal_reading import (
     tell_what_lacks,
     warn_of_clocks,
 )
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
+from barnabas.cli.shared.client import (
+    admin,
+    answered,
+    changed,
+    describe_groups,
+    positions,
+    reason,
+)
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
 from barnabas.offsets.journal import (
     NOT_KNOWN,
     Changes,

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 from barnabas.cli import backup, journal
 from barnabas.cli.cleanup import add_expiry, cleanup, warn
-from barnabas.cli.client import admin, changed, describe_groups, positions, reason
-from barnabas.cli.exits import ExitCode, fail, say
 from barnabas.cli.groups import tell_loading
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.migration import migrate
 from barnabas.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import (
     INT64_MAX,
     AsJson,
     Yes,

@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
-from barnabas.cli.client import admin, answered, offsets_at, reason
-from barnabas.cli.exits import ExitCode, fail
 from barnabas.cli.offset_targets import choose, partitions_named, place_of
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_table
+from barnabas.cli.shared.client import admin, answered, offsets_at, reason
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_table
 from barnabas.runtime.counted import counted
 
 app = new_app("""Records: delete the oldest of a topic.

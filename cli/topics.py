@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.cli.client import (
+from barnabas.cli.shared.client import (
     admin,
     answered,
     await_controller,
@@ -15,9 +15,9 @@ from barnabas.cli.client import (
     reason,
     replica_rows,
 )
-from barnabas.cli.exits import ExitCode, fail, key_values, say
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import (
     INT16_MAX,
     INT32_MAX,
     AsJson,

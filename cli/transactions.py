@@ -6,8 +6,6 @@ import typer
 from barnabas.cli.abort_transaction import abort
 from barnabas.cli.checks.findings import line_of
 from barnabas.cli.checks.transactions import abort_words
-from barnabas.cli.client import admin, answered, describe_topics
-from barnabas.cli.exits import ExitCode, fail, say
 from barnabas.cli.open_transactions import (
     OPEN_STATES,
     Described,
@@ -22,8 +20,10 @@ from barnabas.cli.open_transactions import (
     list_transactions,
     longest_timeout_ms,
 )
-from barnabas.cli.target import DEFAULT_BOOTSTRAP, Target
-from barnabas.cli.terminal import INT32_MAX, INT64_MAX, AsJson, new_app, print_json, print_table
+from barnabas.cli.shared.client import admin, answered, describe_topics
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, new_app, print_json, print_table
 from barnabas.cli.transaction_description import document_of, print_document, words_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.target import no_time_limit, with_target
-from barnabas.cli.words import shown
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import no_time_limit, with_target
+from barnabas.cli.shared.words import shown
 from typer.core import TyperCommand, TyperGroup
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the largest numbers of the fields of a request

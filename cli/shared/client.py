@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from barnabas.cli import kafka_python
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.target import Target
+from barnabas.cli.shared import kafka_python
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended

@@ -28,6 +28,7 @@ from barnabas.cli.shared.terminal import (
     new_app,
     print_json,
     print_outcomes,
+    print_rows,
     print_table,
 )
 from barnabas.cli.shared.words import shown
@@ -148,43 +149,46 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
         print_json(documents)
         return
     for document in documents:
-        assignor = f", {document['protocol']}" if document["protocol"] else ""
-        members_counted = counted(len(document["members"]), "member")
-        print(shown(f"{document['group']}  {document['state']}{assignor}, {members_counted}"))
-        if document["members"]:
-            print_table(
-                ["client", "host", "instance", "partitions", "member"],
-                [
-                    (
-                        row["client_id"],
-                        row["host"],
-                        row["instance_id"],
-                        " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None,
-                        row["member_id"],
-                    )
-                    for row in document["members"]
-                ],
-            )
-            print()
-        if document["offsets"]:
-            print_table(
-                ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
-                [
-                    (
-                        row["topic"],
-                        row["partition"],
-                        row["committed_offset"],
-                        row["log_end_offset"],
-                        row["lag"],
-                        *true_lag_cells(row),
-                        row["member_id"],
-                        row["note"],
-                    )
-                    for row in document["offsets"]
-                ],
-            )
-        for line in lines(document["waits"], None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap):
-            print(shown(line))
+        _print(document, None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap)
+
+
+def _print(document: dict[str, Any], bootstrap: str | None) -> None:
+    assignor = f", {document['protocol']}" if document["protocol"] else ""
+    members_counted = counted(len(document["members"]), "member")
+    print(shown(f"{document['group']}  {document['state']}{assignor}, {members_counted}"))
+    if document["members"]:
+        print_rows(
+            {
+                "client": "client_id",
+                "host": "host",
+                "instance": "instance_id",
+                "partitions": lambda row: (
+                    " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None
+                ),
+                "member": "member_id",
+            },
+            document["members"],
+        )
+        print()
+    if document["offsets"]:
+        print_table(
+            ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
+            [
+                (
+                    row["topic"],
+                    row["partition"],
+                    row["committed_offset"],
+                    row["log_end_offset"],
+                    row["lag"],
+                    *true_lag_cells(row),
+                    row["member_id"],
+                    row["note"],
+                )
+                for row in document["offsets"]
+            ],
+        )
+    for line in lines(document["waits"], bootstrap):
+        print(shown(line))
 
 
 app.command("lag")(lag)

@@ -1,7 +1,8 @@
 """The commands of `barnabas`, one module each. Only the module of the command that runs is imported.
 
 `main.py` runs one command: `start.py` runs a broker, `cluster_start.py` several, each in its process
-(`cluster_directory.py` checks their directory first). These two import the broker; all others are ordinary clients.
+(`cluster_directory.py` checks their directory first). Only `start.py` imports the broker; all other commands are
+ordinary clients.
 `barnabas/` has the modules of the import package itself, such as `python -m barnabas`.
 
 `commands.py` lists the commands. `offset_targets.py` is where `offsets set` moves a group, `live_reset.py` does it
@@ -12,8 +13,5 @@ while members read on, `backup.py` writes and reads backups of offsets, with `ba
 what they know, and `checks/` finds what is wrong in it. `transactions.py` and `abort_transaction.py` show and end
 transactions by what `open_transactions.py` asks coordinators and partitions.
 
-What they share: `client.py` is the client on kafka-python (`kafka_python.py` touches its inside), imported when it
-runs; `http_client.py` is the way to the HTTP API; `target.py` is which broker is asked (`probe.py` finds one that
-answers) and the time limit that ends a command; `exits.py` has the exit codes, `words.py` how times, sizes and names
-are shown.
+`shared/` is what the commands have in common: the client, the options, how they print and how they end.
 """

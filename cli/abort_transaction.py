@@ -6,9 +6,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from barnabas.cli.checks.findings import command_of, line_of
-from barnabas.cli.client import RETRY_MS, admin, answered, coordinator_moves, describe_topics, reason
-from barnabas.cli.exits import ExitCode, fail, say
-from barnabas.cli.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.open_transactions import (
     Described,
     Key,
@@ -22,10 +19,13 @@ from barnabas.cli.open_transactions import (
     raise_for,
     will_be_ended,
 )
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import INT32_MAX, INT64_MAX, AsJson, Yes, confirm, print_outcomes
+from barnabas.cli.shared.client import RETRY_MS, admin, answered, coordinator_moves, describe_topics, reason
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, Yes, confirm, print_outcomes
+from barnabas.cli.shared.words import duration, shown
 from barnabas.cli.transaction_description import document_of, print_document
-from barnabas.cli.words import duration, shown
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted

@@ -12,11 +12,11 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from barnabas.cli import backup_file
-from barnabas.cli.client import admin, answered, await_coordinators, changed, no_group, reason
-from barnabas.cli.exits import ExitCode, fail, key_values, say
 from barnabas.cli.log_headers import Key, Log, LogHeaders
-from barnabas.cli.target import Target, no_time_limit
-from barnabas.cli.terminal import AsJson, Yes, confirm, print_json, print_table, progress
+from barnabas.cli.shared.client import admin, answered, await_coordinators, changed, no_group, reason
+from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
+from barnabas.cli.shared.target import Target, no_time_limit
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_table, progress
 from barnabas.offsets import backup, backup_records, backup_search
 from barnabas.offsets.backup import Backup, Position
 from barnabas.offsets.backup_places import Found, How, Placement, There, place, prove, refuse_early

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.target import no_time_limit
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import no_time_limit
 from barnabas.offsets import backup
 from barnabas.runtime.env import real
 from barnabas.storage.checkpoints import META_PROPERTIES

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import admin, answered, await_coordinators
-from barnabas.cli.exits import ExitCode, Failure, fail, say
 from barnabas.cli.groups import tell_loading
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.offset_targets import named
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, print_outcomes, print_table
-from barnabas.cli.words import duration
+from barnabas.cli.shared.client import admin, answered, await_coordinators
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_outcomes, print_rows
+from barnabas.cli.shared.words import duration
 from barnabas.runtime.counted import counted
 
 GROUP_PATH = "/v1/groups/{group}"
@@ -62,18 +62,15 @@ def cleanup(
         if not rows:
             fail(f"{group} has committed nothing of that kind.", ExitCode.NOTHING_THERE)
         if not as_json:
-            print_table(
-                ["topic", "#partition", "#committed", "expires", "note"],
-                [
-                    (
-                        row["topic"],
-                        row["partition"],
-                        row["offset"],
-                        expires(row, document["time_ms"]),
-                        TOPIC_STATES[row["topic_state"]],
-                    )
-                    for row in rows
-                ],
+            print_rows(
+                {
+                    "topic": "topic",
+                    "#partition": "partition",
+                    "#committed": "offset",
+                    "expires": lambda row: expires(row, document["time_ms"]),
+                    "note": lambda row: TOPIC_STATES[row["topic_state"]],
+                },
+                rows,
             )
         if dry_run:
             if as_json:

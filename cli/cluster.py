@@ -4,10 +4,11 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli import cluster_backup
-from barnabas.cli.client import admin, answered, out_of_sync, replica_rows
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Group, new_app, print_json, print_table
+from barnabas.cli.shared.client import admin, answered, out_of_sync, replica_rows
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Group, new_app, print_json, print_rows, print_table
+from barnabas.runtime.counted import counted
 
 DEFAULT = "show"
 
@@ -73,7 +74,7 @@ def show(
         return
     controller = "no controller" if document["controller"] is None else f"controller {document['controller']}"
     print(
-        f"Cluster {document['cluster_id']}, {controller}, {_counted(len(rows), 'partition')}: "
+        f"Cluster {document['cluster_id']}, {controller}, {counted(len(rows), 'partition')}: "
         f"{len(under_replicated)} under-replicated, {len(offline)} offline."
     )
     for broker in document["brokers"]:
@@ -89,19 +90,16 @@ def show(
     shown = rows if every else [row for row in rows if row in under_replicated or row in offline]
     if shown:
         print()
-        print_table(
-            ["topic", "#partition", "#leader", "replicas", "in sync", "not in sync"],
-            [
-                (
-                    row["topic"],
-                    row["partition"],
-                    "none" if row["leader"] is None else row["leader"],
-                    ",".join(map(str, row["replicas"])),
-                    ",".join(map(str, row["in_sync"])),
-                    out_of_sync(row) or None,
-                )
-                for row in shown
-            ],
+        print_rows(
+            {
+                "topic": "topic",
+                "#partition": "partition",
+                "#leader": lambda row: "none" if row["leader"] is None else row["leader"],
+                "replicas": lambda row: ",".join(map(str, row["replicas"])),
+                "in sync": lambda row: ",".join(map(str, row["in_sync"])),
+                "not in sync": lambda row: out_of_sync(row) or None,
+            },
+            shown,
         )
 
 
@@ -126,7 +124,3 @@ def _brokers(
         }
         for node_id in sorted({*known, *replicas})
     ]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

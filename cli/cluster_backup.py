@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli import backup_file
-from barnabas.cli.client import admin, answered, broker_setting, is_barnabas
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.target import Target, no_time_limit
-from barnabas.cli.terminal import AsJson, print_json
+from barnabas.cli.shared.client import admin, answered, broker_setting, is_barnabas
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import Target, no_time_limit
+from barnabas.cli.shared.terminal import AsJson, print_json
 from barnabas.cluster.tree import tree_backup
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.cluster.tree.tree_backup import TreeBackup

@@ -6,7 +6,7 @@ says how many brokers there are.
 
 from contextlib import suppress
 
-from barnabas.cli.exits import ExitCode, fail
+from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.start import CLUSTER_FILE
 from barnabas.config import properties
 from barnabas.runtime.counted import counted

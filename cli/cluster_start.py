@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NoReturn, TextIO
 
 from barnabas.cli import cluster_directory
-from barnabas.cli.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.start import CLUSTER_FILE, Order
 from barnabas.cluster.broker_client import BrokerClient
 from barnabas.cluster.metadata_cache import Endpoint

@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 import typer.main
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.terminal import Group
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.terminal import Group
 
 # In the order of `--help`: the first commands are those that a newcomer needs first.
 COMMANDS = (

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.commands import COMPLETE_VARIABLE
-from barnabas.cli.terminal import new_app
+from barnabas.cli.shared.terminal import new_app
 from typer import completion as typer_completion
 
 app = new_app()

@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import admin, answered, reason
-from barnabas.cli.exits import ExitCode, fail, key_values, say
-from barnabas.cli.kafka_python import send
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.client import admin, answered, reason
+from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
+from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import (
     AsJson,
     new_app,
     print_json,

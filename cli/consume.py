@@ -8,12 +8,12 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import admin, answered, await_coordinators, connection, no_topic, told_in_sentences
-from barnabas.cli.exits import ExitCode, fail, say
 from barnabas.cli.record_places import begin_at, last_or_place
 from barnabas.cli.record_printing import printer
-from barnabas.cli.target import SECONDS_MAX, Target, end_at_once, no_time_limit
-from barnabas.cli.terminal import INT32_MAX, new_app
+from barnabas.cli.shared.client import admin, answered, await_coordinators, connection, no_topic, told_in_sentences
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.target import SECONDS_MAX, Target, end_at_once, no_time_limit
+from barnabas.cli.shared.terminal import INT32_MAX, new_app
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 
@@ -100,7 +100,7 @@ def consume(
             await_coordinators(client, [group])
     settings = connection(target)
     stopping: list[int] = []
-    from barnabas.cli.kafka_python import NotUtf8, read_every_header_name, take_up_every_assignment
+    from barnabas.cli.shared.kafka_python import NotUtf8, read_every_header_name, take_up_every_assignment
     from kafka import KafkaConsumer
     from kafka.errors import UnknownBrokerIdError
 

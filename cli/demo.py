@@ -9,10 +9,10 @@ import tempfile
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import positions, told_in_sentences
-from barnabas.cli.exits import ExitCode, fail, say
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import new_app, print_table
+from barnabas.cli.shared.client import positions, told_in_sentences
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import new_app, print_table
 
 app = new_app()
 
@@ -121,7 +121,7 @@ def _produce(bootstrap: str) -> None:
 
 
 def _consume(bootstrap: str, count: int) -> None:
-    from barnabas.cli.kafka_python import take_up_every_assignment
+    from barnabas.cli.shared.kafka_python import take_up_every_assignment
     from kafka import KafkaConsumer
     from kafka.admin import KafkaAdminClient
 

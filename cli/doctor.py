@@ -27,10 +27,6 @@ from barnabas.cli.checks.findings import Finding, Outcome, Severity
 from barnabas.cli.checks.groups import CONFIRMED_MAX, to_confirm
 from barnabas.cli.checks.starting import directories_of, directory_of
 from barnabas.cli.checks.transactions import DECIDED_LONG_MS
-from barnabas.cli.client import BROKER_RESOURCE, admin, answered, positions
-from barnabas.cli.exits import ExitCode, Failure
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.kafka_python import send
 from barnabas.cli.lag import ask
 from barnabas.cli.open_transactions import (
     OPEN_STATES,
@@ -39,9 +35,13 @@ from barnabas.cli.open_transactions import (
     list_transactions,
     longest_timeout_ms,
 )
-from barnabas.cli.target import DEFAULT_BOOTSTRAP, Target
-from barnabas.cli.terminal import AsJson, new_app, print_json, print_paragraph
-from barnabas.cli.words import duration, shown
+from barnabas.cli.shared.client import BROKER_RESOURCE, admin, answered, positions
+from barnabas.cli.shared.exits import ExitCode, Failure
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_paragraph
+from barnabas.cli.shared.words import duration, shown
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.runtime.clock import RealClock

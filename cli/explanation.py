@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any
 
-from barnabas.cli.exits import say
-from barnabas.cli.terminal import print_paragraph
-from barnabas.cli.words import shown
+from barnabas.cli.shared.exits import say
+from barnabas.cli.shared.terminal import print_paragraph
+from barnabas.cli.shared.words import shown
 from barnabas.runtime.counted import counted
 
 MOVED_SHOWN = 12

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import admin, answered, await_controller, reason
-from barnabas.cli.exits import ExitCode, fail, key_values
-from barnabas.cli.kafka_python import send_to_controller
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import INT16_MAX, INT32_MAX, AsJson, new_app, print_json, print_outcomes, print_table
+from barnabas.cli.shared.client import admin, answered, await_controller, reason
+from barnabas.cli.shared.exits import ExitCode, fail, key_values
+from barnabas.cli.shared.kafka_python import send_to_controller
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import INT16_MAX, INT32_MAX, AsJson, new_app, print_json, print_outcomes, print_table
 from barnabas.cluster.features import ALL_FAILED, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
 
 app = new_app("""Protocols of the whole cluster that have levels: describe, upgrade, downgrade, disable.

@@ -5,10 +5,10 @@ from typing import Any
 
 from barnabas.cli.checks.findings import command_of, line_of
 from barnabas.cli.checks.transactions import abort_words
-from barnabas.cli.exits import Failure
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.open_transactions import Wait, waits_of
-from barnabas.cli.words import duration
+from barnabas.cli.shared.exits import Failure
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.words import duration
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.runtime.clock import RealClock
 

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import (
+from barnabas.cli.group_waits import group_waits, lines
+from barnabas.cli.lag import add_true_lag, lag, true_lag_cells
+from barnabas.cli.shared.client import (
     UNKNOWN_MEMBER_ID,
     admin,
     answered,
@@ -16,21 +18,20 @@ from barnabas.cli.client import (
     positions,
     reason,
 )
-from barnabas.cli.exits import ExitCode, Failure, fail, say
-from barnabas.cli.group_waits import group_waits, lines
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.lag import add_true_lag, lag, true_lag_cells
-from barnabas.cli.target import DEFAULT_BOOTSTRAP, Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.terminal import (
     AsJson,
     Yes,
     confirm,
     new_app,
     print_json,
     print_outcomes,
+    print_rows,
     print_table,
 )
-from barnabas.cli.words import shown
+from barnabas.cli.shared.words import shown
 from barnabas.runtime.counted import counted
 
 app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
@@ -148,43 +149,46 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
         print_json(documents)
         return
     for document in documents:
-        assignor = f", {document['protocol']}" if document["protocol"] else ""
-        members_counted = counted(len(document["members"]), "member")
-        print(shown(f"{document['group']}  {document['state']}{assignor}, {members_counted}"))
-        if document["members"]:
-            print_table(
-                ["client", "host", "instance", "partitions", "member"],
-                [
-                    (
-                        row["client_id"],
-                        row["host"],
-                        row["instance_id"],
-                        " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None,
-                        row["member_id"],
-                    )
-                    for row in document["members"]
-                ],
-            )
-            print()
-        if document["offsets"]:
-            print_table(
-                ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
-                [
-                    (
-                        row["topic"],
-                        row["partition"],
-                        row["committed_offset"],
-                        row["log_end_offset"],
-                        row["lag"],
-                        *true_lag_cells(row),
-                        row["member_id"],
-                        row["note"],
-                    )
-                    for row in document["offsets"]
-                ],
-            )
-        for line in lines(document["waits"], None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap):
-            print(shown(line))
+        _print(document, None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap)
+
+
+def _print(document: dict[str, Any], bootstrap: str | None) -> None:
+    assignor = f", {document['protocol']}" if document["protocol"] else ""
+    members_counted = counted(len(document["members"]), "member")
+    print(shown(f"{document['group']}  {document['state']}{assignor}, {members_counted}"))
+    if document["members"]:
+        print_rows(
+            {
+                "client": "client_id",
+                "host": "host",
+                "instance": "instance_id",
+                "partitions": lambda row: (
+                    " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None
+                ),
+                "member": "member_id",
+            },
+            document["members"],
+        )
+        print()
+    if document["offsets"]:
+        print_table(
+            ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
+            [
+                (
+                    row["topic"],
+                    row["partition"],
+                    row["committed_offset"],
+                    row["log_end_offset"],
+                    row["lag"],
+                    *true_lag_cells(row),
+                    row["member_id"],
+                    row["note"],
+                )
+                for row in document["offsets"]
+            ],
+        )
+    for line in lines(document["waits"], bootstrap):
+        print(shown(line))
 
 
 app.command("lag")(lag)

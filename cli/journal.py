@@ -8,16 +8,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.cli.client import (
-    admin,
-    answered,
-    changed,
-    describe_groups,
-    positions,
-    reason,
-)
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.journal_reading import (
     IS_OFF,
     committed,
@@ -28,8 +18,19 @@ from barnabas.cli.journal_reading import (
     tell_what_lacks,
     warn_of_clocks,
 )
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_table
+from barnabas.cli.shared.client import (
+    admin,
+    answered,
+    changed,
+    describe_groups,
+    positions,
+    reason,
+    refuse_members,
+)
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_rows, print_table
 from barnabas.offsets.journal import (
     NOT_KNOWN,
     Changes,
@@ -161,20 +162,17 @@ def diff(
         return
     if not rows:
         fail(f"{group} had committed nothing at either time.", ExitCode.NOTHING_THERE)
-    print_table(
-        ["topic", "#partition", "#from", "#to", "#change", "#changes", "causes"],
-        [
-            (
-                row["topic"],
-                row["partition"],
-                row["from"] if row["from_is_known"] else "?",
-                row["to"] if row["to_is_known"] else "?",
-                None if None in (row["from"], row["to"]) else row["to"] - row["from"],
-                row["changes"],
-                ", ".join(row["causes"]) or None,
-            )
-            for row in rows
-        ],
+    print_rows(
+        {
+            "topic": "topic",
+            "#partition": "partition",
+            "#from": lambda row: row["from"] if row["from_is_known"] else "?",
+            "#to": lambda row: row["to"] if row["to_is_known"] else "?",
+            "#change": lambda row: None if None in (row["from"], row["to"]) else row["to"] - row["from"],
+            "#changes": "changes",
+            "causes": lambda row: ", ".join(row["causes"]) or None,
+        },
+        rows,
     )
 
 
@@ -206,7 +204,7 @@ def restore(
         if live:
             HttpApi(client, target).entry()
         else:
-            _refuse_living(client, group)
+            refuse_members(group, describe_groups(client, [group], may_be_missing=True))
         now = committed(client, group)
         records = history(target, client, group, at_ms, now, may_move=live)
         wanted = positions_at(records, at_ms, now)
@@ -241,7 +239,7 @@ def undo(
         if live:
             HttpApi(client, target).entry()
         else:
-            _refuse_living(client, group)
+            refuse_members(group, describe_groups(client, [group], may_be_missing=True))
         records = read_up_to(target, client, group, None, committed(client, group), may_move=live)
         if records and isinstance(records[-1], Gap) and records[-1].why.endswith(IS_OFF):
             fail(f"the last changes of {group} are not in the journal: {records[-1].why}.")
@@ -260,13 +258,6 @@ def undo(
 # ---- writing ----
 
 
-def _refuse_living(client: Any, group: str) -> None:
-    described = describe_groups(client, [group], may_be_missing=True)
-    if group in described and described[group]["members"]:
-        members = counted(len(described[group]["members"]), "member")
-        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
-
-
 def _put_back(
     target: Target,
     client: Any,
@@ -280,19 +271,16 @@ def _put_back(
     """Show the plan, ask, write, and read back. `live_wait_s`: the group may have members, which get so long."""
     rows = _plan(client, group, wanted, is_live=live_wait_s is not None)
     if not as_json:
-        print_table(
-            ["topic", "#partition", "#now", "#then", "#change", "note"],
-            [
-                (
-                    row["topic"],
-                    row["partition"],
-                    row["now"],
-                    "?" if row["is_unknown"] else row["then"],
-                    None if None in (row["now"], row["then"]) else row["then"] - row["now"],
-                    row["note"] or None,
-                )
-                for row in rows
-            ],
+        print_rows(
+            {
+                "topic": "topic",
+                "#partition": "partition",
+                "#now": "now",
+                "#then": lambda row: "?" if row["is_unknown"] else row["then"],
+                "#change": lambda row: None if None in (row["now"], row["then"]) else row["then"] - row["now"],
+                "note": lambda row: row["note"] or None,
+            },
+            rows,
         )
     todo = [row for row in rows if row["is_different"]]
     if todo and live_wait_s is not None:

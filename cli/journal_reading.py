@@ -6,15 +6,15 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
-from barnabas.cli.client import (
+from barnabas.cli.shared.client import (
     answered,
     broker_setting,
     connection,
     is_barnabas,
 )
-from barnabas.cli.exits import ExitCode, Failure, fail, say
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.target import Target
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.journal import (

@@ -12,10 +12,10 @@ import base64
 import binascii
 from typing import Any, NamedTuple
 
-from barnabas.broker import strict_json
-from barnabas.cli.exits import fail
-from barnabas.cli.kafka_python import NO_VALUE
-from barnabas.cli.terminal import INT32_MAX, INT64_MAX
+from barnabas.cli.shared.exits import fail
+from barnabas.cli.shared.kafka_python import NO_VALUE
+from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX
+from barnabas.runtime import strict_json
 
 TAKEN = {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"}
 PASSED_OVER = {"topic", "offset"}

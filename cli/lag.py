@@ -11,13 +11,13 @@ from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from barnabas.cli.client import admin
-from barnabas.cli.exits import ExitCode, Failure, say
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.plot import plot
-from barnabas.cli.target import Target, no_time_limit
-from barnabas.cli.terminal import AsJson, print_json, print_table, table_lines
-from barnabas.cli.words import duration, shown, size
+from barnabas.cli.shared.client import admin
+from barnabas.cli.shared.exits import ExitCode, Failure, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target, no_time_limit
+from barnabas.cli.shared.terminal import AsJson, print_json, print_table, table_lines
+from barnabas.cli.shared.words import duration, shown, size
 from barnabas.offsets.lag import PartitionLag, Status, TotalLag, total, with_answers
 from barnabas.offsets.lag_history import Point, Rates
 from barnabas.runtime.clock import RealClock

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from barnabas.cli.client import describe_groups, positions
-from barnabas.cli.exits import fail, say
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import print_json, print_table
+from barnabas.cli.shared.client import describe_groups, positions
+from barnabas.cli.shared.exits import fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import print_json, print_table
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 

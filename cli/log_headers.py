@@ -5,9 +5,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sized
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from barnabas.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
-from barnabas.cli.kafka_python import send_all
-from barnabas.cli.target import Target
+from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
+from barnabas.cli.shared.kafka_python import send_all
+from barnabas.cli.shared.target import Target
 from barnabas.offsets.backup import Batch, batches_in
 from barnabas.offsets.backup_records import AskBatches
 from barnabas.offsets.backup_search import Ask, AskTime

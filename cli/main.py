@@ -23,7 +23,7 @@ def main() -> None:
 def _main() -> None:
     from contextlib import suppress
 
-    from barnabas.cli.exits import ExitCode
+    from barnabas.cli.shared.exits import ExitCode
 
     words = sys.argv[1:]
     try:
@@ -42,7 +42,7 @@ def run(words: list[str]) -> int:
     """Run one command; its exit code."""
     from contextlib import suppress
 
-    from barnabas.cli.exits import ExitCode, Failure
+    from barnabas.cli.shared.exits import ExitCode, Failure
 
     # Looked for before the words are parsed, because errors of usage are JSON too.
     as_json = "--json" in words

@@ -7,7 +7,7 @@ import asyncio
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.client import (
+from barnabas.cli.shared.client import (
     BROKER_RESOURCE,
     UNKNOWN_TOPIC_OR_PARTITION,
     admin,
@@ -17,10 +17,10 @@ from barnabas.cli.client import (
     describe_groups,
     reason,
 )
-from barnabas.cli.exits import ExitCode, fail, say
-from barnabas.cli.kafka_python import send
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, print_json, print_table
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_table
 from barnabas.runtime.counted import counted
 
 PARTITIONS_PER_REQUEST = 1_000

@@ -5,8 +5,8 @@ import json
 from datetime import datetime
 from typing import Any
 
-from barnabas.cli.client import describe_topics, offsets_at, positions
-from barnabas.cli.exits import ExitCode, fail
+from barnabas.cli.shared.client import describe_topics, offsets_at, positions
+from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.runtime.counted import counted
 
 Key = tuple[str, int]

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 from barnabas.cli import backup, journal
 from barnabas.cli.cleanup import add_expiry, cleanup, warn
-from barnabas.cli.client import admin, changed, describe_groups, positions, reason
-from barnabas.cli.exits import ExitCode, fail, say
 from barnabas.cli.groups import tell_loading
-from barnabas.cli.http_client import HttpApi
 from barnabas.cli.migration import migrate
 from barnabas.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason, refuse_members
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import (
     INT64_MAX,
     AsJson,
     Yes,
@@ -25,9 +25,8 @@ from barnabas.cli.terminal import (
     new_app,
     print_json,
     print_outcomes,
-    print_table,
+    print_rows,
 )
-from barnabas.runtime.counted import counted
 
 app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate, back up.
 
@@ -73,21 +72,18 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
         print_json([{name: value for name, value in row.items() if name != "expires"} for row in rows])
         warn(warning)
         return
-    print_table(
-        ["topic", "#partition", "#committed", "#log start", "#log end", "#lag", "expires", "metadata"],
-        [
-            (
-                row["topic"],
-                row["partition"],
-                row["committed_offset"],
-                row["log_start_offset"],
-                row["log_end_offset"],
-                row["lag"],
-                row["expires"],
-                row["metadata"] or None,
-            )
-            for row in rows
-        ],
+    print_rows(
+        {
+            "topic": "topic",
+            "#partition": "partition",
+            "#committed": "committed_offset",
+            "#log start": "log_start_offset",
+            "#log end": "log_end_offset",
+            "#lag": "lag",
+            "expires": "expires",
+            "metadata": lambda row: row["metadata"] or None,
+        },
+        rows,
     )
     warn(warning)
 
@@ -166,20 +162,19 @@ def set_offsets(
             fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
         moved = choose(client, rows, place, shift_by) if wanted_offsets is None else []
         if not as_json:
-            print_table(
-                ["topic", "#partition", "#committed", "#new", "#change", "#log start", "#log end"],
-                [
-                    (
-                        row["topic"],
-                        row["partition"],
-                        row["committed_offset"],
-                        row["new_offset"],
-                        None if row["committed_offset"] is None else row["new_offset"] - row["committed_offset"],
-                        row["log_start_offset"],
-                        row["log_end_offset"],
-                    )
-                    for row in rows
-                ],
+            print_rows(
+                {
+                    "topic": "topic",
+                    "#partition": "partition",
+                    "#committed": "committed_offset",
+                    "#new": "new_offset",
+                    "#change": lambda row: (
+                        None if row["committed_offset"] is None else row["new_offset"] - row["committed_offset"]
+                    ),
+                    "#log start": "log_start_offset",
+                    "#log end": "log_end_offset",
+                },
+                rows,
             )
         if moved:
             names = ", ".join(moved[:10]) + (", …" if len(moved) > 10 else "")
@@ -259,9 +254,8 @@ def delete(
 def _is_there(client: Any, group: str, *, may_be_new: bool, may_live: bool) -> bool:
     """Whether there is such a group. A missing one, or one with members, ends the command where it may not be so."""
     described = describe_groups(client, [group], may_be_missing=may_be_new)
-    if group in described and described[group]["members"] and not may_live:
-        members = counted(len(described[group]["members"]), "member")
-        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
+    if not may_live:
+        refuse_members(group, described)
     return group in described
 
 

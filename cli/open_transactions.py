@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from barnabas.cli.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.kafka_python import find_transaction_coordinator, send
-from barnabas.cli.words import shown
+from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
+from barnabas.cli.shared.words import shown
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock

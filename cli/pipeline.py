@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.exits import ExitCode, Failure, fail, say
-from barnabas.cli.target import addresses_of
-from barnabas.cli.terminal import AsJson, new_app, print_json, print_table
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.target import addresses_of
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
 
 app = new_app("""Offsets, lag and health of groups over time, as Parquet tables, by Spark.
 
@@ -348,7 +348,7 @@ def prepare(memory: Memory = DEFAULT_MEMORY, setting: Setting = None) -> None:
 
     Once for each version of Java and Spark; it takes half a minute, and about 200 MB in ~/.cache/barnabas.
     """
-    from barnabas.cli.exits import key_values
+    from barnabas.cli.shared.exits import key_values
     from barnabas.pipeline.java_classes import make_archive
     from barnabas.pipeline.session import what_is_missing
     from py4j.protocol import Py4JError
@@ -379,7 +379,7 @@ def _run(
     **words: Any,
 ) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
-    from barnabas.cli.exits import key_values
+    from barnabas.cli.shared.exits import key_values
     from barnabas.pipeline.local_files import BusyError, OutError, check_file, only_run_in
     from barnabas.pipeline.session import what_is_missing
     from barnabas.pipeline.source import Source as Origin
@@ -441,7 +441,7 @@ def _run(
 
 def _tell_what_is_there(brokers: Sequence[str]) -> None:
     """End the command if what is at the addresses will never be a broker."""
-    from barnabas.cli.probe import Outcome, look
+    from barnabas.cli.shared.probe import Outcome, look
 
     try:
         found = look(addresses_of(",".join(brokers)))

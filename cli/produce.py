@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli import kafka_python
-from barnabas.cli.client import connection, reason, told_in_sentences
-from barnabas.cli.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.json_records import JsonRecord, read
-from barnabas.cli.target import Target, end_at_once, no_time_limit
-from barnabas.cli.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
+from barnabas.cli.shared import kafka_python
+from barnabas.cli.shared.client import connection, reason, told_in_sentences
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
+from barnabas.cli.shared.target import Target, end_at_once, no_time_limit
+from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
 from barnabas.cluster.leader_and_isr import NO_LEADER
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
-from barnabas.cli.client import answered
-from barnabas.cli.exits import ExitCode, fail, say
 from barnabas.cli.offset_targets import place_of
+from barnabas.cli.shared.client import answered
+from barnabas.cli.shared.exits import ExitCode, fail, say
 
 
 class Last(int):

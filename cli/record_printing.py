@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.cli.exits import ExitCode, fail
 from barnabas.cli.json_records import written
-from barnabas.cli.terminal import print_json
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.terminal import print_json
 
 FIELDS: dict[str, Callable[[Any], bytes]] = {
     "topic": lambda record: record.topic.encode(),

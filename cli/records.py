@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
-from barnabas.cli.client import admin, answered, offsets_at, reason
-from barnabas.cli.exits import ExitCode, fail
 from barnabas.cli.offset_targets import choose, partitions_named, place_of
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_table
+from barnabas.cli.shared.client import admin, answered, offsets_at, reason
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_rows
 from barnabas.runtime.counted import counted
 
 app = new_app("""Records: delete the oldest of a topic.
@@ -69,19 +69,16 @@ def delete(
             fail(f"{' '.join(topics)} has no record before {before}.", ExitCode.NOTHING_THERE)
         count = sum(row["new_offset"] - row["log_start_offset"] for row in rows)
         if not as_json:
-            print_table(
-                ["topic", "#partition", "#log start", "#new start", "#log end", "#offsets that go"],
-                [
-                    (
-                        row["topic"],
-                        row["partition"],
-                        row["log_start_offset"],
-                        row["new_offset"],
-                        row["log_end_offset"],
-                        row["new_offset"] - row["log_start_offset"],
-                    )
-                    for row in rows
-                ],
+            print_rows(
+                {
+                    "topic": "topic",
+                    "#partition": "partition",
+                    "#log start": "log_start_offset",
+                    "#new start": "new_offset",
+                    "#log end": "log_end_offset",
+                    "#offsets that go": lambda row: row["new_offset"] - row["log_start_offset"],
+                },
+                rows,
             )
         outcomes = [
             {

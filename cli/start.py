@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
 
-from barnabas.cli.exits import ExitCode, Failure, fail, key_values, say
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.runtime import output, temporary
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone

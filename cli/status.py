@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from barnabas.cli.client import admin, answered
-from barnabas.cli.exits import Failure
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import AsJson, new_app, print_json, print_table
+from barnabas.cli.shared.client import admin, answered
+from barnabas.cli.shared.exits import Failure
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
 
 app = new_app()
 

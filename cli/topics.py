@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from barnabas.cli.client import (
+from barnabas.cli.shared.client import (
     admin,
     answered,
     await_controller,
@@ -15,9 +15,9 @@ from barnabas.cli.client import (
     reason,
     replica_rows,
 )
-from barnabas.cli.exits import ExitCode, fail, key_values, say
-from barnabas.cli.target import Target
-from barnabas.cli.terminal import (
+from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import (
     INT16_MAX,
     INT32_MAX,
     AsJson,
@@ -26,7 +26,7 @@ from barnabas.cli.terminal import (
     new_app,
     print_json,
     print_outcomes,
-    print_table,
+    print_rows,
 )
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.protocol.uuids import to_text
@@ -85,9 +85,8 @@ def list_topics(
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(
-            ["topic", "#partitions", "#replicas", "topic id"],
-            [(row["topic"], row["partitions"], row["replicas"], row["topic_id"]) for row in rows],
+        print_rows(
+            {"topic": "topic", "#partitions": "partitions", "#replicas": "replicas", "topic id": "topic_id"}, rows
         )
     else:
         say("No topics yet. Make one: barnabas topics create NAME")
@@ -143,24 +142,25 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
         print_json(documents)
         return
     for document in documents:
-        settings = " ".join(f"{key}={value}" for key, value in document["configs"].items()) or "none overridden"
-        print(f"{document['topic']}  id {document['topic_id']}  settings: {settings}")
-        print_table(
-            ["#partition", "#leader", "#epoch", "replicas", "in sync", "not in sync", "#log start", "#log end"],
-            [
-                (
-                    row["partition"],
-                    row["leader"],
-                    row["leader_epoch"],
-                    ",".join(map(str, row["replicas"])),
-                    ",".join(map(str, row["in_sync"])),
-                    out_of_sync(row) or None,
-                    row["log_start_offset"],
-                    row["log_end_offset"],
-                )
-                for row in document["partitions"]
-            ],
-        )
+        _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    settings = " ".join(f"{key}={value}" for key, value in document["configs"].items()) or "none overridden"
+    print(f"{document['topic']}  id {document['topic_id']}  settings: {settings}")
+    print_rows(
+        {
+            "#partition": "partition",
+            "#leader": "leader",
+            "#epoch": "leader_epoch",
+            "replicas": lambda row: ",".join(map(str, row["replicas"])),
+            "in sync": lambda row: ",".join(map(str, row["in_sync"])),
+            "not in sync": lambda row: out_of_sync(row) or None,
+            "#log start": "log_start_offset",
+            "#log end": "log_end_offset",
+        },
+        document["partitions"],
+    )
 
 
 @app.command()

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from barnabas.cli.open_transactions import Described, Ends, Key, Open, State, ends_of, open_in
-from barnabas.cli.terminal import print_table
-from barnabas.cli.words import duration, shown
+from barnabas.cli.shared.terminal import print_table
+from barnabas.cli.shared.words import duration, shown
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 

@@ -6,8 +6,6 @@ import typer
 from barnabas.cli.abort_transaction import abort
 from barnabas.cli.checks.findings import line_of
 from barnabas.cli.checks.transactions import abort_words
-from barnabas.cli.client import admin, answered, describe_topics
-from barnabas.cli.exits import ExitCode, fail, say
 from barnabas.cli.open_transactions import (
     OPEN_STATES,
     Described,
@@ -22,8 +20,10 @@ from barnabas.cli.open_transactions import (
     list_transactions,
     longest_timeout_ms,
 )
-from barnabas.cli.target import DEFAULT_BOOTSTRAP, Target
-from barnabas.cli.terminal import INT32_MAX, INT64_MAX, AsJson, new_app, print_json, print_table
+from barnabas.cli.shared.client import admin, answered, describe_topics
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, new_app, print_json, print_rows
 from barnabas.cli.transaction_description import document_of, print_document, words_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
@@ -100,20 +100,17 @@ def list_ids(
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(
-            ["transactional id", "state", "open for", "timeout", "#partitions", "#producer", "#coordinator"],
-            [
-                (
-                    row["transactional_id"],
-                    row["state"],
-                    words_of(row["age_ms"]),
-                    words_of(row["timeout_ms"]),
-                    row["partitions"],
-                    row["producer_id"],
-                    row["coordinator"],
-                )
-                for row in rows
-            ],
+        print_rows(
+            {
+                "transactional id": "transactional_id",
+                "state": "state",
+                "open for": lambda row: words_of(row["age_ms"]),
+                "timeout": lambda row: words_of(row["timeout_ms"]),
+                "#partitions": "partitions",
+                "#producer": "producer_id",
+                "#coordinator": "coordinator",
+            },
+            rows,
         )
     else:
         say("No transactions.")
@@ -228,20 +225,17 @@ def find(
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(
-            ["topic", "#partition", "#producer", "#epoch", "#start offset", "last record", "#held back"],
-            [
-                (
-                    row["topic"],
-                    row["partition"],
-                    row["producer_id"],
-                    row["producer_epoch"],
-                    row["start_offset"],
-                    f"{words_of(row['age_ms'])} ago",
-                    row["held_back"],
-                )
-                for row in rows
-            ],
+        print_rows(
+            {
+                "topic": "topic",
+                "#partition": "partition",
+                "#producer": "producer_id",
+                "#epoch": "producer_epoch",
+                "#start offset": "start_offset",
+                "last record": lambda row: f"{words_of(row['age_ms'])} ago",
+                "#held back": "held_back",
+            },
+            rows,
         )
         print("\n" + "\n".join(command_line(one, target) for one in sorted(hanging)))
     else:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from barnabas.cli.client import await_coordinators
-from barnabas.cli.kafka_python import know_internal_topics
+from barnabas.cli.shared.client import await_coordinators
+from barnabas.cli.shared.kafka_python import know_internal_topics
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.hashing import partition_for

@@ -163,6 +163,11 @@ class Barnabas:
         """The id of the cluster."""
         return next(iter(self.processes.values())).cluster_id
 
+    @property
+    def running(self) -> list[int]:
+        """The node ids of those that run."""
+        return [node_id for node_id, process in self.processes.items() if process.runs]
+
     def log(self, node_id: int = 0) -> str:
         """What a broker has logged."""
         return self.processes[node_id].log.read_text(errors="replace")

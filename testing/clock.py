@@ -2,10 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from barnabas.testing.barnabas import Barnabas
+from barnabas.testing.control import Brokers
 
 PATH = "/v1/control/clock"
 
@@ -17,7 +16,7 @@ class Clock:
     their own. Sessions and connections do not end by it, unless `sessions="expire"` says so.
     """
 
-    def __init__(self, kafka: "Barnabas") -> None:
+    def __init__(self, kafka: Brokers) -> None:
         self._kafka = kafka
         self.ahead_ms = 0  # of the machine's clock: what a broker that is started again goes by
 
@@ -54,7 +53,7 @@ class Clock:
         self.ahead_ms = int(self._kafka.ask("GET", PATH)["moved_ms"])
 
     def _all(self, body: dict[str, Any]) -> None:
-        running = [node_id for node_id, process in self._kafka.processes.items() if process.runs]
+        running = self._kafka.running
 
         def tell(node_id: int) -> None:
             self._kafka.ask("POST", PATH, body=body, node_id=node_id)

@@ -1,8 +1,8 @@
-"""The way of a test to the HTTP API of its brokers: JSON in, JSON out, and redirections to a group's coordinator."""
+"""The way of a test to its brokers: the HTTP API (JSON in, JSON out, redirections to a group's coordinator), clients."""
 
 import http.client
 import json
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 ANSWERS_WITHIN_S = 75.0
@@ -20,6 +20,31 @@ class CommandError(Exception):
 
 class WaitTimeoutError(CommandError):
     """What was waited for did not happen in time. The message says what was seen last."""
+
+
+class Brokers(Protocol):
+    """The brokers of a test, as its topics, groups and clock ask them."""
+
+    @property
+    def running(self) -> list[int]:
+        """The node ids of those that run."""
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, Any] | None = None,
+        body: Any = None,
+        *,
+        node_id: int | None = None,
+    ) -> Any:
+        """A request to the HTTP API of a broker; without `node_id`, of any that runs."""
+
+    def producer(self) -> Any:
+        """A kafka-python producer, which others use, too."""
+
+    def consumer(self, **settings: Any) -> Any:
+        """A kafka-python consumer."""
 
 
 def quoted(name: str) -> str:

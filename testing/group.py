@@ -1,18 +1,15 @@
 """A consumer group of a test: where it is, and what a test waits for and does to it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from barnabas.testing.control import CommandError, quoted
+from barnabas.testing.control import Brokers, CommandError, quoted
 from barnabas.testing.topic import Topic
-
-if TYPE_CHECKING:
-    from barnabas.testing.barnabas import Barnabas
 
 
 class Group:
     """A group, which need not exist yet. `name` is what clients use."""
 
-    def __init__(self, kafka: "Barnabas", name: str) -> None:
+    def __init__(self, kafka: Brokers, name: str) -> None:
         self.name = name
         self._kafka = kafka
 

@@ -2,12 +2,9 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from barnabas.testing.control import WaitTimeoutError
-
-if TYPE_CHECKING:
-    from barnabas.testing.barnabas import Barnabas
+from barnabas.testing.control import Brokers, WaitTimeoutError
 
 Text = str | bytes | None
 POLL_MS = 50
@@ -32,7 +29,7 @@ class Record(NamedTuple):
 class Topic:
     """A topic that exists. `name` is what clients use."""
 
-    def __init__(self, kafka: "Barnabas", name: str, partitions: int) -> None:
+    def __init__(self, kafka: Brokers, name: str, partitions: int) -> None:
         self.name = name
         self.partitions = partitions
         self._kafka = kafka

@@ -22,7 +22,6 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import h11
-from barnabas.broker import strict_json
 from barnabas.broker.http.coordinators import check_of_group
 from barnabas.broker.http.routes import (
     METHODS_THAT_CHANGE,
@@ -36,6 +35,7 @@ from barnabas.broker.http.routes import (
 from barnabas.broker.http.schemas import problem
 from barnabas.broker.http.server import HttpServer, is_loopback
 from barnabas.protocol.frames import foreign_protocol
+from barnabas.runtime import strict_json
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, Work
 

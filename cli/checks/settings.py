@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from barnabas.cli.checks.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
 from barnabas.cli.checks.findings import Finding, Severity, check, command_of, listed
 from barnabas.cli.checks.starting import OWN, start_again
-from barnabas.cli.words import duration, size
+from barnabas.cli.shared.words import duration, size
 from barnabas.config.topic import BROKER_NAMES
 from barnabas.runtime.counted import counted
 

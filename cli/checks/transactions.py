@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from barnabas.cli.checks.facts import Facts, OpenTransaction
 from barnabas.cli.checks.findings import Finding, Severity, check, command_of, listed
-from barnabas.cli.words import duration
+from barnabas.cli.shared.words import duration
 
 DECIDED_LONG_MS = 60_000  # so long after its begin a decided one should have all its markers
 LATE_MS = 60_000  # coordinators look every ten seconds whose timeout is over

@@ -55,7 +55,7 @@ def pause() -> None:
 
 def kafka_python(options: Options) -> None:
     """kafka-python."""
-    from barnabas.cli.kafka_python import take_up_every_assignment
+    from barnabas.cli.shared.kafka_python import take_up_every_assignment
     from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
     from kafka.errors import (
         CommitFailedError,

@@ -24,7 +24,7 @@ def complain(error: object) -> None:
 
 def kafka_python(bootstrap: str, topic: str, mode: str, instance: str | None) -> None:
     """kafka-python."""
-    from barnabas.cli.kafka_python import take_up_every_assignment
+    from barnabas.cli.shared.kafka_python import take_up_every_assignment
     from kafka import KafkaConsumer
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor

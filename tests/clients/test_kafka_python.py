@@ -232,7 +232,7 @@ def test_group_shares_partitions_on_join_and_leave(opened: Any, admin: KafkaAdmi
 CRASHING = """
 import sys
 from kafka import KafkaConsumer
-from barnabas.cli.kafka_python import take_up_every_assignment
+from barnabas.cli.shared.kafka_python import take_up_every_assignment
 take_up_every_assignment()
 bootstrap, topic, session_timeout_ms = sys.argv[1:]
 options = {"session_timeout_ms": int(session_timeout_ms), "heartbeat_interval_ms": 200}

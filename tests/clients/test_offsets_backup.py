@@ -14,7 +14,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from barnabas.cli.client import answered, await_coordinators, changed
+from barnabas.cli.shared.client import answered, await_coordinators, changed
 from barnabas.pipeline.wire import EARLIEST, LATEST, READ_UNCOMMITTED, Cluster, fetch_request
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.cli.kafka_python import send
+from barnabas.cli.shared.kafka_python import send
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.cli.kafka_python import take_up_every_assignment
+from barnabas.cli.shared.kafka_python import take_up_every_assignment
 
 take_up_every_assignment()
 sys.path.insert(0, str(Path(__file__).parent))

@@ -18,10 +18,10 @@ Start = Callable[..., Any]
 
 ASK = """
 import json, sys
-from barnabas.cli.client import admin
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.exits import Failure
-from barnabas.cli.target import Target
+from barnabas.cli.shared.client import admin
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.exits import Failure
+from barnabas.cli.shared.target import Target
 
 with admin(target := Target(sys.argv[1], 30, 0.5, True)) as client:
     api = HttpApi(client, target)

@@ -377,7 +377,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["barnabas.cli.exits", "barnabas.cli.start", "barnabas.runtime.env"])
+@pytest.mark.parametrize("module", ["barnabas.cli.shared.exits", "barnabas.cli.start", "barnabas.runtime.env"])
 def test_ctrl_c_right_after_the_start_says_nothing(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS, module]
     done = subprocess.run(command, capture_output=True, timeout=60)

@@ -9,7 +9,7 @@ from random import Random
 
 import barnabas.config
 from barnabas.broker.broker import Broker
-from barnabas.cli.exits import Failure
+from barnabas.cli.shared.exits import Failure
 from barnabas.cli.start import _configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.profiles import NO_PROFILE

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.cli.exits import ExitCode
 from barnabas.cli.pipeline import _code
+from barnabas.cli.shared.exits import ExitCode
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline.run import Run, Summary
 from barnabas.pipeline.runs import run_job

@@ -19,8 +19,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.cli import pipeline as cli
-from barnabas.cli.exits import ExitCode, Failure
 from barnabas.cli.pipeline import _cell, _sentence
+from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
 from barnabas.pipeline.source import Source

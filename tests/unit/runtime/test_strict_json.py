@@ -1,7 +1,7 @@
 """JSON that is read strictly, and its values as they stand in the text."""
 
 import pytest
-from barnabas.broker import strict_json
+from barnabas.runtime import strict_json
 
 
 @pytest.mark.parametrize(

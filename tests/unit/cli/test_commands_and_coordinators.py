@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from barnabas.cli import client as commands
+from barnabas.cli.shared import client as commands
 from kafka import errors
 
 

@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from barnabas.cli import http_client
-from barnabas.cli.exits import ExitCode, Failure
-from barnabas.cli.http_client import HttpApi
-from barnabas.cli.target import Target
+from barnabas.cli.shared import http_client
+from barnabas.cli.shared.exits import ExitCode, Failure
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
 
 Answer = tuple[int, dict[str, str], Any]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
 import typer
-from barnabas.cli.exits import ExitCode, Failure, fail
+from barnabas.cli.shared.exits import ExitCode, Failure, fail
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -61,7 +61,7 @@ class Target:
         signal.signal(signal.SIGINT, end_at_once)
         self.say_when_late(self._is_silent)
         signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # also bounds a silent name server
-        from barnabas.cli.probe import Outcome, first_to_answer  # late: --help needs neither a loop nor sockets
+        from barnabas.cli.shared.probe import Outcome, first_to_answer  # late: --help needs neither a loop nor sockets
 
         found = first_to_answer(addresses, self.wait_s)
         if found.outcome in (Outcome.NOT_RESOLVED, Outcome.FOREIGN):
@@ -75,7 +75,7 @@ class Target:
 
     def answers(self) -> bool:
         """Whether something listens there now."""
-        from barnabas.cli.probe import Outcome, look
+        from barnabas.cli.shared.probe import Outcome, look
 
         return look(addresses_of(self.bootstrap)).outcome > Outcome.NOTHING_LISTENS
 

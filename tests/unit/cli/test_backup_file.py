@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from barnabas.cli import backup_file
-from barnabas.cli.exits import Failure
+from barnabas.cli.shared.exits import Failure
 
 WRITING = """
 import sys, time

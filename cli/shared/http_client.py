@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.cli.client import CLIENT_ID, answered, broker_setting, is_barnabas, no_group, of_each
-from barnabas.cli.exits import ExitCode, Failure, fail
-from barnabas.cli.target import Target
+from barnabas.cli.shared.client import CLIENT_ID, answered, broker_setting, is_barnabas, no_group, of_each
+from barnabas.cli.shared.exits import ExitCode, Failure, fail
+from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
 
 ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer

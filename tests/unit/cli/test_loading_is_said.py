@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from barnabas.cli import client as cli_client
-from barnabas.cli.client import describe_groups
 from barnabas.cli.groups import loading_line, tell_loading
+from barnabas.cli.shared import client as cli_client
+from barnabas.cli.shared.client import describe_groups
 from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
 
 ROW = {"partition": 7, "start_offset": 100, "loaded_offset": 500, "end_offset": 1100, "stopped_by": ""}

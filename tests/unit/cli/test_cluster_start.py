@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from barnabas.cli.cluster_start import CLUSTER_FILE, Plan, plan
-from barnabas.cli.exits import Failure
+from barnabas.cli.shared.exits import Failure
 from barnabas.runtime.ports import Env
 from simulator.env import sim_env
 

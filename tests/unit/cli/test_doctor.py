@@ -24,7 +24,7 @@ from barnabas.cli.checks.groups import to_confirm
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.commands import app
 from barnabas.cli.doctor import as_document, missing_directories, not_known_yet
-from barnabas.cli.exits import ExitCode
+from barnabas.cli.shared.exits import ExitCode
 from barnabas.cli.start import _parser
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
 from simulator.env import sim_env

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from barnabas.cli import kafka_python
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.target import Target
+from barnabas.cli.shared import kafka_python
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
 
@@ -340,6 +341,13 @@ def describe_groups(
         else:
             described[name] = group
     return described
+
+
+def refuse_members(group: str, described: dict[str, Any]) -> None:
+    """End the command if the group has members: they would commit over what it writes."""
+    if group in described and described[group]["members"]:
+        members = counted(len(described[group]["members"]), "member")
+        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
 
 
 def offsets_at(client: Any, partitions: Sequence[Any], place: Any) -> dict[Any, Any]:

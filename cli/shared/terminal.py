@@ -4,14 +4,14 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.exits import ExitCode, fail
-from barnabas.cli.target import no_time_limit, with_target
-from barnabas.cli.words import shown
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.target import no_time_limit, with_target
+from barnabas.cli.shared.words import shown
 from typer.core import TyperCommand, TyperGroup
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the largest numbers of the fields of a request
@@ -100,6 +100,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table as wide as its content. Columns whose name begins with `#` hold numbers."""
     for line in table_lines(columns, rows):
         print(line)
+
+
+def print_rows(columns: Mapping[str, str | Callable[[Any], Any]], rows: Iterable[Any]) -> None:
+    """Print rows as such a table: under each column the field of that name, or what the function makes of the row."""
+    cells = [[row[take] if isinstance(take, str) else take(row) for take in columns.values()] for row in rows]
+    print_table(list(columns), cells)
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

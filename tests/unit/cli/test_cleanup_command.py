@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from barnabas.cli.cleanup import AT_ONCE, add_expiry, chosen, expires, really_gone, refuse_members, remove
-from barnabas.cli.exits import Failure
 from barnabas.cli.offset_targets import named
+from barnabas.cli.shared.exits import Failure
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NoReturn
 
-from barnabas.cli.words import shown
+from barnabas.cli.shared.words import shown
 
 
 class ExitCode(IntEnum):

@@ -6,7 +6,7 @@ from typing import Any
 import kafka
 import pytest
 from barnabas.cli import journal_reading
-from barnabas.cli.target import Target
+from barnabas.cli.shared.target import Target
 
 
 class SilentConsumer:

@@ -1,4 +1,4 @@
-"""The way of a test to its brokers: the HTTP API (JSON in, JSON out, redirections to a group's coordinator), clients."""
+"""The way of a test to its brokers: JSON over the HTTP API, with redirections to a group's coordinator."""
 
 import http.client
 import json

@@ -429,7 +429,8 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
 
 HINDERED_JOURNAL = """
 import os, sys
-from barnabas.cli import main, offset_journal
+from barnabas.broker import offset_journal
+from barnabas.cli import main
 from barnabas.protocol.errors import ErrorCode
 append = offset_journal.LedJournalLog.append
 def write_blocked(self, batch):

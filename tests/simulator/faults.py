@@ -484,6 +484,14 @@ FAULTS = (
     if not records.count:""",
         "commits outlive the broker",
         9,
+        also=(
+            Change("coordinators.shard:CoordinatorShard._commit", "assert offset >= self._replayed_offset", "pass"),
+            Change(
+                "coordinators.shard:CoordinatorShard._commit",
+                "assert self._acks != ALL_IN_SYNC or end_offset <= self.log.high_watermark",
+                "pass",
+            ),
+        ),
     ),
     Fault(
         "generation of a commit not checked",

@@ -9,7 +9,6 @@ from typing import Any
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.hashing import partition_for
-from barnabas.coordinators.shard import PartitionLog
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
@@ -18,6 +17,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record, build, build_plain
 from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
+from barnabas.storage.validation import AppendOrigin
 
 from bench.cpu import Client
 from bench.loads import batch
@@ -411,7 +411,11 @@ async def fill(bench: Bench, committed: dict[str, dict[str, dict[int, CommittedO
             for start in range(0, len(rows), RECORDS_MAX):
                 records = PlainRecords()
                 OffsetCommits(group_id, {topic: dict(rows[start : start + RECORDS_MAX])}).append_to(records)
-                result = PartitionLog(partition).append(build_plain(records, 1, codec=0, base_sequence=0), -1)
+                result = partition.append_as_leader(
+                    build_plain(records, 1, codec=0, base_sequence=0),
+                    origin=AppendOrigin.COORDINATOR,
+                    required_acks=-1,
+                )
                 assert not result.error, result
         await asyncio.sleep(0)
 

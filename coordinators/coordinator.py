@@ -25,6 +25,7 @@ class Coordinator(Generic[Shard]):
 
     topic: str
     kind: str  # of partition, in the lines of the log
+    empty_key_error = ErrorCode.NONE  # what a request for the key "" is told; NONE: it is a key as any other
     logger: logging.Logger
 
     def __init__(
@@ -68,6 +69,7 @@ class Coordinator(Generic[Shard]):
         self.is_active = False
         for partition in list(self.shards):
             self.unload(partition)
+        assert not self._loaders
 
     def on_leadership(self, became_leader: Iterable[LedPartition], became_follower: Iterable[LedPartition]) -> None:
         """Leaders changed: load partitions of the topic that this broker leads now, unload the others."""
@@ -94,12 +96,16 @@ class Coordinator(Generic[Shard]):
             self.logger.warning("%s partition %d: not loaded: %s", self.kind, partition, log.name)
             return
         self.unload(partition)
+        assert partition not in self._loaders
         self.logger.debug("%s partition %d: loading in epoch %d", self.kind, partition, leader_epoch)
         shard = self.shards[partition] = self._open(partition, leader_epoch, log)
         self._loaders[partition] = self._begin_loading(shard, lambda: self._end_loading(shard))
 
     def _end_loading(self, shard: Shard) -> None:
+        assert self.shards[shard.partition] is shard
+        assert shard.loading
         del self._loaders[shard.partition]
+        shard.loading = False
         self._loaded(shard)
 
     def unload(self, partition: int, leader_epoch: int | None = None) -> None:
@@ -108,30 +114,30 @@ class Coordinator(Generic[Shard]):
         if owned is not None and leader_epoch is not None and leader_epoch < owned.leader_epoch:
             return
         loader = self._loaders.pop(partition, None)
+        if owned is None:
+            assert loader is None
+            return
+        assert owned.loading == (loader is not None)
         if loader is not None:
             loader.cancel()
-        if owned is not None:
-            del self.shards[partition]
-            self.logger.debug("%s partition %d: unloaded, was of epoch %d", self.kind, partition, owned.leader_epoch)
-            self._before_close(owned)
-            owned.close()
+        del self.shards[partition]
+        self.logger.debug("%s partition %d: unloaded, was of epoch %d", self.kind, partition, owned.leader_epoch)
+        self._before_close(owned)
+        owned.close()
 
     # ---- the gate ----
 
     def shard_of(self, key: str) -> Shard | ErrorCode:
         """The shard that answers for a key, or the error for its client."""
-        shard = self._owning_shard(key)
-        if not isinstance(shard, ErrorCode) and shard.loading:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return shard
-
-    def _owning_shard(self, key: str) -> Shard | ErrorCode:
-        """The same for a shard that may still be loading."""
+        if not key and self.empty_key_error:
+            return self.empty_key_error
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         count = self._partition_count()
         shard = self.shards.get(partition_for(key, count)) if count > 0 else None
-        return ErrorCode.NOT_COORDINATOR if shard is None or not self.lease.holds else shard
+        if shard is None or not self.lease.holds:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.loading else shard
 
     def loaded_shards(self) -> list[Shard]:
         """The shards that answer."""

@@ -14,14 +14,15 @@ A write in a producer's transaction has a batch of its own. The marker that ends
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.validation import AppendOrigin, AppendResult
@@ -58,10 +59,6 @@ class CoordinatorLog(Protocol):
     """The log of one partition of a coordinator's topic, which this broker leads."""
 
     @property
-    def leader_epoch(self) -> int:
-        """Epoch in which this broker leads."""
-
-    @property
     def log_start_offset(self) -> int:
         """First offset that can be read."""
 
@@ -77,12 +74,10 @@ class CoordinatorLog(Protocol):
     def shortage(self) -> str:
         """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
 
-    def append(
-        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
-    ) -> AppendResult:
+    def append(self, batch: Buffer, /, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
         """Append; with -1 only if enough replicas are in sync. The error is in the result."""
 
-    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
+    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None], /) -> object:
         """Call `waiter(NONE)` when the high watermark has reached `offset`, or with the error why it will not."""
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
@@ -92,15 +87,12 @@ class CoordinatorLog(Protocol):
 class PartitionLog:
     """A `CoordinatorLog` over the local replica."""
 
-    __slots__ = ("partition",)
+    __slots__ = ("append", "park_until", "partition")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-
-    @property
-    def leader_epoch(self) -> int:
-        """Epoch in which this broker leads."""
-        return self.partition.leader_epoch
+        self.append = partition.append_as_leader
+        self.park_until = partition.park_until
 
     @property
     def log_start_offset(self) -> int:
@@ -121,16 +113,6 @@ class PartitionLog:
     def shortage(self) -> str:
         """Why nothing can be committed now; empty: enough replicas are in sync."""
         return self.partition.shortage
-
-    def append(
-        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
-    ) -> AppendResult:
-        """Append; with -1 only if enough replicas are in sync."""
-        return self.partition.append_as_leader(batch, origin=origin, required_acks=required_acks)
-
-    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
-        """Wait for the high watermark."""
-        return self.partition.park_until(offset, waiter)
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
         """Whole batches from `offset`. OSError when they cannot be read."""
@@ -178,22 +160,26 @@ class _Batch(Generic[Records]):
 class CoordinatorShard(Generic[Records]):
     """One partition of a coordinator's topic, for the one leader epoch in which this broker owns it.
 
-    Subclasses say what replay does, and with which settings records are written.
+    `acks` says when a record counts as committed, `codec` how batches are compressed. After `write_timeout_ms` a writer
+    that is not patient is told that its records are not committed yet. Subclasses say what replay does.
     """
 
     __slots__ = (
         "_acks",
         "_clock",
+        "_codec",
         "_failed_ms",
         "_flush_is_due",
         "_has_transactional",
         "_held",
         "_in_flight",
         "_quiet_waiters",
+        "_replayed_offset",
         "_timeout_timer",
         "_turns",
         "_unwritten",
         "_unwritten_count",
+        "_write_timeout_ms",
         "_writing",
         "closed",
         "leader_epoch",
@@ -204,13 +190,25 @@ class CoordinatorShard(Generic[Records]):
     kind = "coordinator"  # of partition, in the lines of the log
     logger = logging.getLogger("barnabas.replication")
 
-    def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env, acks: int) -> None:
+    def __init__(
+        self,
+        partition: int,
+        leader_epoch: int,
+        log: CoordinatorLog,
+        env: Env,
+        *,
+        acks: int,
+        codec: int,
+        write_timeout_ms: float,
+    ) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.log = log
         self.loading = True
         self.closed = False
         self._acks = acks
+        self._codec = codec
+        self._write_timeout_ms = write_timeout_ms
         self._clock = env.clock
         self._turns = env.turns
         self._unwritten: deque[Write[Records]] = deque()
@@ -223,6 +221,7 @@ class CoordinatorShard(Generic[Records]):
         self._held: dict[str, deque[Callable[[], None]]] = {}  # held key -> what waits for its release
         self._timeout_timer: Timer | None = None
         self._failed_ms = float("-inf")  # when the last append failed
+        self._replayed_offset = 0  # the end of the last batch that was replayed
 
     @property
     def log_end_offset(self) -> int:
@@ -245,14 +244,6 @@ class CoordinatorShard(Generic[Records]):
         return self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
 
     # ---- what a coordinator says ----
-
-    def write_timeout_ms(self) -> float:
-        """After so long an impatient writer is told that its records are not committed yet."""
-        raise NotImplementedError
-
-    def compression_codec(self) -> int:
-        """How batches are compressed."""
-        raise NotImplementedError
 
     def replay(self, records: Records, record_offset: int) -> None:
         """Apply committed records."""
@@ -340,7 +331,7 @@ class CoordinatorShard(Generic[Records]):
         if self.closed:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
-        result = self.log.append(batch, ALL_IN_SYNC, origin)
+        result = self.log.append(batch, origin=origin, required_acks=ALL_IN_SYNC)
         if result.error:
             done(result.error)
             return
@@ -361,7 +352,7 @@ class CoordinatorShard(Generic[Records]):
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
             self._park(writes, end_offset, end_offset, self._acks)
             return
-        codec = self.compression_codec()
+        codec = self._codec
         producer = writes[0].producer
         # Sequence 0, also without a producer id, as in the batches of Kafka 4.1's coordinators.
         if producer is None:
@@ -378,7 +369,7 @@ class CoordinatorShard(Generic[Records]):
                 producer_epoch=epoch,
                 base_sequence=0,
             )
-        result = self.log.append(batch, acks)
+        result = self.log.append(batch, origin=AppendOrigin.COORDINATOR, required_acks=acks)
         if self.closed:  # the append failed, and this broker lost the leadership
             for write in writes:
                 self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -410,7 +401,8 @@ class CoordinatorShard(Generic[Records]):
         if not self._in_flight and (acks != ALL_IN_SYNC or self.log.high_watermark >= end_offset):
             self._commit(writes, base_offset, end_offset)
             return
-        timeout_ms = self.write_timeout_ms()
+        assert not self._in_flight or base_offset >= self._in_flight[-1].end_offset
+        timeout_ms = self._write_timeout_ms
         self._in_flight.append(_Batch(writes, base_offset, end_offset, self._clock.monotonic_ms() + timeout_ms))
         self.log.park_until(end_offset, self._high_watermark_moved)
         if self._timeout_timer is None:
@@ -432,6 +424,11 @@ class CoordinatorShard(Generic[Records]):
             self._commit(batch.writes, batch.base_offset, batch.end_offset)
 
     def _commit(self, writes: list[Write[Records]], offset: int, end_offset: int) -> None:
+        """Replay the records of a batch, in the order of the log, and tell their writers."""
+        if end_offset > offset:
+            assert offset >= self._replayed_offset
+            assert self._acks != ALL_IN_SYNC or end_offset <= self.log.high_watermark
+            self._replayed_offset = end_offset
         for write in writes:
             if write.records is not None:
                 self.replay(write.records, offset)
@@ -443,6 +440,7 @@ class CoordinatorShard(Generic[Records]):
     def _end(self, write: Write[Records], error: ErrorCode) -> None:
         key = write.key
         left = self._writing[key] - 1
+        assert left >= 0
         if left:
             self._writing[key] = left
         else:
@@ -524,27 +522,31 @@ class CoordinatorShard(Generic[Records]):
     # ---- the end ----
 
     def close(self) -> None:
-        """This broker no longer owns the partition: all who wait are told. Made of the three steps below."""
-        raise NotImplementedError
-
-    def _stop_writing(self) -> list[Write[Records]]:
-        """The first half of closing: nothing is appended any more. The writes that were not appended yet."""
-        self.closed = True
+        """This broker no longer owns the partition: all who wait are told so, and what was replayed is dropped."""
+        if self.closed:
+            return
+        self.closed = True  # from now on nothing is appended
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
             self._timeout_timer = None
         unwritten, self._unwritten = self._unwritten, deque()
-        return list(unwritten)
-
-    def _end_all(self, unwritten: list[Write[Records]]) -> None:
-        """The second half: all writers are told that the partition has moved."""
+        replies = self._end_keys()
         self._fail_in_flight(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for write in unwritten:
             self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def _release_all(self) -> None:
-        """The last: what waits for a held key is run, and finds the shard closed."""
+        for waiter, reply in replies:
+            waiter.complete(reply)
         held, self._held = self._held, {}
         for waiting in held.values():
-            for action in waiting:
+            for action in waiting:  # it finds the shard closed
                 action()
+        assert not self._in_flight
+        self._drop()
+
+    def _end_keys(self) -> Sequence[tuple[Pending[Any], Any]]:
+        """End what the keys are in the middle of. The replies are sent after the writers are told."""
+        return ()
+
+    def _drop(self) -> None:
+        """Drop what was replayed."""
+        raise NotImplementedError

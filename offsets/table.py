@@ -176,7 +176,9 @@ class OffsetTable:
                 self.store(group_id, run)
                 record_offset += len(run)
             return
-        group = self._make_group(group_id, producer_id)
+        group = self.decoded.get(group_id) if producer_id < 0 else None
+        if group is None:
+            group = self._make_group(group_id, producer_id)
         if producer_id >= 0:
             self._pending_from.setdefault(producer_id, record_offset)
         for topic, offsets in records.offsets.items():

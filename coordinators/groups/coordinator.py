@@ -30,6 +30,7 @@ from barnabas.coordinators.groups.requests import Context, LogRefusal, Origins, 
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.transactional_commits import TransactionalCommits
+from barnabas.coordinators.hashing import partition_for
 from barnabas.coordinators.loading import LedPartition
 from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets.dual import DualOffsetManager
@@ -200,7 +201,6 @@ class GroupCoordinator(Coordinator[Shard]):
                 shard.partition,
                 counted(shard.offsets.group_count, "group has", "groups have"),
             )
-        shard.loading = False
         shard.in_doubt = None
         for action in shard.after_loading:
             action()
@@ -229,10 +229,11 @@ class GroupCoordinator(Coordinator[Shard]):
 
         What `Shard.uncommitted_offsets` names must not be told then.
         """
-        shard = self._owning_shard(group_id)
-        if isinstance(shard, ErrorCode) or not shard.loading or shard.in_doubt is not None:
-            return shard
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        shard = self.shard_of(group_id)
+        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            loading = self.shards[partition_for(group_id, self._partition_count())]
+            return loading if loading.in_doubt is not None else shard
+        return shard
 
     @property
     def ownership(self) -> tuple[int, bool]:
@@ -245,10 +246,8 @@ class GroupCoordinator(Coordinator[Shard]):
         return sum(len(group.members) for shard in self.shards.values() for group in shard.groups.values())
 
     def _gate(self, group_id: str | None) -> Shard | ErrorCode:
-        if not self.is_active:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID if self.is_active else ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self.shard_of(group_id)
 
     # ---- membership ----

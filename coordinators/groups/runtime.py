@@ -12,7 +12,7 @@ Deletion and expiry decide from the age or the absence of a value, so they take 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
@@ -83,7 +83,15 @@ class Shard(CoordinatorShard[StoredRecords]):
         config: ShardConfig,
         events: EventBook | None = None,
     ) -> None:
-        super().__init__(partition, leader_epoch, log, env, config.offsets_commit_required_acks)
+        super().__init__(
+            partition,
+            leader_epoch,
+            log,
+            env,
+            acks=config.offsets_commit_required_acks,
+            codec=config.offsets_topic_compression_codec,
+            write_timeout_ms=config.offsets_commit_timeout_ms,
+        )
         self.events = EventBook() if events is None else events
         self.after_loading: list[Callable[[], object]] = []
         self.groups: dict[str, ClassicGroup] = {}
@@ -98,14 +106,6 @@ class Shard(CoordinatorShard[StoredRecords]):
         self._config = config
 
     # ---- writing ----
-
-    def write_timeout_ms(self) -> float:
-        """offsets.commit.timeout.ms."""
-        return self._config.offsets_commit_timeout_ms
-
-    def compression_codec(self) -> int:
-        """How the offsets topic is compressed."""
-        return self._config.offsets_topic_compression_codec
 
     def _end_failed(self, writes: list[Write[StoredRecords]], error: ErrorCode) -> None:
         """The log did not take these writes. With acks 0 they are in the table all the same."""
@@ -153,7 +153,7 @@ class Shard(CoordinatorShard[StoredRecords]):
             if not outcome.done:
                 outcome.complete(late)
 
-        self._clock.call_later(self._config.offsets_commit_timeout_ms, too_late)
+        self._clock.call_later(self._write_timeout_ms, too_late)
 
     # ---- the table ----
 
@@ -163,8 +163,11 @@ class Shard(CoordinatorShard[StoredRecords]):
         The state of a living group does not come from its records: it changed before they were written.
         """
         if type(records) is OffsetCommits:
-            self._make_group(records.group_id)
-            self._change(records, record_offset)
+            if records.group_id not in self.groups:
+                self._make_group(records.group_id)
+            if self.journal is not None:
+                self.journal.note(records, record_offset, self.offsets)
+            self.offsets.replay(records, record_offset)
         elif isinstance(records, PendingCommits):
             self._replay_pending(records, record_offset)
         elif isinstance(records, TransactionEnd):
@@ -319,20 +322,17 @@ class Shard(CoordinatorShard[StoredRecords]):
 
     # ---- the end ----
 
-    def close(self) -> None:
-        """This broker no longer owns the partition: answer all waiting requests, and drop the table."""
-        if self.closed:
-            return
-        unwritten = self._stop_writing()
+    def _end_keys(self) -> Sequence[tuple[Pending[Any], Message]]:
+        """All groups die. Their parked requests are answered when no write of theirs is left."""
         effects = self.effects()
         for group in self.groups.values():
             if group.state is not State.DEAD:
                 group.rebalance.die(ErrorCode.NOT_COORDINATOR, effects)
             stop_timer(group)
-        self._end_all(unwritten)
-        for waiter, reply in effects.replies:
-            waiter.complete(reply)
-        self._release_all()
+        assert not effects.stores
+        return effects.replies
+
+    def _drop(self) -> None:
         self.groups = {}
         self.offsets = OffsetTable()
         if self.journal is not None:

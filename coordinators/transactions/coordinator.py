@@ -74,6 +74,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     topic = TRANSACTIONS_TOPIC
     kind = "transactions"
+    empty_key_error = ErrorCode.INVALID_REQUEST
     logger = logger
 
     def __init__(
@@ -125,17 +126,10 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         return TransactionLoader(shard, self.env.clock, self.env.turns, buffer_bytes, loaded)
 
     def _loaded(self, shard: TransactionShard) -> None:
-        """Serve it. Transactions that were being ended when it was written are ended now."""
-        shard.loading = False
+        """Transactions that were being ended when it was written are ended now."""
         for entry in shard.entries.in_use():
             if entry.transaction.state in PREPARED:
                 self.markers.end(shard, entry.transaction)
-
-    # ---- the gate ----
-
-    def shard_of(self, transactional_id: str) -> TransactionShard | ErrorCode:
-        """The shard that owns an id, or the error for its client."""
-        return super().shard_of(transactional_id) if transactional_id else ErrorCode.INVALID_REQUEST
 
     # ---- requests ----
 
@@ -365,7 +359,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
                 self.markers.end(shard, value)
             done(transaction_error(error))
 
-        shard.change(value, 1 if self.transaction_version() or value.client_version else 0, written, late)
+        shard.change(value, 1 if value.client_version or self.transaction_version() else 0, written, late)
 
     def _all_marked(self, ending: Ending) -> None:
         """Every partition has its marker: write that the transaction is complete, again if that fails."""

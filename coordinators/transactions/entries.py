@@ -36,7 +36,7 @@ class Entries:
         return entry
 
     def __getitem__(self, transactional_id: str) -> Entry:
-        entry = self.get(transactional_id)
+        entry = self._in_use.get(transactional_id) or self.get(transactional_id)
         if entry is None:
             raise KeyError(transactional_id)
         return entry

@@ -20,7 +20,7 @@ from barnabas.replication.partition import ALL_IN_SYNC
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.turns import Pieces
 
-NO_COMPRESSION = 0
+NO_COMPRESSION = 0  # as in Kafka: this topic is not compressed
 BATCHES_PER_PIECE = 20
 ANSWER_WITHIN_MS = 10_000.0  # the client asks again then. It would give up after 30 s
 
@@ -33,17 +33,15 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
     logger = logging.getLogger("barnabas.coordinators.transactions")
 
     def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env) -> None:
-        super().__init__(partition, leader_epoch, log, env, ALL_IN_SYNC)
+        # The client is told to ask again. The write itself is patient: the next change of the id waits for it.
+        super().__init__(
+            *(partition, leader_epoch, log, env),
+            acks=ALL_IN_SYNC,
+            codec=NO_COMPRESSION,
+            write_timeout_ms=ANSWER_WITHIN_MS,
+        )
         self.entries = Entries()
         self._waiting: dict[str, dict[Timer, Callable[[], None]]] = {}  # by id: what waits for the end of its change
-
-    def write_timeout_ms(self) -> float:
-        """After so long a client is told to ask again. The write itself is patient: the next change waits for it."""
-        return ANSWER_WITHIN_MS
-
-    def compression_codec(self) -> int:
-        """Kafka does not compress this topic."""
-        return NO_COMPRESSION
 
     def replay(self, records: TransactionRecord, record_offset: int) -> None:
         """Take over a committed value. Only this method changes values and removes entries that have a record."""
@@ -117,13 +115,7 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
             timer.cancel()
             action()
 
-    def close(self) -> None:
-        """This broker no longer owns the partition: all who wait are told, and the entries are dropped."""
-        if self.closed:
-            return
-        unwritten = self._stop_writing()
-        self._end_all(unwritten)
-        self._release_all()
+    def _drop(self) -> None:
         for transactional_id in list(self._waiting):
             self._go_on(transactional_id)
         self.entries = Entries()

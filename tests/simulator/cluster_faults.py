@@ -339,7 +339,7 @@ CLUSTER_FAULTS = (
     Fault(
         "lease not checked for groups",
         "cluster",
-        "coordinators.coordinator:Coordinator._owning_shard",
+        "coordinators.coordinator:Coordinator.shard_of",
         " or not self.lease.holds",
         "",
         "who has no session serves nothing as a leader",
@@ -365,6 +365,13 @@ CLUSTER_FAULTS = (
         "no commit goes back",
         1,
         "leaders come and go",
+        (
+            Change(
+                "coordinators.shard:CoordinatorShard._commit",
+                "assert self._acks != ALL_IN_SYNC or end_offset <= self.log.high_watermark",
+                "pass",
+            ),
+        ),
     ),
     Fault(
         "unclean start keeps its ISRs",
@@ -380,8 +387,8 @@ CLUSTER_FAULTS = (
         "coordinator answers while it loads",
         "cluster",
         "coordinators.groups.coordinator:GroupCoordinator.readable_shard_of",
-        "not shard.loading or shard.in_doubt is not None",
-        "True",
+        "return loading if loading.in_doubt is not None else shard",
+        "return loading",
         "no commit goes back",
         26,
         "slow coordinator",

@@ -484,6 +484,7 @@ FAULTS = (
     if not records.count:""",
         "commits outlive the broker",
         9,
+        also=(Change("coordinators.shard:CoordinatorShard._commit", "if end_offset > offset:", "if False:"),),
     ),
     Fault(
         "generation of a commit not checked",

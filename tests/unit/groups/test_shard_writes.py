@@ -76,9 +76,9 @@ def test_an_append_that_costs_the_leadership_leaves_nobody_waiting() -> None:
     told: list[tuple[int, ErrorCode]] = []
     append = log.append
 
-    def failing(batch: Any, required_acks: int) -> Any:
+    def failing(batch: Any, **how: Any) -> Any:
         world.coordinator.unload(0)
-        return append(batch, required_acks)
+        return append(batch, **how)
 
     log.append = failing  # type: ignore[method-assign]
 

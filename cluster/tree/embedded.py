@@ -1,30 +1,27 @@
 """The coordination tree in one SQLite file, shared by the broker processes of one machine: sessions and operations.
 
 `tree_file.py` owns what is in the file, `session_files.py` says which sessions live, `watches.py` which watches hear of
-a change. This module knows which session makes a change, and waits where another process is in the way. `:memory:`
-keeps the tree in memory and is for one broker only.
+a change, and `changes.py` makes changes and waits where another process is in the way. This module knows which session
+makes a change. `:memory:` keeps the tree in memory and is for one broker only.
 
 Sessions. The session of a killed process is ended by the first other process that looks, within `LIVENESS_MS`. The
 session of a process that is stopped (SIGSTOP), or whose loop hangs, ends `session_timeout_ms` after it was last
 prolonged: the process then finds, before it does anything else in the tree, that its session is over.
 
-The loop. Reads are done by the loop, because SQLite never lets them wait for a write. Changes are done in a thread, one
-after the other, because each of them waits for the disk. If another process is inside a change, SQLite says so at once;
-the change is tried again a little later, and the loop goes on meanwhile. An operation that is asked for after others
-sees what they have done.
-
-A process that is stopped inside a change keeps all others from changing the tree (`change_holder.py`).
+The loop. Reads are done by the loop, because SQLite never lets them wait for a write. An operation that is asked for
+after others sees what they have done.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.cluster.tree import tree_copy
-from barnabas.cluster.tree.change_holder import HELD_MS, ChangeHolder
+from barnabas.cluster.tree.change_holder import ChangeHolder
+from barnabas.cluster.tree.changes import Change, Changes, OlderTreeError
 from barnabas.cluster.tree.operations import do_all, make_above, parent_of
 from barnabas.cluster.tree.port import (
     ANY_VERSION,
@@ -37,11 +34,9 @@ from barnabas.cluster.tree.port import (
     SessionExpiredError,
     Stat,
     Watch,
-    WatchEvent,
 )
 from barnabas.cluster.tree.session_files import NEVER, SessionFiles
 from barnabas.cluster.tree.tree_file import Node, TreeFile
-from barnabas.cluster.tree.tree_opening import BusyError
 from barnabas.cluster.tree.tree_place import TreePlace
 from barnabas.cluster.tree.watches import Watches
 from barnabas.runtime.ports import DirectoryLock, Env
@@ -58,27 +53,11 @@ POLL_ALONE_MS = 50.0  # while no other process is registered: how soon the first
 LIVENESS_MS = 50.0  # how soon the death of another process is noticed
 UNREADABLE_SAID_MS = 10_000.0  # how often it is said that the tree cannot be used
 ASLEEP_MS = 1_000.0  # after so long without a poll this process was stopped itself, and the others perhaps, too
-BUSY_MS = 5_000.0  # how long an operation waits for other processes
-BUSY_AT_START_MS = 20_000.0  # the same at a start, when a slow disk may sync the tree of several that start
+BUSY_AT_START_MS = 20_000.0  # how long a start waits for other processes: a slow disk may sync the tree of several
 BUSY_AT_CLOSE_MS = 1_000.0
 STOPPING_MS = 2_000.0  # how long a start waits for processes that stop to let go of the tree
-BUSY_RETRY_MS = (1.0, 16.0)  # the first wait, which doubles, and the longest
 NODES_AT_ONCE = 256  # read in one go, some milliseconds
 LOG_BROUGHT_IN_MS = 1_000.0  # after the last change of this process
-THREAD = "coordination"
-
-
-class _Change(NamedTuple):
-    """A change that was made."""
-
-    result: Any
-    events: list[WatchEvent]
-    before: int  # zxids
-    after: int
-
-
-class _OlderTreeError(Exception):
-    """Somebody has copied another file over that of the tree. Nothing was changed."""
 
 
 class EmbeddedCoordination:
@@ -94,14 +73,11 @@ class EmbeddedCoordination:
         self._path = path
         self._shared = path != ":memory:"
         self._reader: TreeFile | None = None
-        self._writer: TreeFile | None = None  # used by the thread; in memory the same as `_reader`
         self._seen: TreeFile | None = None  # before the session: a copy of the tree, made by `look`
         self._files = SessionFiles(env.disk, path)
         self._lock: DirectoryLock | None = None
         self._locked_id = 0  # the session whose file is locked
         self._has_session = False  # after an expiry there is none until the next one begins
-        self._turn = asyncio.Lock()  # for operations, in the order in which they were asked for
-        self._changes_waiting = 0  # including the one that is being made
         self._polling: Task[TreeFile] | None = None
         self._polled_ms = 0.0
         self._judges_from_ms = 0.0
@@ -113,7 +89,14 @@ class EmbeddedCoordination:
         self._compared_zxid = 0  # changes up to here have been compared with the watches
         self._others: list[int] = []  # sessions of other processes
         self._watches = Watches(env.clock.call_soon)
-        self._holder = ChangeHolder(path, self._files)
+        self._changes = Changes(
+            env.clock,
+            self._place,
+            ChangeHolder(path, self._files),
+            lambda now_ms: self._others if now_ms >= self._judges_from_ms else (),
+            self._tell,
+            in_thread=self._shared,
+        )
         self._log_due_ms = math.inf  # when what is in the -wal is brought into the file
         self._bringing: asyncio.Task[None] | None = None
         self._on_expired: list[Callable[[], None]] = []
@@ -130,9 +113,9 @@ class EmbeddedCoordination:
         if self._reader is not None or self._seen is not None:
             return
         if self._shared:
-            await self._unless_busy(self._check_place, STOPPING_MS)
+            await self._changes.unless_busy(self._check_place, STOPPING_MS)
         while self._seen is None:
-            self._seen = await self._unless_busy(self._copy, BUSY_AT_START_MS)
+            self._seen = await self._changes.unless_busy(self._copy, BUSY_AT_START_MS)
 
     async def _check_place(self) -> None:
         self._place.check_that_nobody_uses_another()
@@ -148,11 +131,13 @@ class EmbeddedCoordination:
         new = self._shared and not self._env.disk.exists(self._path)
         if new:
             self._make_folder()
-        self._reader = await self._unless_busy(self._open, BUSY_AT_START_MS)
+        self._reader = await self._changes.unless_busy(self._open, BUSY_AT_START_MS)
         try:
             if self._shared:
                 self._place.note_opened()
-            self._writer = await self._unless_busy(self._open, BUSY_AT_START_MS) if self._shared else self._reader
+            self._changes.writer = (
+                await self._changes.unless_busy(self._open, BUSY_AT_START_MS) if self._shared else self._reader
+            )
             await self._begin_session()
         except BaseException:
             await self._close_files()
@@ -205,17 +190,17 @@ class EmbeddedCoordination:
                 file.end_sessions([self.session_id])
 
         try:
-            async with self._turn:
-                await self._unless_busy(lambda: self._attempt(end, None), BUSY_AT_CLOSE_MS)
+            async with self._changes.turn:
+                await self._changes.unless_busy(lambda: self._attempt(end, None), BUSY_AT_CLOSE_MS)
         except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
             logger.info("coordination session %d left behind: %s", self.session_id, error)
         await self._close_files()
 
     async def _close_files(self) -> None:
         self._has_session = False
-        reader, writer, self._reader, self._writer = self._reader, self._writer, None, None
-        if writer is not None and writer is not reader:
-            await self._aside(writer.close)  # after the change that is perhaps being made, whose caller was cancelled
+        reader, self._reader = self._reader, None
+        if self._shared:
+            await self._changes.close()
         if reader is not None:
             reader.close()
         self._place.close()
@@ -283,7 +268,7 @@ class EmbeddedCoordination:
             file.add_session(session_id)
             return session_id
 
-        change = await self._unless_busy(lambda: self._attempt(begin, None), BUSY_AT_START_MS)
+        change = await self._changes.unless_busy(lambda: self._attempt(begin, None), BUSY_AT_START_MS)
         self.session_id = change.result
         self.last_confirmed_ms = sent_ms
         self._has_session = True
@@ -398,8 +383,8 @@ class EmbeddedCoordination:
 
     async def _read(self, read: Callable[[TreeFile], T]) -> T:
         """Read the tree at one time, when all changes that were asked for before have been made."""
-        if self._changes_waiting:
-            async with self._turn:
+        if self._changes.waiting:
+            async with self._changes.turn:
                 pass
 
         async def attempt() -> T:
@@ -407,7 +392,7 @@ class EmbeddedCoordination:
             with file.snapshot():
                 return read(file)
 
-        return await self._unless_busy(attempt)
+        return await self._changes.unless_busy(attempt)
 
     def _find(self, file: TreeFile, path: str) -> Node | None:
         node = file.find(path)
@@ -467,65 +452,20 @@ class EmbeddedCoordination:
         """Make a change of this session, after those that were asked for before."""
         self._opened()
         session_id = self.session_id
-        self._changes_waiting += 1
-        try:
-            async with self._turn:
-                made = await self._unless_busy(lambda: self._attempt(change, session_id))
-        finally:
-            self._changes_waiting -= 1
-        result: T = made.result
+        result: T = (await self._changes.in_turn(lambda: self._attempt(change, session_id))).result
         return result
 
-    async def _attempt(self, change: Callable[[TreeFile], object], session_id: int | None) -> _Change:
+    async def _attempt(self, change: Callable[[TreeFile], object], session_id: int | None) -> Change:
         """Make a change of a session (None: of one that begins or ends). Its watches are told in any case."""
         if session_id is not None:
             self._opened()
-        writer, seen_zxid = self._writer, self._compared_zxid
-        assert writer is not None
+        try:
+            return await self._changes.make(change, session_id, self._compared_zxid)
+        except OlderTreeError:
+            self._give_up_older()
+            raise SessionExpiredError("", self._place.wrong) from None
 
-        def attempt() -> _Change:
-            with writer.transaction():
-                if session_id is not None and not writer.has_session(session_id):
-                    raise SessionExpiredError("", f"session {session_id} was ended by another process")
-                before = writer.zxid()
-                if before < seen_zxid:
-                    raise _OlderTreeError
-                result = change(writer)
-                after = writer.zxid()
-            self._place.note_zxid(after)
-            events, writer.changes = writer.changes, []
-            return _Change(result, events, before, after)
-
-        if self._shared:
-            try:
-                return await self._aside(attempt, self._tell)
-            except _OlderTreeError:
-                self._give_up_older()
-                raise SessionExpiredError("", self._place.wrong) from None
-        await self._env.clock.sleep(0)  # between many changes in a row, others must have their turn
-        made = attempt()
-        self._tell(made)
-        return made
-
-    async def _aside(self, work: Callable[[], T], then: Callable[[T], None] = lambda result: None) -> T:
-        """Do work in the thread, and what follows in the loop, even if the caller is cancelled."""
-        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def end(result: T) -> None:
-            if not ended.done():
-                ended.set_result(result)
-            then(result)  # later than the result: no watch is called inside the operation that fires it
-
-        def fail(error: Exception) -> None:
-            if not ended.done():
-                ended.set_exception(error)
-
-        pending = self._env.clock.in_thread(work, THREAD)
-        pending.on_failure = fail
-        pending.then(end)
-        return await ended
-
-    def _tell(self, made: _Change) -> None:
+    def _tell(self, made: Change) -> None:
         """Fire the watches that wait for a change of this session, and for changes by others before it."""
         self._log_due_ms = self._env.clock.monotonic_ms() + LOG_BROUGHT_IN_MS
         if made.before == self._compared_zxid:
@@ -546,24 +486,6 @@ class EmbeddedCoordination:
         return self._reader
 
     # Other processes
-
-    async def _unless_busy(self, attempt: Callable[[], Awaitable[T]], within_ms: float = BUSY_MS) -> T:
-        """What `attempt` returns, tried again while another process is in the way. ConnectionLossError if it stays."""
-        clock = self._env.clock
-        wait_ms, longest_ms = BUSY_RETRY_MS
-        began_ms: float | None = None
-        while True:
-            try:
-                return await attempt()
-            except BusyError:
-                now_ms = clock.monotonic_ms()
-                began_ms = now_ms if began_ms is None else began_ms
-                if now_ms - began_ms >= within_ms:
-                    raise
-                if now_ms - began_ms >= HELD_MS:
-                    self._holder.look(self._others if now_ms >= self._judges_from_ms else (), now_ms)
-            await clock.sleep(wait_ms)
-            wait_ms = min(2 * wait_ms, longest_ms)
 
     def _poll_interval_ms(self) -> float:
         return POLL_MS if self._others else POLL_ALONE_MS
@@ -627,12 +549,12 @@ class EmbeddedCoordination:
             self._bringing = asyncio.get_running_loop().create_task(self._brought_in())
 
     async def _brought_in(self) -> None:
-        async with self._turn:
-            writer = self._writer
+        async with self._changes.turn:
+            writer = self._changes.writer
             if writer is None:
                 return
             try:
-                is_whole = await self._aside(writer.bring_log_in)
+                is_whole = await self._changes.aside(writer.bring_log_in)
             except CoordinationError as error:
                 is_whole = False
                 self._say_unreadable(error)

@@ -119,8 +119,8 @@ def test_every_change_is_synced_before_it_is_answered(tmp_path: Path) -> None:
 
     async def pragmas() -> tuple[object, object]:
         await session.start()
-        assert session._writer is not None
-        connection = session._writer._connection
+        assert session._changes.writer is not None
+        connection = session._changes.writer._connection
         found = (
             connection.execute("PRAGMA journal_mode").fetchone()[0],
             connection.execute("PRAGMA synchronous").fetchone()[0],

@@ -1,14 +1,21 @@
-"""`python tests/check.py`: all checks, one after the other; the first that fails ends it with its exit code.
+"""`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
-Three parts of the tests run at once: two of them only wait, most of the time, for the processes that they start. Then
-come the tests of the pipeline in two halves, because one Spark leaves much of the second core idle. Each line that is
-printed begins with the name of its part.
+The tests are divided into parts, and three parts run at once, because some of them only wait, most of the time, for the
+processes that they start. Each line that is printed begins with the name of its part. At the end stands what became of
+each part, and the end of what a failed one has printed.
 """
 
+import argparse
 import os
+import re
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pytest
 from checkout import ROOT, SHARED, entries, leaves_nothing
@@ -19,70 +26,123 @@ CHECKS = (
     ("tests/check_types.py",),
 )
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-OF_CLIENTS = ("tests/clients", "tests/crash")
-OF_CLUSTERS = ("tests/cluster", "tests/zookeeper")
+AT_ONCE = 3  # on two cores; more would only make those late that wait for clocks
+LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 PIPELINE = "tests/pipeline"
 OF_SPARK = sorted(f"{PIPELINE}/{path.name}" for path in (ROOT / PIPELINE).glob("test_*.py"))
-HALVES_MEET_AT = f"{PIPELINE}/test_k"  # so both take about as long
+HALVES_MEET_AT = f"{PIPELINE}/test_k"
+OF_PROCESSES = ("tests/clients", "tests/crash", "tests/cluster", "tests/zookeeper")
+# The longest first, so that none begins when all others have ended.
+ALL = {
+    "others": tuple(f"--ignore={folder}" for folder in (*OF_PROCESSES, PIPELINE)),
+    "clients": ("tests/clients", "tests/crash"),
+    "clusters": ("tests/cluster", "tests/zookeeper"),
+    "spark 2": tuple(name for name in OF_SPARK if name >= HALVES_MEET_AT),
+    "spark 1": tuple(name for name in OF_SPARK if name < HALVES_MEET_AT),
+}
+# Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
+QUICK = {
+    "others": (
+        *("tests/unit", "tests/wire", "tests/scenarios", "tests/sim", "--ignore=tests/sim/test_planted_faults.py"),
+        *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),
+    ),
+    "clients": tuple(
+        f"tests/clients/test_{name}.py"
+        for name in ("kafka_python", "aiokafka", "confluent_kafka", "other_languages", "readme", "testing", "restarts")
+    ),
+    "clusters": tuple(f"tests/cluster/test_{name}.py" for name in ("three_brokers", "groups", "two_dead")),
+    "spark": tuple(f"{PIPELINE}/test_{name}.py" for name in ("records", "offsets", "last_run")),
+}
 # The tests start Python many hundred times. Without compiled files each start would compile all modules anew.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ENVIRONMENT[SHARED] = "1"
-ALL_OTHERS = tuple(f"--ignore={folder}" for folder in (*OF_CLIENTS, *OF_CLUSTERS, PIPELINE))
+TOTALS = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
+
+
+@dataclass
+class Part:
+    """A part of the tests, and what became of it."""
+
+    name: str
+    words: Sequence[str]
+    code: int = 0
+    seconds: float = 0.0
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error. Without the extra `spark`, all tests of the pipeline are skipped."""
+        return self.code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+    def totals(self) -> dict[str, int]:
+        """How many tests passed, failed and were skipped, as pytest's last line says."""
+        last = next((line for line in reversed(self.lines) if " in " in line and TOTALS.search(line)), "")
+        return {what.rstrip("s").replace("error", "failed"): int(number) for number, what in TOTALS.findall(last)}
 
 
 def main() -> int:
-    """Return the exit code of the first check that fails, or 0. What the tests leave in the checkout is a failure."""
+    """Return 0, or the exit code of what has failed. What the tests leave in the checkout is a failure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="everything, as CI does")
+    chosen = ALL if parser.parse_args().all else QUICK
     at_start = entries()
     for words in CHECKS:
         announce(words)
         code = subprocess.call([sys.executable, *words], cwd=ROOT, env=ENVIRONMENT)
         if code:
             return code
-    code = run_tests()
+    parts = [Part(name, words) for name, words in chosen.items()]
+    with ThreadPoolExecutor(AT_ONCE) as lanes:
+        list(lanes.map(run, parts))
+    summarize(parts)
+    code = next((part.code for part in parts if part.has_failed), 0)
     return code if leaves_nothing(at_start) else code or 1
 
 
-def run_tests() -> int:
-    """Run all tests, and return the exit code of a part that fails, or 0."""
-    codes = together({"clients": OF_CLIENTS, "clusters": OF_CLUSTERS, "others": ALL_OTHERS})
-    of_spark = together(
-        {
-            "spark 1": tuple(name for name in OF_SPARK if name < HALVES_MEET_AT),
-            "spark 2": tuple(name for name in OF_SPARK if name >= HALVES_MEET_AT),
-        }
-    )
-    # Without the extra `spark` all of them are skipped.
-    codes += [code for code in of_spark if code != pytest.ExitCode.NO_TESTS_COLLECTED]
-    return next(filter(None, codes), 0)
+def run(part: Part) -> None:
+    """Run one part, and show each of its lines as it comes."""
+    words = (*TESTS, *part.words)
+    announce(words)
+    began = time.monotonic()
+    command = [sys.executable, *words]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            part.lines.append(line.decode(errors="replace").rstrip())
+            say(f"{part.name:8} | {part.lines[-1]}")
+    part.code, part.seconds = process.returncode, time.monotonic() - began
 
 
-def together(parts: dict[str, tuple[str, ...]]) -> list[int]:
-    """Run parts of the tests at the same time, show each line as it comes, and return the exit codes."""
-    processes = []
-    for words in parts.values():
-        announce((*TESTS, *words))
-        command = [sys.executable, *TESTS, *words]
-        processes.append(
-            subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        )
-    readers = [threading.Thread(target=show, args=(part, process)) for part, process in zip(parts, processes)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join()
-    return [process.wait() for process in processes]
+def summarize(parts: Sequence[Part]) -> None:
+    """Print the ends of the parts that have failed, then a line for each part, then the totals."""
+    for part in parts:
+        if part.has_failed:
+            say(f"\n== {part.name} has failed with exit code {part.code}; the end of what it printed:")
+            say("\n".join(part.lines))
+    say("")
+    sums = {"passed": 0, "failed": 0, "skipped": 0}
+    for part in parts:
+        totals = part.totals()
+        sums = {what: number + totals.get(what, 0) for what, number in sums.items()}
+        verdict = "FAILED" if part.has_failed else "passed"
+        say(f"{part.name:8} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
+    say(f"{sums['passed']} passed, {sums['failed']} failed, {sums['skipped']} skipped")
 
 
-def show(part: str, process: "subprocess.Popen[bytes]") -> None:
-    """Print each line of a process with the part's name before it."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        print(f"{part:8} | {line.decode(errors='replace').rstrip()}", flush=True)
+SAYING = threading.Lock()
 
 
-def announce(words: tuple[str, ...]) -> None:
+def say(text: str) -> None:
+    """Print a whole line, whoever prints beside it."""
+    with SAYING:
+        print(text, flush=True)
+
+
+def announce(words: Sequence[str]) -> None:
     """Say what runs now."""
-    print(f"== python {' '.join(words)}", flush=True)
+    say(f"== python {' '.join(words)}")
 
 
 if __name__ == "__main__":

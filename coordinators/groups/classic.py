@@ -152,6 +152,8 @@ class ClassicGroup:
                 return join_error(version, new_id, ErrorCode.MEMBER_ID_REQUIRED)
             member_id = new_id
         elif member_id in self.members.pending:
+            if instance_id is not None:  # ids are given out to dynamic members only (KIP-394); Kafka's error for it
+                return join_error(version, member_id, ErrorCode.UNKNOWN_SERVER_ERROR)
             del self.members.pending[member_id]
         else:
             error = self.members.check(member_id, instance_id)

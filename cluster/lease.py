@@ -124,6 +124,6 @@ class Lease:
                 self._lasts_ms,
             )
         else:
-            logger.warning("the coordination tree answers again")
+            logger.info("the coordination tree answers again: committed records and offsets are served")
         for act in self.on_lapsed if is_lapsed else self.on_regained:
             act()

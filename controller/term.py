@@ -550,7 +550,7 @@ class Term:
             back = [replica for replica in replicas if self._is_present(answered, replica) and replica[:2] in failed]
             if back:
                 failed.difference_update(replica[:2] for replica in back)
-                logger.info("not offline any more: %s: %s", counted(len(back), "replica"), back[:REPLICAS_NAMED_MAX])
+                logger.info("online again: %s: %s", counted(len(back), "replica"), back[:REPLICAS_NAMED_MAX])
                 await self._replicas_came(back)
 
         self._enqueue(handle)

@@ -147,7 +147,7 @@ class TreePlace:
             names = " and ".join(f"{self._path}{part}" for part in changed)
             self._say(f"{names} was replaced by another file while it is in use")
         elif not gone and not self._is_older and self._is_as_new_as_it_was() and self.wrong:
-            logger.warning("%s is the file again that this broker uses, which goes on", self._path)
+            logger.info("%s is again the file that this broker has open: recovered", self._path)
             self.wrong = ""
         return not self.wrong
 

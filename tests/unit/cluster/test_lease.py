@@ -45,6 +45,7 @@ def test_it_holds_while_the_tree_answers(world: World) -> None:
 
 
 def test_it_ends_before_the_session_may_end_and_comes_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     clock = world.env.clock
     clock.advance(10_000)
     world.cut(Fate.LOST_AFTER)

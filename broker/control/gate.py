@@ -60,7 +60,7 @@ class ControlledGate(RequestGate):
 
         def note(answer: Any) -> Any:
             fate = "cut" if answer is CLOSE else "answered" if answer is not None else "no answer"
-            exchange.end(fate, self._clock.now_ms(), answer)
+            self.recorder.end(exchange, fate, self._clock.now_ms(), answer)
             return answer
 
         return reply.map(note, type(reply)) if isinstance(reply, Pending) else note(reply)
@@ -96,7 +96,7 @@ class ControlledGate(RequestGate):
 
     def _no_answer(self, exchange: Exchange) -> Pending[Any]:
         """A reply that never comes; its client waits, until it gives up and closes the connection."""
-        exchange.end("no answer", self._clock.now_ms())
+        self.recorder.end(exchange, "no answer", self._clock.now_ms())
         never: Pending[Any] = Pending()
         never.on_cancel = lambda: None
         return never

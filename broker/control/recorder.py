@@ -11,6 +11,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Message, Struct
 
 EXCHANGES_MAX = 5_000
+VALUES_MAX = 500_000  # of all exchanges that are kept: some hundred megabytes at most
 TEXT_BYTES_MAX = 200  # of bytes that are shown as text
 ITEMS_MAX = 1_000  # of a list that is shown
 UUID_BYTES = 16
@@ -19,7 +20,7 @@ UUID_BYTES = 16
 class Exchange:
     """A request and, when it has come, its answer."""
 
-    __slots__ = ("answer", "answered_ms", "came_ms", "context", "facts", "fate", "number", "request", "rule")
+    __slots__ = ("answer", "answered_ms", "came_ms", "context", "facts", "fate", "number", "request", "rule", "values")
 
     def __init__(self, number: int, came_ms: int, context: RequestContext, facts: Facts, request: Any) -> None:
         self.number = number
@@ -31,12 +32,7 @@ class Exchange:
         self.answered_ms: int | None = None
         self.fate = "waits"
         self.rule: int | None = None  # the rule that fired for it
-
-    def end(self, fate: str, now_ms: int, answer: Any = None) -> None:
-        """It was answered, or has got no answer."""
-        self.fate, self.answered_ms = fate, now_ms
-        if isinstance(answer, Message):
-            self.answer = as_json(answer)
+        self.values = _count(self.request)
 
     def row(self) -> dict[str, Any]:
         """As the HTTP API shows it."""
@@ -63,7 +59,8 @@ class Recorder:
     """Keeps the last exchanges."""
 
     def __init__(self) -> None:
-        self._exchanges: deque[Exchange] = deque(maxlen=EXCHANGES_MAX)
+        self._exchanges: deque[Exchange] = deque()
+        self._values = 0  # of those that are kept
         self.next_number = 1
 
     def begin(self, now_ms: int, context: RequestContext, facts: Facts, request: Any) -> Exchange:
@@ -71,11 +68,35 @@ class Recorder:
         exchange = Exchange(self.next_number, now_ms, context, facts, request)
         self.next_number += 1
         self._exchanges.append(exchange)
+        self._grow(exchange.values)
         return exchange
+
+    def end(self, exchange: Exchange, fate: str, now_ms: int, answer: Any = None) -> None:
+        """A request was answered, or gets no answer."""
+        exchange.fate, exchange.answered_ms = fate, now_ms
+        first = self._exchanges[0].number if self._exchanges else self.next_number
+        if isinstance(answer, Message) and exchange.number >= first:
+            exchange.answer = as_json(answer)
+            more = _count(exchange.answer)
+            exchange.values += more
+            self._grow(more)
+
+    def _grow(self, values: int) -> None:
+        """Count what is kept, and forget the oldest while it is too much."""
+        self._values += values
+        while len(self._exchanges) > EXCHANGES_MAX or (self._values > VALUES_MAX and len(self._exchanges) > 1):
+            self._values -= self._exchanges.popleft().values
 
     def since(self, number: int) -> Iterator[Exchange]:
         """Those from this number on, in the order in which they came."""
         return (each for each in list(self._exchanges) if each.number >= number)
+
+
+def _count(value: Any) -> int:
+    """How many values there are in a value of JSON."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_count, value.values()))
+    return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
 
 
 def as_json(value: Any) -> Any:

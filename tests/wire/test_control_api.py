@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.control import recorder
 from barnabas.broker.requests import RequestGate
 from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
@@ -291,6 +292,17 @@ def test_requests_are_recorded_with_their_answers(world: World) -> None:
     since = command(world, "GET", "requests")["next"]
     heartbeat(world)
     assert [each["number"] for each in command(world, "GET", f"requests?since={since}")["requests"]] == [since]
+
+
+def test_what_is_recorded_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "EXCHANGES_MAX", 3)
+    for _ in range(10):
+        heartbeat(world)
+    kept = command(world, "GET", "requests")
+    assert [each["number"] for each in kept["requests"]] == [kept["next"] - 3, kept["next"] - 2, kept["next"] - 1]
+    monkeypatch.setattr(recorder, "VALUES_MAX", 12)  # a heartbeat and its answer have about eight
+    heartbeat(world)
+    assert 1 <= len(command(world, "GET", "requests")["requests"]) < 3
 
 
 # ---- waits and commands ----

@@ -126,8 +126,6 @@ class Barnabas:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-            for number in range(1, self._snapshots + 1):
-                shutil.rmtree(self.folder.with_name(f"{self.folder.name}-{number}"), ignore_errors=True)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _close_producer(self) -> None:
@@ -336,7 +334,7 @@ class Barnabas:
         for process in self.processes.values():
             process.stop()
         self._snapshots += 1
-        mark = Snapshot(self.folder.with_name(f"{self.folder.name}-{self._snapshots}"), self.clock.ahead_ms)
+        mark = Snapshot(self.folder / f"snapshot-{self._snapshots}", self.clock.ahead_ms)
         snapshots.copy(self.folder, mark.folder)
         self._begin(self.processes.values())
         return mark

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOG_SUFFIX = ".log"
-LEFT_OUT = ("broker-", ".lock")  # logs of the processes, and the lock of the folder
+LEFT_OUT = ("broker-", ".lock", "snapshot-")  # logs of the processes, the lock of the folder, and what is copied here
 
 
 @dataclass(frozen=True)

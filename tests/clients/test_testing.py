@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -280,3 +282,28 @@ def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path) -> None
     commits = [row["request"] for row in rows if row["api"] == "OFFSET_COMMIT"]
     assert commits[0]["group_id"].startswith("test_it")
     assert "topic test_it-" in (folder / "broker-0.log").read_text()
+
+
+KILLED = """
+import os, signal
+from barnabas.testing import Barnabas
+
+kafka = Barnabas().start()
+print(kafka.bootstrap, kafka.folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_brokers_end_with_a_test_run_that_is_killed() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=60)
+    bootstrap, folder = done.stdout.split()
+    host, _, port = bootstrap.partition(":")
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+        except OSError:
+            break
+        assert time.monotonic() < deadline, "the broker goes on"
+        time.sleep(0.05)
+    shutil.rmtree(folder)  # the next broker with this profile would do it, a minute later

@@ -11,7 +11,7 @@ while members read on, `backup.py` writes and reads backups of offsets, with `ba
 `record_printing.py` and `record_places.py` are the forms and places of `consume`. `completion.py` is for shells.
 `cluster.py` shows brokers and replicas (`cluster_backup.py` writes a backup of the tree). `doctor.py` asks all brokers
 what they know, and `checks/` finds what is wrong in it. `transactions.py` and `abort_transaction.py` show and end
-transactions by what `open_transactions.py` asks coordinators and partitions.
+transactions by what `open_transactions.py` asks coordinators and partitions. `trace.py` shows what clients ask.
 
 `shared/` is what the commands have in common: the client, the options, how they print and how they end.
 """

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -311,3 +313,29 @@ def test_brokers_end_with_a_test_run_that_is_killed() -> None:
     ).exists():  # the broker still stops; the next one with its profile would remove it, a minute later
         assert time.monotonic() < deadline, "the folder cannot be removed"
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_trace_shows_what_was_asked(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders"), kafka.group("traced")
+    with (
+        kafka.fail("OffsetCommit", error="GROUP_AUTHORIZATION_FAILED", times=1, group=group),
+        pytest.raises(KafkaError),
+    ):
+        group.commit(topic, 0, 3)
+    command = [sys.executable, "-m", "barnabas", "trace", "--bootstrap", kafka.bootstrap, "--group", group.name]
+    shown = subprocess.run([*command, "--kept"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "OFFSET_COMMIT v" in shown
+    assert "error 30, by fault" in shown
+    as_json = subprocess.run([*command, "--kept", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    rows = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert "OFFSET_COMMIT" in {row["api"] for row in rows}
+    live = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True)
+    assert live.stdout is not None
+    deadline = time.monotonic() + 60
+    while not select.select([live.stdout], [], [], 0.5)[0]:  # it asks from where the brokers are when it begins
+        assert time.monotonic() < deadline, "nothing is shown"
+        group.commit(topic, 0, 5)
+    seen = json.loads(live.stdout.readline())
+    live.send_signal(signal.SIGINT)
+    assert live.wait(30) == 130
+    assert group.name in seen["groups"]

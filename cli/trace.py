@@ -1,0 +1,101 @@
+"""`barnabas trace`: what clients ask and get, as it comes, from brokers that tests may command (`control.enable`)."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from barnabas.cli.shared.client import admin
+from barnabas.cli.shared.exits import fail, say
+from barnabas.cli.shared.http_client import HttpApi
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, new_app
+from barnabas.cli.shared.words import shown
+from barnabas.runtime.clock import RealClock
+
+app = new_app()
+
+PATH = "/v1/control/requests"
+LOOK_MS = 200.0
+
+
+@app.command()
+def trace(
+    target: Target,
+    api: Annotated[str | None, typer.Option(metavar="NAME", help="Only this API, as OffsetCommit.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client", metavar="ID", help="Only this client.id.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests that name this group.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests that name this topic.")] = None,
+    kept: Annotated[bool, typer.Option("--kept", help="Show what the brokers have kept, and end.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the requests of clients and their answers, decoded, as they come, until Ctrl-C.
+
+    For brokers with `--profile ci` or `control.enable=true`. With --json, each is one line of JSON.
+
+    \b
+    barnabas trace
+    barnabas trace --client billing-1 --api JoinGroup
+    barnabas trace --group billing --kept --json
+    """
+    filters = {"api": api, "client": client_id, "group": group, "topic": topic}
+    with admin(target) as client:
+        http = HttpApi(client, target)
+        following: dict[int, int] = {}
+        # Without --kept, what has come before is passed over.
+        rows = list(_new(http, filters, following))
+        if kept:
+            _print(rows, as_json)
+            return
+        if not as_json:
+            say("waiting for requests of clients; Ctrl-C ends it.")
+        clock = RealClock()
+        while True:
+            target.renew()
+            asyncio.run(clock.sleep(LOOK_MS))
+            _print(_new(http, filters, following), as_json)
+
+
+def _new(http: HttpApi, filters: dict[str, str | None], following: dict[int, int]) -> Iterator[dict[str, Any]]:
+    """What has come to each broker since it was asked last; `following` has the numbers from which to ask."""
+    for node_id in http.brokers():
+        while True:
+            query = {**filters, "since": following.get(node_id, 0)}
+            answer = http.ask("GET", PATH, query=query, node_id=node_id)
+            following[node_id] = answer["next"]
+            if not answer["requests"]:
+                break
+            yield from ({**row, "node_id": node_id} for row in answer["requests"])
+    if not following:
+        fail("no broker serves. Start one with `barnabas start --profile ci`.")
+
+
+def _print(rows: Iterator[dict[str, Any]] | list[dict[str, Any]], as_json: bool) -> None:
+    for row in rows:
+        print(json.dumps(row, ensure_ascii=False) if as_json else shown(_line(row)), flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(row["time_ms"] / 1000).strftime("%H:%M:%S.%f")[:-3]
+    about = ", ".join([*row["groups"], *row["topics"], *row["transactional_ids"]])
+    errors = sorted(set(_errors(row["answer"])) - {0})
+    said = f", error {', '.join(map(str, errors))}" if errors else ""
+    took = "" if row["answered_ms"] is None else f" in {row['answered_ms'] - row['time_ms']} ms"
+    rule = "" if row["rule"] is None else f", by fault {row['rule']}"
+    what = f"{row['api']} v{row['version']}" + (f" ({about})" if about else "")
+    return f"{at}  broker {row['node_id']}  {row['client_id']}  {what}: {row['fate']}{took}{said}{rule}"
+
+
+def _errors(value: Any) -> Iterator[int]:
+    """All error codes in an answer."""
+    if isinstance(value, dict):
+        for name, field in value.items():
+            if name == "error_code":
+                yield field
+            else:
+                yield from _errors(field)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _errors(each)

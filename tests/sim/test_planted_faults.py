@@ -2,9 +2,9 @@
 
 Each row has a seed. Under this seed, or one of the next few, the fault is caught, and the same run without the fault
 holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a third, and the
-date (UTC) decides which; `python -m simulator --faults`, in tests/, takes all. The simulation draws its random numbers in another order after most
-changes of the product, and the next seeds then take the place of a stale one. When none of them is a catch, the test
-fails and says how to find another seed.
+date (UTC) decides which; `python -m simulator --faults`, in tests/, takes all. The simulation draws its random numbers
+in another order after most changes of the product, and the next seeds then take the place of a stale one. When none of
+them is a catch, the test fails and says how to find another seed.
 """
 
 from datetime import UTC, datetime

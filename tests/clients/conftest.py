@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,13 @@ def run(broker: BrokerProcess) -> Callable[..., subprocess.CompletedProcess[str]
         return done
 
     return run_command
+
+
+@pytest.fixture(scope="session")
+def with_plugin() -> list[str]:
+    """pytest's words for Barnabas' plugin: none where the wheel is installed, because its entry point brings it."""
+    installed = entry_points(group="pytest11", name="barnabas")
+    return [] if installed else ["-p", "barnabas.testing.plugin"]
 
 
 @pytest.fixture

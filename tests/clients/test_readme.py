@@ -65,11 +65,12 @@ def test_the_fixture_says_why_there_is_no_broker(environment: dict[str, str], tm
     assert "Unknown configuration no.such.setting" in done.stdout
 
 
-def test_what_is_pasted_from_the_page_passes(environment: dict[str, str], tmp_path: Path) -> None:
+def test_what_is_pasted_from_the_page_passes(
+    environment: dict[str, str], tmp_path: Path, with_plugin: list[str]
+) -> None:
     file = tmp_path / "test_pasted.py"
     rest = example("The fixtures of the pytest plugin are there when Barnabas is installed:")
     file.write_text(f"{example(PASTED, TESTING)}\n{rest}")
-    # The entry point of an installed wheel loads the plugin; `-p` does it for a checkout.
     command = [
         sys.executable,
         "-m",

@@ -254,9 +254,9 @@ def test_four(barnabas):
 """
 
 
-def test_the_plugin(tmp_path: Path) -> None:
+def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "barnabas.testing.plugin", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
@@ -270,9 +270,9 @@ def test_it(barnabas, barnabas_group, barnabas_topic):
 """
 
 
-def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path) -> None:
+def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_plugin: list[str]) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "barnabas.testing.plugin", "--barnabas-artifacts", "left"]
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "--barnabas-artifacts", "left"]
     done = subprocess.run([*command, "."], capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "requests of clients" in done.stdout

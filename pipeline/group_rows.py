@@ -1,4 +1,4 @@
-"""The table `barnabas.coordinators.groups`: the records of groups and members in `__consumer_offsets`.
+"""The table `barnabas.groups`: the records of groups and members in `__consumer_offsets`.
 
 They are few and deep (members, subscriptions, assignments), so each is decoded by the broker's own decoder.
 """

@@ -136,7 +136,7 @@ MEMBERS = ArrayType(
 )
 
 GROUPS = Table(
-    "barnabas.coordinators.groups",
+    "barnabas.groups",
     (
         Column("group_id", STRING, "the group", nullable=False),
         Column(

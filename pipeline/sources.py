@@ -93,7 +93,7 @@ class CommitSource(LogSource):
 
 
 class GroupSource(LogSource):
-    """`barnabas.coordinators.groups`."""
+    """`barnabas.groups`."""
 
     table = GROUPS
 

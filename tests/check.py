@@ -33,7 +33,7 @@ OF_SPARK = sorted(f"{PIPELINE}/{path.name}" for path in (ROOT / PIPELINE).glob("
 HALVES_MEET_AT = f"{PIPELINE}/test_k"
 OF_PROCESSES = ("tests/clients", "tests/crash", "tests/cluster", "tests/zookeeper")
 # The longest first, so that none begins when all others have ended.
-ALL = {
+ALL: dict[str, Sequence[str]] = {
     "others": ("tests", *(f"--ignore={folder}" for folder in (*OF_PROCESSES, PIPELINE))),
     "clients": ("tests/clients", "tests/crash"),
     "clusters": ("tests/cluster", "tests/zookeeper"),
@@ -41,7 +41,7 @@ ALL = {
     "spark 1": tuple(name for name in OF_SPARK if name < HALVES_MEET_AT),
 }
 # Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
-QUICK = {
+QUICK: dict[str, Sequence[str]] = {
     "others": (
         *("tests/unit", "tests/wire", "tests/scenarios", "tests/sim", "--ignore=tests/sim/test_planted_faults.py"),
         *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),
@@ -84,19 +84,27 @@ def main() -> int:
     """Return 0, or the exit code of what has failed. What the tests leave in the checkout is a failure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="everything, as CI does")
-    chosen = ALL if parser.parse_args().all else QUICK
+    return check(ALL if parser.parse_args().all else QUICK)
+
+
+def check(chosen: dict[str, Sequence[str]]) -> int:
+    """Run the checks and these parts of the tests; the exit code."""
     at_start = entries()
     for words in CHECKS:
         announce(words)
         code = subprocess.call([sys.executable, *words], cwd=ROOT, env=ENVIRONMENT)
         if code:
             return code
-    parts = [Part(name, words) for name, words in chosen.items()]
+    code = run_all([Part(name, words) for name, words in chosen.items()])
+    return code if leaves_nothing(at_start) else code or 1
+
+
+def run_all(parts: Sequence[Part]) -> int:
+    """Run parts of the tests, some at once, and say what became of them; the exit code of a failed one."""
     with ThreadPoolExecutor(AT_ONCE) as lanes:
         list(lanes.map(run, parts))
     summarize(parts)
-    code = next((part.code for part in parts if part.has_failed), 0)
-    return code if leaves_nothing(at_start) else code or 1
+    return next((part.code for part in parts if part.has_failed), 0)
 
 
 def run(part: Part) -> None:

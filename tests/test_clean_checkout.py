@@ -49,13 +49,13 @@ def test_a_run_fails_for_what_it_has_left(tmp_path: Path, before: tuple[str, ...
 def test_all_parts_together_fail_for_what_one_of_them_has_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, codes: list[int], left: tuple[str, ...], code: int
 ) -> None:
-    def run_tests() -> int:
+    def run_all(parts: list[check.Part]) -> int:
         for name in left:
             (tmp_path / name).mkdir()
         return next(filter(None, codes), 0)
 
     monkeypatch.setattr(checkout, "ROOT", tmp_path)
     monkeypatch.setattr(check, "CHECKS", ())
-    monkeypatch.setattr(check, "run_tests", run_tests)
-    assert check.main() == code
+    monkeypatch.setattr(check, "run_all", run_all)
+    assert check.check({}) == code
     assert check.ENVIRONMENT[SHARED]

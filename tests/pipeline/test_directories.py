@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.groups.records import GroupRecord
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError, read_aside
@@ -502,7 +502,7 @@ def test_groups(tmp_path: Path) -> None:
         client_id="c", client_host="h", subscribed_topic_names=["orders"]
     )
     directory.append(log, Record(-1, NOW_MS, member_key, stored.encode_versioned(member_value)))
-    rows = read("barnabas.coordinators.groups", path=directory.close())
+    rows = read("barnabas.groups", path=directory.close())
     assert [(row["group_id"], row["record_type"], row["is_tombstone"], row["log_offset"]) for row in rows] == [
         ("billing", "GroupMetadata", False, 1),
         ("billing", "GroupMetadata", True, 2),

@@ -114,7 +114,7 @@ def test_how_transactions_ended(directory: str) -> None:
 
 
 def test_groups_of_both_protocols(directory: str) -> None:
-    rows = read("barnabas.coordinators.groups", path=directory)
+    rows = read("barnabas.groups", path=directory)
     last = {row["group_id"]: row for row in rows if row["record_type"] == "GroupMetadata"}
     assert (last["billing"]["generation"], last["billing"]["protocol"]) == (2, "range")
     assert {one["group_instance_id"] for one in last["billing"]["members"]} == {None, "till-2"}

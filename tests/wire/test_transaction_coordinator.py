@@ -26,7 +26,7 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.runtime.pending import Pending
-from barnabas.storage.validation import AppendResult
+from barnabas.storage.validation import AppendOrigin, AppendResult
 
 sys.path.insert(0, str(Path(__file__).parent))
 from transaction_requests import Lasting, add, describe, end, init, listed, sleep
@@ -209,7 +209,9 @@ def test_what_is_loaded_is_what_was_there(lasting: Lasting) -> None:
             record_batch.Record(offset=3, timestamp=timestamp, key=b"\0\x09" + bytes(9), value=plain),
             record_batch.Record(offset=4, timestamp=timestamp, key=encode_key("id-0"), value=None),
         ]
-        assert not shard.log.append(record_batch.build(records, compression=codec), -1).error
+        assert not shard.log.append(
+            record_batch.build(records, compression=codec), origin=AppendOrigin.COORDINATOR, required_acks=-1
+        ).error
     sleep(world, 50)
     before = everything(world)
     before.pop("id-0")
@@ -485,10 +487,10 @@ def test_what_is_not_there_is_not_added(world: World) -> None:
 def test_a_record_that_cannot_be_written_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = ongoing(world, "a")
     coordinator = world.broker.transactions.coordinator
-    shard = coordinator.shard_of("a")
-
     with monkeypatch.context() as patched:
-        patched.setattr(type(shard.log), "append", lambda *_: AppendResult(error=ErrorCode.NOT_ENOUGH_REPLICAS))
+        refusal = AppendResult(error=ErrorCode.NOT_ENOUGH_REPLICAS)
+        for each in coordinator.shards.values():
+            patched.setattr(each.log, "append", lambda *_, **__: refusal)
         assert end(world, "a", producer, True)[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert init(world, "a")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE, "its fencing is not written either"
         assert init(world, "never")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.groups.records import GroupRecord
+from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError, read_aside

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from barnabas.protocol.records import GroupMetadataValue
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # until its first join ends, the member has no id for heartbeats
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         SyncGroupResponse,
     )
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 CLASSIC = "classic"
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs

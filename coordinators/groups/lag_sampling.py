@@ -18,7 +18,7 @@ from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
 from barnabas.runtime.upkeep import Task, Work
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 SAMPLE_MS = 30_000
 _GROUPS_PER_PIECE = 10

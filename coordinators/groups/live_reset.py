@@ -48,7 +48,7 @@ from barnabas.offsets.records import GroupOffsets, OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 
 class LiveReset(NamedTuple):

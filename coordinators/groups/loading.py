@@ -27,7 +27,7 @@ from barnabas.runtime.turns import Pieces, Turns
 if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 # Key version -> type of the group. A group of that type exists if its record of that key has a value.
 _FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse, SyncGroupResponse
     from barnabas.protocol.records import GroupMetadataValue
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 LINES_MAX = 100  # of members, in the log of one join phase
 FENCE_MS = 360_000.0  # a live reset: max.poll.interval.ms by default, and a minute for a JoinGroup that waits

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     DeleteReply = OffsetDeleteResponse | Pending[OffsetDeleteResponse]
     _Refused = dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]]  # by topic
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 
 class Removals:

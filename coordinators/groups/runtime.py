@@ -40,7 +40,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
 
-logger = logging.getLogger("barnabas.coordinators.groups")
+logger = logging.getLogger("barnabas.groups")
 
 StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd
 NO_ACKS = 0

@@ -30,7 +30,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 
-logger = logging.getLogger("barnabas.coordinators.transactions")
+logger = logging.getLogger("barnabas.transactions")
 
 T = TypeVar("T")
 

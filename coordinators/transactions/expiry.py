@@ -16,7 +16,7 @@ from barnabas.runtime.upkeep import Task
 if TYPE_CHECKING:
     from barnabas.coordinators.transactions.coordinator import TransactionCoordinator
 
-logger = logging.getLogger("barnabas.coordinators.transactions")
+logger = logging.getLogger("barnabas.transactions")
 
 
 class IdInShard(NamedTuple):

@@ -30,7 +30,7 @@ from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 
-logger = logging.getLogger("barnabas.coordinators.transactions")
+logger = logging.getLogger("barnabas.transactions")
 
 RETRY_MS = 100.0
 MISSING_MS = 10_000.0  # a partition that is not known for so long was deleted, and needs no marker

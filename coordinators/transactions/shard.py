@@ -30,7 +30,7 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
 
     __slots__ = ("_waiting", "entries")
     kind = "transactions"
-    logger = logging.getLogger("barnabas.coordinators.transactions")
+    logger = logging.getLogger("barnabas.transactions")
 
     def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env) -> None:
         # The client is told to ask again. The write itself is patient: the next change of the id waits for it.

@@ -437,7 +437,7 @@ def test_the_log_has_one_line_for_many_ids_that_are_removed(lasting: Lasting, ca
     world = lasting.world
     for number in range(100):
         init(world, f"idle-{number}")
-    caplog.set_level("INFO", "barnabas.coordinators.transactions")
+    caplog.set_level("INFO", "barnabas.transactions")
     sleep(world, 4 * 3_600_000)
     assert listed(world) == []
     lines = [record.getMessage() for record in caplog.records if "not used for" in record.getMessage()]

@@ -184,7 +184,7 @@ def test_groups_that_are_gone_leave_no_history(world: World) -> None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.name == "barnabas.coordinators.groups"]
+    found = [record.getMessage() for record in caplog.records if record.name == "barnabas.groups"]
     caplog.clear()
     return found
 

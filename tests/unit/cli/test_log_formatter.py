@@ -6,7 +6,7 @@ from barnabas.cli.start import LOG_FORMAT, MESSAGE_CHARACTERS_MAX, LogFormatter
 
 
 def line(message: str, *values: object) -> str:
-    record = logging.LogRecord("barnabas.coordinators.groups", logging.INFO, "", 0, message, values, None)
+    record = logging.LogRecord("barnabas.groups", logging.INFO, "", 0, message, values, None)
     return LogFormatter(LOG_FORMAT).format(record).split(": ", 1)[1]
 
 

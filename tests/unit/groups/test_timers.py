@@ -135,7 +135,7 @@ def test_a_group_whose_timer_was_lost_is_noticed() -> None:
 
 def test_a_group_that_cannot_be_stored_says_so_once_however_often_it_tries(caplog: pytest.LogCaptureFixture) -> None:
     world = GroupWorld()
-    caplog.set_level(logging.INFO, "barnabas.coordinators.groups")
+    caplog.set_level(logging.INFO, "barnabas.groups")
     member_id = joined(world)
     world.logs[0].failures = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
     for attempt in range(100):

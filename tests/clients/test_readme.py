@@ -71,17 +71,7 @@ def test_what_is_pasted_from_the_page_passes(
     file = tmp_path / "test_pasted.py"
     rest = example("The fixtures of the pytest plugin are there when Barnabas is installed:")
     file.write_text(f"{example(PASTED, TESTING)}\n{rest}")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "barnabas.testing.plugin",
-        str(file),
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *with_plugin, str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, cwd=tmp_path)
     assert done.returncode == 0, done
     assert "2 passed" in done.stdout

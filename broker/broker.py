@@ -329,19 +329,19 @@ class Broker:
             )
         told.set()
 
-    async def stop(self) -> None:
+    async def stop(self, *, hands_over: bool = True) -> None:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.
 
         What clients have asked is done before the controller lets this broker go: a topic that is created later gets
         no replicas here. Members of groups that other brokers coordinate now are told so for a while, as Kafka 4.1 does
         (for its heartbeat, up to two seconds): KafkaJS looks for another coordinator at once if it hears
-        NOT_COORDINATOR, but only half a minute later if its coordinator is just gone.
+        NOT_COORDINATOR, but only half a minute later if its coordinator is just gone. Without `hands_over`, the others
+        are not asked to take over, because there are none, and it will be back in a moment.
         """
         logger.info("broker %d stops", self.node_id)
         await self._end(
             partial(self.request_gate.tasks.settle, TASKS_END_WITHIN_MS),
-            self.replica_manager.fetchers.begin_shutdown,
-            self._hand_over,
+            *((self.replica_manager.fetchers.begin_shutdown, self._hand_over) if hands_over else ()),
             self._count_for_the_last_time,
             self.server.stop_accepting,
             self.http.stop_accepting,

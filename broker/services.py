@@ -83,6 +83,7 @@ class Services(Protocol):
     config: BrokerConfig
     node_id: int
     cluster_id: str  # empty while the broker starts
+    tree_path: str | None  # None: the tree is not in a file
     coordination: Coordination
     lease: Lease
     features: Features

@@ -22,8 +22,10 @@ from barnabas.runtime.parent import call_when_parent_is_gone
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.broker.control.gate import ControlledGate
     from barnabas.config.broker import BrokerConfig
     from barnabas.config.profiles import Profile
+    from barnabas.runtime.lives import Lives
     from barnabas.runtime.ports import Env
     from barnabas.storage.directory_plan import StartChoice
 
@@ -434,20 +436,45 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 
 
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
+    if not order.config.control_enable:
+        code = await _serve_once(env, order, stop, None)
+        assert code is not None
+        return code
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.runtime.clock import MovableClock
+    from barnabas.runtime.lives import Lives
+    from barnabas.runtime.network import KeptListeners
+
+    clock, network = MovableClock(order.config.control_clock_ahead_ms), KeptListeners()
+    env = replace(env, clock=clock, network=network)
+    lives = Lives(clock, temporary.path_for(env.random_uuid().hex()))
+    try:
+        while (code := await _serve_once(env, order, stop, lives)) is None:
+            lives.between()
+            network.begin_life()
+            file = {key: text for key, text in order.config.file.items() if key != "http.address"}
+            order = replace(order, config=BrokerConfig.of(file))
+    finally:
+        lives.close()
+    return code
+
+
+async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Lives | None") -> int | None:
+    """One life of a broker; returns the exit code, or None if tests want another life."""
     from barnabas.broker.broker import Broker
     from barnabas.cluster.registration import BrokerIdInUseError
     from barnabas.cluster.topic_names import OFFSETS_TOPIC
     from barnabas.cluster.tree.port import CoordinationError
-    from barnabas.runtime.clock import MovableClock
     from barnabas.storage.directory_contents import DataDirectoryError
 
     config = order.config
-    if config.control_enable:
-        env = replace(env, clock=MovableClock(config.control_clock_ahead_ms))
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     try:
         broker = Broker(env, config, directories, choice=order.choice)
+        if lives is not None:
+            lives.begin()
+            cast("ControlledGate", broker.request_gate).join(lives)
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE
@@ -455,6 +482,9 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
         fail(str(error))
     except OSError as error:
         fail(_what_to_do(error, config, data))
+    if lives is not None and lives.number > 1:
+        lives.serves()
+        return await _end_life(broker, stop, lives)
     if order.offsets_topic_first and not await _is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
@@ -462,6 +492,14 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     collect_seldom()
     if order.temporary_directory is not None:
         temporary.remove_abandoned(order.temporary_directory)
+    return await _end_life(broker, stop, lives)
+
+
+async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:
+    """Wait until the broker is to end, and end it; returns the exit code, or None if tests want another life."""
+    if lives is not None and await lives.end(stop):
+        await broker.stop(hands_over=False)
+        return None
     await stop.wait()
     await broker.stop()
     return ExitCode.DONE

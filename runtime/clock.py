@@ -91,6 +91,11 @@ class MovableClock(RealClock):
         if self._stands_at_ms is not None:
             self._stands_at_ms += delta_ms
 
+    def put_back(self, moved_ms: int) -> None:
+        """Go on as a clock that was moved so far."""
+        self.moved_ms = moved_ms
+        self._stands_at_ms = None
+
     def stand(self) -> None:
         """The wall clock stands still from now on."""
         self._stands_at_ms = self.now_ms()

@@ -35,6 +35,11 @@ class RealListener:
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
+    @property
+    def descriptors(self) -> list[int]:
+        """The sockets that listen."""
+        return [each.fileno() for server in self._servers for each in server.sockets]
+
     async def accept(self) -> None:
         """Accept connections."""
         for server in self._servers:
@@ -71,6 +76,13 @@ class RealNetwork:
 
     __slots__ = ()
 
+    async def _bound(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int, backlog: int
+    ) -> asyncio.Server:
+        tries = 1 if _tries_as_often_as_the_backlog() else backlog
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(factory, host, port, backlog=tries, start_serving=False)
+
     async def host_name(self) -> str | None:
         """The canonical name of the host. If the resolver takes long, the name that the machine calls itself."""
         name = socket.gethostname()
@@ -86,22 +98,17 @@ class RealNetwork:
     async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
         """Bind an address; an empty host means all addresses."""
 
-        async def bound(host: str | None, port: int) -> asyncio.Server:
-            loop = asyncio.get_running_loop()
-            tries = 1 if _tries_as_often_as_the_backlog() else backlog
-            return await loop.create_server(factory, host, port, backlog=tries, start_serving=False)
-
         loop = asyncio.get_running_loop()
         if loop.get_exception_handler() is None:
             loop.set_exception_handler(_tell)
 
         if host or port:
-            return RealListener([await bound(host or None, port)], backlog)
+            return RealListener([await self._bound(factory, host or None, port, backlog)], backlog)
         # Port 0: asyncio would choose a different port for each address, but all must have the same one.
-        first = await bound("0.0.0.0", 0)
+        first = await self._bound(factory, "0.0.0.0", 0, backlog)
         port = first.sockets[0].getsockname()[1]
         try:
-            second = await bound("::", port)
+            second = await self._bound(factory, "::", port, backlog)
         except OSError:  # the machine has no IPv6, or another process has the port there
             return RealListener([first], backlog)
         return RealListener([first, second], backlog)
@@ -135,3 +142,39 @@ class RealNetwork:
         except OSError:  # nothing more has come, or the client has reset the connection
             pass
         return b"".join(pieces)
+
+
+class KeptListeners(RealNetwork):
+    """The network of this machine for several lives of a broker: sockets that listen stay open from life to life.
+
+    Who connects between two lives waits for the next one, and gets no refusal.
+    """
+
+    __slots__ = ("_kept", "_used")
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], list[list[socket.socket]]] = {}  # by the address that was asked for
+        self._used: dict[tuple[str, int], int] = {}
+
+    def begin_life(self) -> None:
+        """From now on each address is asked for once more, in the same order."""
+        self._used.clear()
+
+    async def listen(self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol], backlog: int) -> Listener:
+        """Bind an address, or take the socket that is bound to it already."""
+        kept = self._kept.setdefault((host, port), [])
+        number = self._used.get((host, port), 0)
+        self._used[host, port] = number + 1
+        if number < len(kept):
+            return RealListener([await self._served(factory, each, backlog) for each in kept[number]], backlog)
+        listener = await super().listen(host, port, factory, backlog)
+        assert isinstance(listener, RealListener)
+        kept.append([socket.socket(fileno=os.dup(descriptor)) for descriptor in listener.descriptors])
+        return listener
+
+    async def _served(
+        self, factory: Callable[[], asyncio.BaseProtocol], kept: socket.socket, backlog: int
+    ) -> asyncio.Server:
+        tries = 1 if _tries_as_often_as_the_backlog() else backlog
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(factory, sock=kept.dup(), backlog=tries, start_serving=False)

@@ -27,6 +27,20 @@ def make(path: str) -> None:
     os.mkdir(path, 0o700)
 
 
+def lock(path: str) -> int:
+    """Lock the folder, so that nobody takes it for one of a killed process; returns what `unlock` takes."""
+    import fcntl
+
+    descriptor = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def unlock(descriptor: int) -> None:
+    """The folder is no longer used."""
+    os.close(descriptor)
+
+
 def remove(path: str) -> None:
     """Remove a folder and everything in it. Errors are ignored."""
     import shutil  # late, because it imports the compression modules

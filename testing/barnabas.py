@@ -2,7 +2,7 @@
 
 import asyncio
 import atexit
-import os
+import json
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from barnabas.runtime import temporary
+from barnabas.runtime import directory_copies, temporary
 from barnabas.testing import control
-from barnabas.testing import snapshot as snapshots
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
 from barnabas.testing.process import BrokerProcess
@@ -21,6 +20,7 @@ from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
 
 TREE_FILE = "coordination.sqlite"
+SNAPSHOT_PREFIX = "snapshot-"
 REPLICAS_MAX = 3
 REQUESTS_PER_ANSWER = 1_000
 
@@ -98,11 +98,13 @@ class Barnabas:
     def start(self) -> Self:
         """Start all brokers, and return when they serve. StartError says why they do not."""
         temporary.make(str(self.folder))
-        self._lock = _lock(self.folder / temporary.LOCK_NAME)
+        self._lock = temporary.lock(str(self.folder))
         atexit.register(self.stop)
         try:
             if self._begins_with is not None:
-                snapshots.copy(self._begins_with.folder, self.folder)
+                directory_copies.copy(
+                    self._begins_with.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single
+                )
                 self.clock.ahead_ms = self._begins_with.clock_ahead_ms
             self._begin(self.processes.values())
         except BaseException:
@@ -124,7 +126,7 @@ class Barnabas:
         for process in self.processes.values():
             process.kill()  # nothing of them is kept
         if self._lock is not None:
-            os.close(self._lock)
+            temporary.unlock(self._lock)
             self._lock = None
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -330,24 +332,47 @@ class Barnabas:
     # ------------------------------------------------------------------ put back, or twice
 
     def snapshot(self) -> Snapshot:
-        """Note all that the brokers have. They stop for it, and serve again on their ports when it returns."""
+        """Note all that the brokers have. Connections are cut, and they serve again at their addresses when it returns.
+
+        One broker does it in its process; several stop for it, so that what they have is of the same moment.
+        """
+        self._snapshots += 1
+        mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
+        if self._is_single and self.running:
+            self.ask("POST", "/v1/control/snapshots", body={"folder": str(mark.folder)})
+            return mark
         for process in self.processes.values():
             process.stop()
-        self._snapshots += 1
-        mark = Snapshot(self.folder / f"snapshot-{self._snapshots}", self.clock.ahead_ms)
-        snapshots.copy(self.folder, mark.folder)
+        directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
+        (mark.folder / directory_copies.NOTE).write_text(
+            json.dumps({"clock_moved_ms": mark.clock_ahead_ms, "directories": 1})
+        )
         self._begin(self.processes.values())
         return mark
 
     def restore(self, mark: Snapshot) -> None:
-        """Put everything back as it was at a snapshot: the same ports, and connections are cut."""
+        """Put everything back as it was at a snapshot, at the same addresses. Connections are cut."""
         self._close_producer()  # its sequence numbers may be ahead of what is put back
+        if self._is_single and self.running:
+            self.ask("POST", "/v1/control/restore", body={"folder": str(mark.folder)})
+            self.clock.ahead_ms = mark.clock_ahead_ms
+            return
         for process in self.processes.values():
             process.kill()
-        snapshots.clear(self.folder)
-        snapshots.copy(mark.folder, self.folder)
+        directory_copies.clear(self.folder, left_out=self._not_data())
+        directory_copies.copy(mark.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single)
         self.clock.ahead_ms = mark.clock_ahead_ms
         self._begin(self.processes.values())
+
+    @property
+    def _is_single(self) -> bool:
+        return len(self.processes) == 1
+
+    def _not_data(self) -> list[str]:
+        """What is in the folder beside the data of the brokers."""
+        logs = [process.log.name for process in self.processes.values()]
+        snapshots = [path.name for path in self.folder.glob(f"{SNAPSHOT_PREFIX}*")]
+        return [*logs, *snapshots, temporary.LOCK_NAME]
 
     @contextmanager
     def fork(self) -> Iterator["Barnabas"]:
@@ -369,12 +394,3 @@ class Barnabas:
 
 def _unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
-
-
-def _lock(path: Path) -> int:
-    """Lock the folder, so that nobody takes it for one of a killed process; returns the descriptor."""
-    import fcntl
-
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    return descriptor

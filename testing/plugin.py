@@ -3,9 +3,9 @@
     def test_orders(barnabas, barnabas_topic):
         barnabas_topic.produce(["a"])
 
-`barnabas` is one broker for the run (with pytest-xdist, one for each worker); faults of a test are gone when it ends.
-`barnabas_cluster` is three brokers. `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of
-its own.
+`barnabas` is one broker for the run (with pytest-xdist, one for each worker), put back to its start before each test.
+`barnabas_cluster` is three brokers, of which only the faults of a test are gone when it ends.
+`@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of its own.
 
 When a test fails, its report shows what clients have asked meanwhile, and what the brokers have logged; with
 `--barnabas-artifacts DIR`, files have all of it. It warns of faults that never fired, and of members that are left.
@@ -64,7 +64,7 @@ class Watch:
     def leftovers(self) -> Iterator[str]:
         """What the test should not have left, as sentences."""
         for node_id, process in self.kafka.processes.items():
-            if not process.runs:
+            if not process.runs or process.is_paused:
                 continue
             for rule in self.kafka.ask("GET", "/v1/control/rules", node_id=node_id)["rules"]:
                 if not rule["fired"]:
@@ -122,22 +122,44 @@ def _leave(folder: Path, test: str, watch: Watch) -> None:
         (place / f"broker-{node_id}.log").write_text(log)
 
 
-@pytest.fixture(scope="session")
-def _barnabas_of() -> Iterator[Callable[[int], Barnabas]]:
-    """Starts brokers that many tests use, one cluster for each number of brokers."""
-    started: dict[int, Barnabas] = {}
+class Shared:
+    """Brokers that many tests use, one after the other."""
 
-    def of(brokers: int) -> Barnabas:
+    def __init__(self, brokers: int) -> None:
+        self.kafka = Barnabas(brokers).start()
+        self._start = self.kafka.snapshot() if brokers == 1 else None
+        self._is_as_at_start = True
+
+    def put_back(self) -> None:
+        """Bring back what a test has ended or paused, end its faults, and put back the data of a single broker."""
+        for node_id, process in self.kafka.processes.items():
+            if process.is_paused:
+                self.kafka.resume(node_id)
+            if process.runs:
+                self.kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
+            elif self._start is None:
+                self.kafka.restart(node_id)
+        if self._start is not None and not self._is_as_at_start:
+            self.kafka.restore(self._start)
+        self._is_as_at_start = False
+
+
+@pytest.fixture(scope="session")
+def _barnabas_of() -> Iterator[Callable[[int], Shared]]:
+    """Starts brokers that many tests use, one cluster for each number of brokers."""
+    started: dict[int, Shared] = {}
+
+    def of(brokers: int) -> Shared:
         if brokers not in started:
-            started[brokers] = Barnabas(brokers).start()
+            started[brokers] = Shared(brokers)
         return started[brokers]
 
     yield of
-    for kafka in started.values():
-        kafka.stop()
+    for shared in started.values():
+        shared.kafka.stop()
 
 
-def _given(request: pytest.FixtureRequest, shared: Callable[[int], Barnabas], brokers: int) -> Iterator[Barnabas]:
+def _given(request: pytest.FixtureRequest, shared_by: Callable[[int], Shared], brokers: int) -> Iterator[Barnabas]:
     marker = request.node.get_closest_marker("barnabas")
     settings = {} if marker is None else dict(marker.kwargs)
     brokers = settings.get("brokers", brokers)
@@ -145,13 +167,9 @@ def _given(request: pytest.FixtureRequest, shared: Callable[[int], Barnabas], br
         with Barnabas(brokers, settings.get("config")) as kafka:
             yield from _watched(request, kafka)
         return
-    kafka = shared(brokers)
-    yield from _watched(request, kafka)
-    for node_id, process in kafka.processes.items():
-        if process.runs:
-            kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
-        else:
-            kafka.restart(node_id)
+    shared = shared_by(brokers)
+    shared.put_back()
+    yield from _watched(request, shared.kafka)
 
 
 def _watched(request: pytest.FixtureRequest, kafka: Barnabas) -> Iterator[Barnabas]:
@@ -163,13 +181,13 @@ def _watched(request: pytest.FixtureRequest, kafka: Barnabas) -> Iterator[Barnab
 
 
 @pytest.fixture
-def barnabas(request: pytest.FixtureRequest, _barnabas_of: Callable[[int], Barnabas]) -> Iterator[Barnabas]:
+def barnabas(request: pytest.FixtureRequest, _barnabas_of: Callable[[int], Shared]) -> Iterator[Barnabas]:
     """A broker that serves."""
     yield from _given(request, _barnabas_of, 1)
 
 
 @pytest.fixture
-def barnabas_cluster(request: pytest.FixtureRequest, _barnabas_of: Callable[[int], Barnabas]) -> Iterator[Barnabas]:
+def barnabas_cluster(request: pytest.FixtureRequest, _barnabas_of: Callable[[int], Shared]) -> Iterator[Barnabas]:
     """Three brokers that serve."""
     yield from _given(request, _barnabas_of, CLUSTER)
 

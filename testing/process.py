@@ -28,12 +28,17 @@ class BrokerProcess:
         self.cluster_id = ""
         self._settings = settings
         self._process: subprocess.Popen[str] | None = None
-        self._is_paused = False
+        self.is_paused = False  # stands still, after `pause`
 
     @property
     def runs(self) -> bool:
         """Whether its process lives."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None: it does not run."""
+        return self._process.pid if self._process is not None and self.runs else None
 
     def begin(self, clock_ahead_ms: int = 0) -> None:
         """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
@@ -72,12 +77,12 @@ class BrokerProcess:
     def pause(self) -> None:
         """Let it stand still (SIGSTOP): its connections stay open, and nobody answers."""
         self._send(signal.SIGSTOP)
-        self._is_paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
         """Let it go on after `pause`."""
         self._send(signal.SIGCONT)
-        self._is_paused = False
+        self.is_paused = False
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is None or not self.runs:
@@ -89,7 +94,7 @@ class BrokerProcess:
         if process is None:
             return
         if process.poll() is None:
-            if self._is_paused:
+            if self.is_paused:
                 self.resume()
             process.send_signal(number)
             try:

@@ -18,6 +18,7 @@ from barnabas.runtime.ports import Clock
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
+    from barnabas.runtime.lives import Lives
 
 
 class ControlledGate(RequestGate):
@@ -27,7 +28,15 @@ class ControlledGate(RequestGate):
         super().__init__(clock, services, refusals)
         self.rules = Rules()
         self.recorder = Recorder()
+        self.lives: Lives | None = None  # set by a process that can begin another life
         self._asks_itself = False
+
+    def join(self, lives: "Lives") -> None:
+        """Be the gate of one of these lives. Faults and the record of requests go on from the life before."""
+        self.lives = lives
+        before, lives.gate = lives.gate, self
+        if isinstance(before, ControlledGate):
+            self.rules, self.recorder = before.rules, before.recorder
 
     def ask(self, request: Message, version: int) -> Pending[Any]:
         """The answer to a request that this broker sends to itself."""

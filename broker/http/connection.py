@@ -75,6 +75,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_draining = False
         self._waits_for_turn = False
         self._has_ended = False  # the client sends no more
+        self.outlives_broker = False  # what it asked for is answered by a later life of the broker
         self.deadline_ms = NEVER
 
     # ------------------------------------------------------------------ the transport's side
@@ -368,6 +369,7 @@ class HttpConnection(asyncio.Protocol):
                 bytes(headers.get(b"user-agent", b"")).decode("latin-1"),
             )
             self._wait(row.within_ms)
+            self.outlives_broker = row.ends_life
             self._read_body(row, asked)
         except HttpError as error:
             self._answer(error.answer)

@@ -35,6 +35,7 @@ FAMILIES = (
     "journal",
     "lag",
     "live_reset",
+    "lives",
     "metrics",
     "offsets",
     "openapi",
@@ -198,6 +199,7 @@ class Route:
     while_starting: bool
     is_open: bool
     within_ms: float
+    ends_life: bool
     segments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -239,13 +241,15 @@ def route(
     while_starting: bool = False,
     is_open: bool = False,
     within_ms: float = ANSWERED_WITHIN_MS,
+    ends_life: bool = False,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of a method and path.
 
     `summary`: one line for the OpenAPI document; the docstring of the handler says the rest there. `of_group`: answered
     by the coordinator of the group that the path names. `while_starting`: also before the broker serves clients.
     `is_open`: for everybody, without a token, whatever the query: load balancers add one against caches.
-    `within_ms`: after so long the client is told that there is no answer.
+    `within_ms`: after so long the client is told that there is no answer. `ends_life`: it is answered by the broker's
+    next life in this process, so its connection stays open when the broker ends.
     """
 
     def register(handler: HandlerT) -> HandlerT:
@@ -266,6 +270,7 @@ def route(
             while_starting,
             is_open,
             within_ms,
+            ends_life,
         )
         return handler
 

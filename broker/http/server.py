@@ -123,7 +123,8 @@ class HttpServer:
         """Close the listeners and all connections. Requests that are not answered yet are told why."""
         self.stop_accepting()
         for connection in list(self.connections):
-            connection.close()
+            if not connection.outlives_broker:
+                connection.close()
 
     # ------------------------------------------------------------------ connections
 
@@ -240,6 +241,7 @@ class _Opening(asyncio.Protocol):
 
     is_sending = False
     is_waiting = False
+    outlives_broker = False
     deadline_ms = float("inf")
 
     def __init__(self, server: HttpServer) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import select
 import shutil
 import signal
@@ -195,6 +196,60 @@ def test_everything_is_put_back(brokers: int) -> None:
     assert not folder.exists()
 
 
+def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
+    with Barnabas() as kafka:
+        topic, group = kafka.topic("orders"), kafka.group("billing")
+        topic.produce(["a"])
+        consumer = kafka.consumer(group_id=group.name, auto_offset_reset="earliest")
+        consumer.subscribe([topic.name])
+        try:
+            assert next(consumer).value == b"a"
+            pid = kafka.processes[0].pid
+            fault = kafka.delay("Fetch", ms=1)
+            mark = kafka.snapshot()
+            open_files = []
+            for _ in range(40):
+                topic.produce(["b"])
+                kafka.restore(mark)
+                open_files.append(len(os.listdir(f"/proc/{pid}/fd")) if os.path.isdir("/proc") else 0)
+            assert open_files[-1] <= open_files[0] + 3
+            assert kafka.processes[0].pid == pid
+            topic.produce(["c"])
+            assert next(consumer).value == b"c", "its connections were cut, and it goes on"
+            assert fault.fired > 0, "faults go on"
+            assert kafka.requests("Fetch")
+            for body, why in (
+                ({"folder": str(tmp_path)}, "not the folder of a whole snapshot"),
+                ({"folder": "relative"}, "not the folder of a whole snapshot"),
+            ):
+                with pytest.raises(CommandError, match=why):
+                    kafka.ask("POST", "/v1/control/restore", body=body)
+            for body, why in (({"folder": str(tmp_path)}, "is there already"), ({"folder": "relative"}, "no absolute")):
+                with pytest.raises(CommandError, match=why):
+                    kafka.ask("POST", "/v1/control/snapshots", body=body)
+            with pytest.raises(CommandError, match="Make room, or name another folder"):
+                kafka.ask("POST", "/v1/control/snapshots", body={"folder": "/dev/null/here"})
+            own = Path(kafka.ask("POST", "/v1/control/snapshots", body={})["folder"])
+            assert kafka.ask("POST", "/v1/control/restore", body={"folder": str(own)})["folder"] == str(own)
+            assert topic.values() == ["a", "c"]
+            kafka.kill()
+            kafka.restore(mark)  # into the folder of a process that has ended
+            assert topic.values() == ["a"]
+            kafka.restore(mark)
+            assert topic.values() == ["a"]
+            kafka.processes[0].stop()
+        finally:
+            consumer.close()
+
+
+def test_a_broker_whose_tree_is_elsewhere_is_not_put_back(tmp_path: Path) -> None:
+    with (
+        Barnabas(config={"coordination.path": str(tmp_path / "tree.sqlite")}) as kafka,
+        pytest.raises(CommandError, match="the tree of this broker is not in its data directories"),
+    ):
+        kafka.snapshot()
+
+
 def test_three_brokers() -> None:
     with Barnabas(brokers=3) as kafka:
         topic, group = kafka.topic("orders", partitions=3), kafka.group("billing")
@@ -233,6 +288,7 @@ import pytest
 SEEN = []
 
 def test_one(barnabas, barnabas_topic, barnabas_group):
+    barnabas.topic("orders", unique=False)
     barnabas_topic.produce(["a"])
     barnabas_group.commit(barnabas_topic, 0, 1)
     barnabas.drop_answer("Produce", client="nobody")  # the test forgets to remove it
@@ -240,11 +296,17 @@ def test_one(barnabas, barnabas_topic, barnabas_group):
 
 def test_two(barnabas, barnabas_topic):
     assert barnabas is SEEN[0]
+    barnabas.topic("orders", unique=False)  # the one of the other test is gone
+    assert barnabas.ask("GET", "/v1/groups")["groups"] == []
     assert barnabas_topic.values() == []
     assert barnabas.ask("GET", "/v1/control/rules")["rules"] == []
     barnabas.kill()
 
 def test_three(barnabas, barnabas_topic):
+    barnabas_topic.produce(["a"])
+    barnabas.pause()
+
+def test_paused(barnabas, barnabas_topic):
     barnabas_topic.produce(["a"])
 
 @pytest.mark.barnabas(config={"num.partitions": "5"})
@@ -259,7 +321,7 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", *with_plugin, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 FAILING = """

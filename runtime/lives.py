@@ -1,0 +1,145 @@
+"""The lives of a broker in one process: a snapshot or a restore ends one, and the next begins on the same ports.
+
+A life hands nothing to the next but its data directories. So a restore is whole by itself: it is what a broker finds
+that starts there. `cli/start.py` begins the lives, and does between two of them what a command (`broker/http/lives.py`)
+wants done. The sockets that listen stay open meanwhile: who connects waits, and is not refused. Faults and the record
+of requests go on from life to life.
+"""
+
+import asyncio
+import gc
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from barnabas.runtime import directory_copies, temporary
+from barnabas.runtime.clock import MovableClock
+from barnabas.runtime.pending import Pending
+
+LIVES_PER_COLLECTION = 32  # an ended life is a large cycle of objects
+
+
+class SnapshotError(Exception):
+    """A snapshot cannot be made or put back. The message says why; what the broker has is as it was."""
+
+
+class Lives:
+    """Which life this is, and what is to be done before the next one."""
+
+    def __init__(self, clock: MovableClock, own_folder: str) -> None:
+        self.number = 0
+        self._clock = clock
+        self._own_folder = own_folder  # for snapshots whose folder nobody chose; made with the first one
+        self._lock: int | None = None
+        self._snapshots = 0
+        self.gate: object = None  # that of the life before: the next one takes from it what goes on
+        self._between: Callable[[], Path] | None = None
+        self._answer: Pending[Path | SnapshotError] | None = None
+        self._outcome: Path | SnapshotError | None = None
+        self._is_wanted = asyncio.Event()
+
+    # ------------------------------------------------------------------ the process's side
+
+    def begin(self) -> None:
+        """A life is about to start."""
+        self.number += 1
+
+    def serves(self) -> None:
+        """This life serves: whoever has commanded it is answered."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            assert self._outcome is not None
+            answer.complete(self._outcome)
+        if self.number % LIVES_PER_COLLECTION == 0:
+            gc.collect()
+
+    async def end(self, stop: asyncio.Event) -> bool:
+        """Wait until this life is to end; True: another one follows."""
+        told = [asyncio.ensure_future(event.wait()) for event in (stop, self._is_wanted)]
+        await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+        for each in told:
+            each.cancel()
+        return not stop.is_set()
+
+    def between(self) -> None:
+        """No broker uses the data: do what was commanded."""
+        between, self._between = self._between, None
+        assert between is not None
+        self._is_wanted.clear()
+        try:
+            self._outcome = between()
+        except OSError as error:
+            self._outcome = SnapshotError(
+                f"{error.filename or ''}: {error.strerror}. Make room, or name another folder"
+            )
+
+    def close(self) -> None:
+        """The process ends: its own snapshots are removed."""
+        if self._lock is not None:
+            temporary.remove(self._own_folder)
+            temporary.unlock(self._lock)
+            self._lock = None
+
+    # ------------------------------------------------------------------ the side of commands
+
+    def snapshot(self, directories: Sequence[str], folder: str | None) -> Pending[Path | SnapshotError]:
+        """Note what is in these data directories, in a new folder. SnapshotError if that cannot be."""
+        self._check()
+        target = Path(folder) if folder is not None else self._own()
+        if not target.is_absolute():
+            raise SnapshotError(f"the folder {folder!r} has no absolute path")
+        if target.exists():
+            raise SnapshotError(f"{target} is there already: name a folder that is not")
+        moved_ms = self._clock.moved_ms
+
+        def note() -> Path:
+            try:
+                for number, directory in enumerate(directories):
+                    directory_copies.copy(Path(directory), target / str(number), with_links=True)
+                noted = {"clock_moved_ms": moved_ms, "directories": len(directories)}
+                (target / directory_copies.NOTE).write_text(json.dumps(noted))
+            except OSError:
+                temporary.remove(str(target))
+                raise
+            return target
+
+        return self._change(note)
+
+    def restore(self, directories: Sequence[str], folder: str) -> Pending[Path | SnapshotError]:
+        """Put back what a snapshot has: all data, and the time. SnapshotError if that cannot be."""
+        self._check()
+        source = Path(folder)
+        try:
+            noted = json.loads((source / directory_copies.NOTE).read_text())
+            count, moved_ms = int(noted["directories"]), int(noted["clock_moved_ms"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
+        if count != len(directories):
+            raise SnapshotError(f"{folder} has {count} data directories, and this broker {len(directories)}")
+        if not all((source / str(number)).is_dir() for number in range(count)):
+            raise SnapshotError(f"{folder} is not the folder of a whole snapshot (a directory is missing)")
+
+        def put_back() -> Path:
+            for number, directory in enumerate(directories):
+                directory_copies.replace(Path(directory), source / str(number), with_links=True)
+            self._clock.put_back(moved_ms)
+            return source
+
+        return self._change(put_back)
+
+    def _check(self) -> None:
+        if self._is_wanted.is_set() or self._answer is not None:
+            raise SnapshotError("another snapshot is being made or put back: ask again")
+
+    def _change(self, between: Callable[[], Path]) -> Pending[Path | SnapshotError]:
+        self._between = between
+        self._answer = Pending()
+        self._is_wanted.set()
+        return self._answer
+
+    def _own(self) -> Path:
+        if self._lock is None:
+            temporary.make(self._own_folder)
+            self._lock = temporary.lock(self._own_folder)
+        self._snapshots += 1
+        return Path(self._own_folder, str(self._snapshots))

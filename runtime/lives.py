@@ -9,6 +9,7 @@ of requests go on from life to life.
 import asyncio
 import gc
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Lives:
         self._own_folder = own_folder  # for snapshots whose folder nobody chose; made with the first one
         self._lock: int | None = None
         self._snapshots = 0
+        self._same = directory_copies.Same()
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
         self._between: Callable[[], Path] | None = None
         self._answer: Pending[Path | SnapshotError] | None = None
@@ -96,6 +98,7 @@ class Lives:
             try:
                 for number, directory in enumerate(directories):
                     directory_copies.copy(Path(directory), target / str(number), with_links=True)
+                    self._same.note_all(Path(directory), target / str(number), time.time_ns())
                 noted = {"clock_moved_ms": moved_ms, "directories": len(directories)}
                 (target / directory_copies.NOTE).write_text(json.dumps(noted))
             except OSError:
@@ -121,7 +124,7 @@ class Lives:
 
         def put_back() -> Path:
             for number, directory in enumerate(directories):
-                directory_copies.replace(Path(directory), source / str(number), with_links=True)
+                directory_copies.replace(Path(directory), source / str(number), self._same)
             self._clock.put_back(moved_ms)
             return source
 

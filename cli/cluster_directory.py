@@ -7,7 +7,7 @@ says how many brokers there are.
 from contextlib import suppress
 
 from barnabas.cli.shared.exits import ExitCode, fail
-from barnabas.cli.start import CLUSTER_FILE
+from barnabas.cli.start_settings import CLUSTER_FILE
 from barnabas.config import properties
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env

@@ -21,7 +21,8 @@ from typing import Any, NoReturn, TextIO
 
 from barnabas.cli import cluster_directory
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
-from barnabas.cli.start import CLUSTER_FILE, Order
+from barnabas.cli.start import Order
+from barnabas.cli.start_settings import CLUSTER_FILE
 from barnabas.cluster.broker_client import BrokerClient
 from barnabas.cluster.metadata_cache import Endpoint
 from barnabas.protocol import messages

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
-from barnabas.runtime import output, temporary
+from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
+from barnabas.runtime import directory_copies, output, temporary
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
     from barnabas.broker.control.gate import ControlledGate
     from barnabas.config.broker import BrokerConfig
-    from barnabas.config.profiles import Profile
     from barnabas.runtime.lives import Lives
     from barnabas.runtime.ports import Env
     from barnabas.storage.directory_plan import StartChoice
@@ -39,6 +39,7 @@ EXAMPLES = """examples:
   barnabas start --listeners PLAINTEXT://0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
   barnabas start --brokers 3                         a cluster: ports 9092 to 9094, data in ./data/0 to ./data/2
   barnabas start --profile ci --port 0 --json        for tests: one line of JSON when it serves
+  barnabas start --from /var/lib/kafka --port 0      a copy of somebody's data, to look at and to try on
 
 --profile ci changes settings so that tests need not wait, and says which. Without --data its data is in a temporary
 directory, which is removed at the end. The broker ends with the process that started it: with the test run, but also
@@ -50,7 +51,6 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 TRIES_BEFORE_SAID = 4  # one takes half a second or a second; on a busy machine the first may be too short
 MADE_AGAIN_S = 0.5  # after a topic that the ready line waits for could not be made
 MESSAGE_CHARACTERS_MAX = 4_000
-CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
 LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
 OPEN_FILES_MIN = 48
 
@@ -64,6 +64,7 @@ class Order:
     as_json: bool
     temporary_directory: str | None  # it is made at the start and removed at the end
     offsets_topic_first: bool
+    source: str | None  # a data directory whose copy is served, in the temporary directory
     parent: int | None  # process id; this broker ends when that process does
 
 
@@ -97,16 +98,20 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         given["log.dirs"] = said.data
     if said.listeners is not None:
         given["listeners"] = said.listeners
-    profile = _profile(said.profile, given)
-    settings = _configure(env, said.config, profile, given, said.port)
+    copied = None
+    if said.source is not None:
+        copied = given["log.dirs"] = _place_for_copy(env, said)
+    profile = profile_of(said.profile, given)
+    settings = configure(env, said.config, profile, given, said.port, os.environ)
     directories = tuple(map(os.path.abspath, settings.config.data_directories))
     given_up = [_place(name) for name in said.give_up]
     order = Order(
         settings.config,
-        StartChoice(said.adopt, said.set_aside, given_up),
+        StartChoice(said.adopt or (copied is not None and not said.set_aside), said.set_aside, given_up),
         said.json,
-        settings.temporary_directory,
+        settings.temporary_directory if copied is None else copied,
         profile.offsets_topic_first,
+        None if said.source is None else os.path.abspath(said.source),
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
     )
     if said.brokers is not None or (len(directories) == 1 and env.disk.exists(f"{directories[0]}/{CLUSTER_FILE}")):
@@ -154,6 +159,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where the data lives (log.dirs); else ./data; --profile ci: temporary",
     )
+    add(
+        "--from",
+        dest="source",
+        type=_said,
+        metavar="DIR",
+        help="serve a copy of this data directory, Kafka's own too; the copy is gone at the end",
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-p", "--port", type=_port, metavar="N", help="listen on this port; 0 takes a free one")
     where.add_argument(
@@ -167,7 +179,12 @@ def _parser() -> argparse.ArgumentParser:
     unknown.add_argument("--set-aside", action="store_true", help="rename their folders to …-stray instead")
     lost = "a data directory that is lost for good, by path or id: its partitions begin empty; repeat"
     add("--give-up", type=_said, metavar="DIR", action="append", default=[], help=lost)
-    add("--profile", type=_said, metavar="NAME", help="ci: no waiting, small, for tests; prints what it changes")
+    add(
+        "--profile",
+        type=_said,
+        metavar="NAME",
+        help="ci: for tests, no waiting; docker: as Kafka's images; prints what it changes",
+    )
     add("--json", action="store_true", help="print the ready line as JSON")
     add(
         "--exit-with-parent",
@@ -222,16 +239,6 @@ class LogFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def _profile(name: str | None, given: dict[str, str]) -> "Profile":
-    from barnabas.config import profiles
-    from barnabas.config.settings import ConfigError
-
-    try:
-        return profiles.NO_PROFILE if name is None else profiles.beside(profiles.profile(name), given)
-    except ConfigError as error:
-        fail(str(error), ExitCode.NOT_VALID)
-
-
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"this wants a number, not {text!r}")
@@ -262,100 +269,6 @@ def _said(text: str) -> str:
     return text
 
 
-class Settings(NamedTuple):
-    """The settings of this start from all sources, checked."""
-
-    config: "BrokerConfig"
-    values: dict[str, str]  # as texts, also those of the shipped file
-    by_user: frozenset[str]  # names of those that the user's file or the command line sets
-    temporary_directory: str | None
-
-
-def _configure(env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None) -> Settings:
-    """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
-
-    Settings that are not valid end the command; all of them are printed together.
-    """
-    from barnabas.config import __file__ as config_package
-    from barnabas.config import profiles, properties
-    from barnabas.config.broker import BrokerConfig
-    from barnabas.config.settings import ConfigError
-
-    source = path or os.path.join(os.path.dirname(config_package), "server.properties")
-    try:
-        file = properties.read(_text_of(env, source))
-    except properties.PropertiesError as error:
-        fail(f"{source}: {error}", ExitCode.NOT_VALID)
-    values = dict(file.values)
-    changes = [f"{key}={text}" for key, _, text in profiles.changes(profile, values)]
-    if changes:
-        say(f"profile {profile.name}: {', '.join(changes)}")
-    values |= profile.settings
-    values |= given
-    if path is None and "log.dir" in given and "log.dirs" not in given:
-        del values["log.dirs"]  # that of the shipped file is nobody's choice, and would be preferred
-    temporary_directory = None
-    if profile.temporary_data and not {"log.dirs", "log.dir"} & (given.keys() | (file.values.keys() if path else ())):
-        values["log.dirs"] = temporary_directory = temporary.path_for(env.random_uuid().hex())
-    if port is not None:
-        values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
-    if values.get("coordination.path") not in (None, "", ":memory:"):
-        values["coordination.path"] = os.path.abspath(values["coordination.path"])
-    lines = {key: line for key, line in file.lines.items() if values.get(key) == file.values[key]}
-    said = properties.Properties(values, lines)
-    try:
-        config = BrokerConfig.of(values)
-    except ConfigError:
-        complaints = "\n".join(properties.complaints(path or "command line", said))
-        raise Failure(complaints, ExitCode.NOT_VALID) from None
-    for note in properties.notes(source, said) if path is not None else ():
-        say(f"barnabas: {note}")
-    if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
-        fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
-    by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
-    unsaid = {key: text for key, text in _defaults_of_its_cluster(env, config).items() if key not in by_user}
-    if unsaid:
-        values |= unsaid
-        config = BrokerConfig.of(values)
-    return Settings(config, values, by_user, temporary_directory)
-
-
-def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, str]:
-    """The cluster's defaults, if the data directory is that of a broker in a directory that `--brokers` made.
-
-    So a broker that is started alone acknowledges nothing, and makes no topic, with fewer replicas than the others do.
-    """
-    data, _, name = os.path.abspath(config.data_directories[0]).rpartition("/")
-    if not name.isdecimal() or not env.disk.exists(f"{data}/{CLUSTER_FILE}"):
-        return {}
-    from barnabas.cli import cluster_directory  # late: most starts do not need it
-
-    return cluster_directory.default_settings(cluster_directory.number_of_brokers(env, data, None))
-
-
-def _text_of(env: "Env", path: str) -> str:
-    try:
-        handle = env.disk.open(os.path.abspath(path), read_only=True)
-        try:
-            content = handle.read(0, handle.size())
-        finally:
-            handle.close()
-    except FileNotFoundError:
-        fail(f"there is no file {path}: --config names a server.properties.", ExitCode.NOT_VALID)
-    except OSError as error:
-        fail(f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:  # Java writes properties files in latin-1
-        return content.decode("latin-1")
-
-
-def _with_port(listeners: str, port: int) -> str:
-    """The list of listeners with another port in the first one."""
-    first, comma, rest = listeners.partition(",")
-    return f"{first.rpartition(':')[0]}:{port}{comma}{rest}"
-
-
 def collect_seldom() -> None:
     """Let the garbage collector run seldom while the broker serves."""
     # The objects of the start live as long as the process, so no collection needs to look at them again.
@@ -365,6 +278,26 @@ def collect_seldom() -> None:
     # parts, because a large group that rebalances makes many in a moment.
     gc.set_threshold(5_000, 20, 100)
     gc.enable()
+
+
+def _place_for_copy(env: "Env", said: argparse.Namespace) -> str:
+    """Where the copy of `--from` goes. Failure if there is nothing that can be copied."""
+    if said.data is not None or said.brokers is not None:
+        fail("--from goes without --data and --brokers: one broker serves the copy.", ExitCode.NOT_VALID)
+    try:
+        directory_copies.check_source(os.path.abspath(said.source))
+    except OSError as error:
+        fail(f"{said.source}: {error.strerror}.", ExitCode.NOT_VALID)
+    return temporary.path_for(env.random_uuid().hex())
+
+
+def _copy_source(source: str, target: str) -> None:
+    say(f"barnabas: copying {source}; it stays as it is")
+    try:
+        directory_copies.copy(source, target)
+    except OSError as error:
+        temporary.remove(target)
+        fail(f"{error.filename or target}: {error.strerror}. Set TMPDIR to a folder with room for a copy of {source}.")
 
 
 def _run(env: "Env", order: Order) -> int:
@@ -419,6 +352,8 @@ async def _run_until_told(
     except OSError as error:
         why = f"{order.temporary_directory} cannot be made: {error.strerror}"
         fail(f"{why}. Set TMPDIR to a folder that can be written, or name a directory with --data.")
+    if order.source is not None:
+        _copy_source(order.source, order.temporary_directory)
     try:
         return await serve(stop)
     finally:

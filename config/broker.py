@@ -261,6 +261,15 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
     return kept
 
 
+def is_known(name: str) -> bool:
+    """Whether it is the name of a setting, of Barnabas or of a Kafka."""
+    return name in BROKER_SETTINGS or name in _RENAMED or _is_of_kafka(name)
+
+
+def _is_of_kafka(name: str) -> bool:
+    return name in _OTHER_KAFKA_SETTINGS or name.startswith(_OTHER_KAFKA_FAMILIES)
+
+
 def _problem(name: str, text: str) -> ConfigError | None:
     if name == "http.address":
         return ConfigError("http.address is said by the broker itself: set http.listeners instead", key=name)
@@ -273,7 +282,7 @@ def _problem(name: str, text: str) -> ConfigError | None:
         return None
     if name in _REPLACED:
         return ConfigError(f"{name} is not read any more: set {_REPLACED[name]} instead", key=name)
-    if name in _OTHER_KAFKA_SETTINGS or name.startswith(_OTHER_KAFKA_FAMILIES):
+    if _is_of_kafka(name):
         return None
     return ConfigError(f"Unknown configuration {name}", key=name)
 

@@ -17,6 +17,7 @@ class Profile:
     exit_with_parent: bool = False
     temporary_data: bool = False  # if no directory is named
     offsets_topic_first: bool = False  # make `__consumer_offsets` before the ready line is printed
+    takes_environment: bool = False  # KAFKA_NUM_PARTITIONS is num.partitions
 
 
 NO_PROFILE = Profile("none", {})
@@ -50,7 +51,42 @@ PROFILES: dict[str, Profile] = {
         temporary_data=True,
         offsets_topic_first=True,
     ),
+    # What suites and compose files for the images of Apache Kafka expect of a broker without settings.
+    "docker": Profile(
+        "docker",
+        {
+            "node.id": "1",
+            "listeners": "PLAINTEXT://:9092",
+            "advertised.listeners": "PLAINTEXT://localhost:9092",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        },
+        takes_environment=True,
+    ),
 }
+# Variables of these images that begin as settings do.
+NOT_SETTINGS = frozenset(
+    f"KAFKA_{name}"
+    for name in """
+    VERSION HOME HEAP_OPTS OPTS JMX_OPTS JMX_PORT JVM_PERFORMANCE_OPTS GC_LOG_OPTS LOG4J_OPTS LOG4J_ROOT_LOGLEVEL
+    LOG4J_LOGGERS TOOLS_LOG4J_LOGLEVEL DEBUG
+    """.split()  # noqa: SIM905
+)
+
+
+def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings of variables like KAFKA_NUM_PARTITIONS, by Kafka's names, as Kafka's images read them.
+
+    An underscore is a dot, two are an underscore, three are a dash.
+    """
+    found = {}
+    for variable, text in environment.items():
+        if variable.startswith("KAFKA_") and variable not in NOT_SETTINGS:
+            name = variable.removeprefix("KAFKA_").lower()
+            found[name.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")] = text
+    return found
 
 
 def profile(name: str) -> Profile:

@@ -1,5 +1,6 @@
 """Copies of data directories that no broker uses: quick ones, because what no broker changes any more can be linked."""
 
+import errno
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -17,12 +18,15 @@ TICK_NS = 20_000_000  # a file system may write down the time of a change this r
 Look = tuple[int, int, int]
 
 
-def copy(source: Path, target: Path, *, left_out: Collection[str] = (LOCK_NAME,), with_links: bool = False) -> None:
+def copy(
+    source: Path | str, target: Path | str, *, left_out: Collection[str] = (LOCK_NAME,), with_links: bool = False
+) -> None:
     """Copy what is in a folder, but for entries of these names. OSError: what is there of the copy is not whole.
 
     `with_links`: segments that are full are hard links, where the file system has them. A broker only appends to the
     last segment of a log, and a follower may cut off others: so not for followers.
     """
+    target = Path(target)
     entries = sorted(os.scandir(source), key=lambda entry: entry.name)  # first: the target may be in it
     target.mkdir(parents=True, exist_ok=True)
     full = {entry.name for entry in [each for each in entries if each.name.endswith(LOG_SUFFIX)][:-1]}
@@ -31,9 +35,27 @@ def copy(source: Path, target: Path, *, left_out: Collection[str] = (LOCK_NAME,)
         if entry.name in left_out:
             continue
         if entry.is_dir(follow_symlinks=False):
-            copy(Path(entry.path), to, left_out=(), with_links=with_links)
+            copy(entry.path, to, left_out=(), with_links=with_links)
         elif not (with_links and entry.name in full and _linked(entry.path, to)):
             shutil.copyfile(entry.path, to)
+
+
+def check_source(folder: str) -> None:
+    """OSError if it is no data directory, or a broker uses it just now."""
+    import fcntl
+
+    names = os.listdir(folder)
+    if "meta.properties" not in names:
+        raise OSError(errno.EINVAL, "it has no meta.properties, so it is not the data directory of a broker")
+    if LOCK_NAME not in names:
+        return
+    descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(errno.EBUSY, "a running broker uses it: stop that one, or copy a snapshot of it") from None
+    finally:
+        os.close(descriptor)
 
 
 def _linked(source: str, target: Path) -> bool:

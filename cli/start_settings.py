@@ -1,0 +1,139 @@
+"""The settings of a start: the file, the profile, the environment, and the command line, in this order."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.runtime import temporary
+
+if TYPE_CHECKING:
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.config.profiles import Profile
+    from barnabas.runtime.ports import Env
+
+CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
+
+
+def profile_of(name: str | None, given: dict[str, str]) -> "Profile":
+    from barnabas.config import profiles
+    from barnabas.config.settings import ConfigError
+
+    try:
+        return profiles.NO_PROFILE if name is None else profiles.beside(profiles.profile(name), given)
+    except ConfigError as error:
+        fail(str(error), ExitCode.NOT_VALID)
+
+
+class Settings(NamedTuple):
+    """The settings of this start from all sources, checked."""
+
+    config: "BrokerConfig"
+    values: dict[str, str]  # as texts, also those of the shipped file
+    by_user: frozenset[str]  # names of those that the user's file or the command line sets
+    temporary_directory: str | None
+
+
+def configure(
+    env: "Env",
+    path: str | None,
+    profile: "Profile",
+    given: dict[str, str],
+    port: int | None,
+    environment: Mapping[str, str],
+) -> Settings:
+    """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
+
+    Settings that are not valid end the command; all of them are printed together.
+    """
+    from barnabas.config import __file__ as config_package
+    from barnabas.config import profiles, properties
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.config.settings import ConfigError
+
+    source = path or os.path.join(os.path.dirname(config_package), "server.properties")
+    try:
+        file = properties.read(_text_of(env, source))
+    except properties.PropertiesError as error:
+        fail(f"{source}: {error}", ExitCode.NOT_VALID)
+    values = dict(file.values)
+    changes = [f"{key}={text}" for key, _, text in profiles.changes(profile, values)]
+    if changes:
+        say(f"profile {profile.name}: {', '.join(changes)}")
+    values |= profile.settings
+    if profile.takes_environment:
+        values |= _known(profiles.of_environment(environment))
+    values |= given
+    if path is None and "log.dir" in given and "log.dirs" not in given:
+        del values["log.dirs"]  # that of the shipped file is nobody's choice, and would be preferred
+    temporary_directory = None
+    if profile.temporary_data and not {"log.dirs", "log.dir"} & (given.keys() | (file.values.keys() if path else ())):
+        values["log.dirs"] = temporary_directory = temporary.path_for(env.random_uuid().hex())
+    if port is not None:
+        values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
+    if values.get("coordination.path") not in (None, "", ":memory:"):
+        values["coordination.path"] = os.path.abspath(values["coordination.path"])
+    lines = {key: line for key, line in file.lines.items() if values.get(key) == file.values[key]}
+    said = properties.Properties(values, lines)
+    try:
+        config = BrokerConfig.of(values)
+    except ConfigError:
+        complaints = "\n".join(properties.complaints(path or "command line", said))
+        raise Failure(complaints, ExitCode.NOT_VALID) from None
+    for note in properties.notes(source, said) if path is not None else ():
+        say(f"barnabas: {note}")
+    if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
+        fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
+    by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
+    unsaid = {key: text for key, text in _defaults_of_its_cluster(env, config).items() if key not in by_user}
+    if unsaid:
+        values |= unsaid
+        config = BrokerConfig.of(values)
+    return Settings(config, values, by_user, temporary_directory)
+
+
+def _known(of_environment: dict[str, str]) -> dict[str, str]:
+    """What Barnabas or Kafka knows. Kafka leaves out other variables, too."""
+    from barnabas.config.broker import is_known
+
+    for name in of_environment:
+        if not is_known(name):
+            variable = name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+            say(f"barnabas: the variable KAFKA_{variable} is left out: there is no setting {name}")
+    return {name: text for name, text in of_environment.items() if is_known(name)}
+
+
+def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, str]:
+    """The cluster's defaults, if the data directory is that of a broker in a directory that `--brokers` made.
+
+    So a broker that is started alone acknowledges nothing, and makes no topic, with fewer replicas than the others do.
+    """
+    data, _, name = os.path.abspath(config.data_directories[0]).rpartition("/")
+    if not name.isdecimal() or not env.disk.exists(f"{data}/{CLUSTER_FILE}"):
+        return {}
+    from barnabas.cli import cluster_directory  # late: most starts do not need it
+
+    return cluster_directory.default_settings(cluster_directory.number_of_brokers(env, data, None))
+
+
+def _text_of(env: "Env", path: str) -> str:
+    try:
+        handle = env.disk.open(os.path.abspath(path), read_only=True)
+        try:
+            content = handle.read(0, handle.size())
+        finally:
+            handle.close()
+    except FileNotFoundError:
+        fail(f"there is no file {path}: --config names a server.properties.", ExitCode.NOT_VALID)
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:  # Java writes properties files in latin-1
+        return content.decode("latin-1")
+
+
+def _with_port(listeners: str, port: int) -> str:
+    """The list of listeners with another port in the first one."""
+    first, comma, rest = listeners.partition(",")
+    return f"{first.rpartition(':')[0]}:{port}{comma}{rest}"

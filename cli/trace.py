@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import admin
-from barnabas.cli.shared.exits import fail, say
+from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app
@@ -29,6 +29,9 @@ def trace(
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests that name this group.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests that name this topic.")] = None,
     kept: Annotated[bool, typer.Option("--kept", help="Show what the brokers have kept, and end.")] = False,
+    lint: Annotated[
+        bool, typer.Option("--lint", help="Say what the clients could do better, and end: exit code 1 if anything.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the requests of clients and their answers, decoded, as they come, until Ctrl-C.
@@ -39,10 +42,15 @@ def trace(
     barnabas trace
     barnabas trace --client billing-1 --api JoinGroup
     barnabas trace --group billing --kept --json
+    barnabas trace --lint
     """
     filters = {"api": api, "client": client_id, "group": group, "topic": topic}
     with admin(target) as client:
         http = HttpApi(client, target)
+        if lint:
+            if api or group or topic or kept:
+                fail("--lint goes with --client only.", ExitCode.NOT_VALID)
+            raise typer.Exit(_lint(http, client_id, as_json))
         following: dict[int, int] = {}
         # Without --kept, what has come before is passed over.
         rows = list(_new(http, filters, following))
@@ -56,6 +64,26 @@ def trace(
             target.renew()
             asyncio.run(clock.sleep(LOOK_MS))
             _print(_new(http, filters, following), as_json)
+
+
+def _lint(http: HttpApi, client_id: str | None, as_json: bool) -> int:
+    """Print what the brokers have found; returns the exit code."""
+    query = {"client": client_id}
+    found = [
+        {**row, "node_id": node_id}
+        for node_id in http.brokers()
+        for row in http.ask("GET", "/v1/control/lint", query=query, node_id=node_id)["findings"]
+    ]
+    for row in found:
+        if as_json:
+            print(json.dumps(row, ensure_ascii=False))
+            continue
+        about = f" (group {row['about']})" if row["about"] else ""
+        print(shown(f"{row['client_id']}{about}: {row['rule']}: {row['message']}"))
+        print(shown(f"    better: {row['setting']}"))
+    if not found and not as_json:
+        say("nothing to say about the requests that are kept.")
+    return ExitCode.FAILED if found else ExitCode.DONE
 
 
 def _new(http: HttpApi, filters: dict[str, str | None], following: dict[int, int]) -> Iterator[dict[str, Any]]:

@@ -298,6 +298,15 @@ class Barnabas:
                     break
         return sorted(found, key=lambda row: row["time_ms"])
 
+    def lint(self, client: str | None = None) -> list[dict[str, Any]]:
+        """What clients could do better, by the requests that are kept: `rule`, `client_id`, `message`, `setting`."""
+        query = {} if client is None else {"client": client}
+        return [
+            {**row, "node_id": node_id}
+            for node_id in self.running
+            for row in self.ask("GET", "/v1/control/lint", query, node_id=node_id)["findings"]
+        ]
+
     # ------------------------------------------------------------------ brokers
 
     def kill(self, node_id: int = 0) -> None:

@@ -52,6 +52,7 @@ class Rule:
     times: int | None = None  # how often at most; None: always
     probability: float = 1.0
     seed: int = 0
+    forced: bool = False  # the error is one that Kafka never answers for this API
 
     def matches(self, facts: Facts) -> bool:
         """Whether a request passes all filters."""

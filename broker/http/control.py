@@ -9,7 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.control.clock import let_pass
+from barnabas.broker.control.errors import may_answer
 from barnabas.broker.control.facts import Facts
+from barnabas.broker.control.lint import findings
+from barnabas.broker.control.lint import row as finding_row
 from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
@@ -40,6 +43,7 @@ RULE_FIELDS: dict[str, Any] = {
     "effect": text("What happens to the request.", one_of=[each.value for each in Effect]),
     "when": text("Whether the request has its effect (after) or not.", one_of=[each.value for each in When]),
     "error": text("effect error: Kafka's name of it.", nullable=True),
+    "forced": boolean("effect error: also one that Kafka never answers for this API."),
     "ms": integer("effect delay, throttle: how long.", least=0),
     "versions": array(integer("A version.", least=0), "First and last version; empty: all."),
     "client": text("client.id; null: any.", nullable=True),
@@ -174,12 +178,18 @@ def _rule_of(body: dict[str, Any]) -> Rule:
         raise _invalid("ms is given for effect delay and throttle, and for no other.")
     if body.get("partition") is not None and body.get("topic") is None:
         raise _invalid("partition is given together with topic.")
+    error = _error_of(body["error"]) if effect is Effect.ERROR else ErrorCode.NONE
+    key = None if body.get("api") is None else _api_of(body["api"])
+    forced = body.get("forced", False)
+    if key is not None and error is not ErrorCode.NONE and not forced and not may_answer(key, error):
+        raise _invalid(f"Kafka never answers {key.name} with {error.name}. To do so all the same, set forced=true.")
     return Rule(
         effect,
         When(body.get("when", "before")),
-        _error_of(body["error"]) if effect is Effect.ERROR else ErrorCode.NONE,
+        error,
         body.get("ms", 0),
-        None if body.get("api") is None else _api_of(body["api"]),
+        key,
+        forced=forced,
         first_version=versions[0],
         last_version=versions[1],
         client_id=body.get("client"),
@@ -223,6 +233,7 @@ def _row(active: ActiveRule) -> dict[str, Any]:
         "effect": rule.effect.value,
         "when": rule.when.value,
         "error": None if rule.error is ErrorCode.NONE else rule.error.name,
+        "forced": rule.forced,
         "ms": rule.delay_ms,
         "versions": [rule.first_version, rule.last_version],
         "client": rule.client_id,
@@ -272,6 +283,38 @@ def list_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     shown = found[:EXCHANGES_PER_ANSWER]
     following = recorder.next_number if len(shown) == len(found) else shown[-1].number + 1
     return HttpAnswer.json({"next": following, "requests": (each.row() for each in shown)})
+
+
+FINDING = record(
+    "What a client does that costs more than it must.",
+    rule=text("Which kind it is."),
+    client_id=text("client.id."),
+    about=text("A group; may be empty."),
+    times=integer("How often it was seen."),
+    message=text("What was seen."),
+    setting=text("What mends it."),
+)
+
+
+@route(
+    "GET",
+    "/v1/control/lint",
+    summary="What clients could do better",
+    query=[
+        Parameter("client", text("Only this client.id.")),
+        Parameter("since", integer("Only from this number of a request on. Default: all that are kept.")),
+    ],
+    answer=record("What was found.", findings=array(FINDING, "By rule and client.")),
+)
+def lint(services: Services, request: HttpRequest) -> HttpAnswer:
+    """Commits of each record, commits that go back, fetches that never wait, metadata storms, producers without
+    idempotence or without acks=all, old versions, members that come anew: in the requests that are kept.
+    """
+    recorder = gate_of(services).recorder
+    since, client_id = request.query["since"] or 0, request.query["client"]
+    seen = [each for each in recorder.since(since) if client_id in (None, each.facts.client_id)]
+    are_all_kept = since <= 1 and next((each.number for each in recorder.since(0)), 1) == 1
+    return HttpAnswer.json({"findings": [finding_row(each) for each in findings(seen, are_all_kept=are_all_kept)]})
 
 
 # ------------------------------------------------------------------ waits and commands

@@ -401,3 +401,19 @@ def test_trace_shows_what_was_asked(kafka: Barnabas) -> None:
     live.send_signal(signal.SIGINT)
     assert live.wait(30) == 130
     assert group.name in seen["groups"]
+
+
+def test_lint_says_what_is_better(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders"), kafka.group("slow")
+    for offset in range(12):
+        group.commit(topic, 0, offset)
+    (found,) = (row for row in kafka.lint() if row["about"] == group.name)
+    assert found["rule"] == "commit of each record"
+    command = [sys.executable, "-m", "barnabas", "trace", "--bootstrap", kafka.bootstrap, "--lint"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 1, shown
+    assert "better: commit once after each poll" in shown.stdout
+    nothing = subprocess.run([*command, "--client", "nobody"], capture_output=True, text=True, timeout=60)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    wrong = subprocess.run([*command, "--kept"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2

@@ -101,9 +101,26 @@ def test_an_error_comes_instead_of_the_answer_and_the_request_has_no_effect(worl
 
 
 def test_an_error_after_the_request_had_its_effect(world: World) -> None:
-    fault(world, effect="error", api="OffsetCommit", error="REQUEST_TIMED_OUT", when="after", times=1)
-    assert commit_errors(world, "billing") == {ErrorCode.REQUEST_TIMED_OUT}
+    fault(world, effect="error", api="OffsetCommit", error="COORDINATOR_NOT_AVAILABLE", when="after", times=1)
+    assert commit_errors(world, "billing") == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert committed(world, "billing") == [4]
+
+
+def test_an_error_that_kafka_never_answers_is_refused_unless_it_is_forced(world: World) -> None:
+    wrong = {"effect": "error", "api": "Heartbeat", "error": "OFFSET_OUT_OF_RANGE"}
+    assert "Kafka never answers HEARTBEAT with OFFSET_OUT_OF_RANGE" in refused(world, **wrong)
+    number = fault(world, **wrong, forced=True, times=1)
+    assert heartbeat(world) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert command(world, "DELETE", f"rules/{number}")["forced"]
+
+
+def test_what_clients_could_do_better_is_said(world: World) -> None:
+    assert command(world, "GET", "lint")["findings"] == []
+    for _ in range(12):
+        commit_errors(world, "billing")
+    (found,) = command(world, "GET", "lint")["findings"]
+    assert (found["rule"], found["about"], found["client_id"]) == ("commit of each record", "billing", "test")
+    assert command(world, "GET", "lint?client=another")["findings"] == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""What clients could do better, by what they have asked."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from barnabas.broker.control.facts import facts_of
+from barnabas.broker.control.lint import findings
+from barnabas.broker.control.recorder import Exchange
+from barnabas.broker.requests import RequestContext
+from barnabas.protocol import messages
+
+
+def commit(offset: int, group: str = "billing") -> Any:
+    row = messages.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [messages.OffsetCommitRequest.OffsetCommitRequestTopic(name="orders", partitions=[row])]
+    return messages.OffsetCommitRequest(group_id=group, topics=topics)
+
+
+def fetch(max_wait_ms: int = 500, min_bytes: int = 1) -> Any:
+    return messages.FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+
+
+def join(member_id: str = "", instance_id: str | None = None) -> Any:
+    return messages.JoinGroupRequest(group_id="billing", member_id=member_id, group_instance_id=instance_id)
+
+
+METADATA, ID = messages.MetadataRequest(), messages.InitProducerIdRequest()
+PRODUCE, FAST = messages.ProduceRequest(acks=-1), messages.ProduceRequest(acks=1)
+LEAVE = messages.LeaveGroupRequest(group_id="billing")
+
+
+def found(requests: Iterable[Any], *, version: int = 13, apart_ms: int = 1_000, are_all_kept: bool = True) -> list[str]:
+    seen = []
+    for number, request in enumerate(requests, 1):
+        context = RequestContext(request.API_KEY, version, number, "c")
+        facts = facts_of(request, version, "c", lambda topic_id: None)
+        seen.append(Exchange(number, number * apart_ms, context, facts, request))
+    return [f"{each.rule} {each.times}" for each in findings(seen, are_all_kept=are_all_kept)]
+
+
+@pytest.mark.parametrize(
+    ("requests", "rules"),
+    [
+        ([commit(offset) for offset in range(20)], ["commit of each record 19"]),
+        ([commit(offset * 100) for offset in range(20)], []),
+        ([commit(offset) for offset in range(5)], []),
+        ([commit(7), commit(3), commit(9), commit(8)], ["commit that goes back 2"]),
+        ([commit(7, "one"), commit(3, "two")], []),
+        ([fetch(0)] * 20, ["fetch that never waits 20"]),
+        ([fetch(500, 0)] * 20, ["fetch that never waits 20"]),
+        ([fetch()] * 50, []),
+        ([fetch(0)] * 19, []),
+        ([METADATA] * 50, []),
+        ([ID, PRODUCE], []),
+        ([ID, FAST, FAST], ["produce without all replicas 2"]),
+        ([PRODUCE], ["no idempotence 1"]),
+        ([join(), join("c-1"), join(), join()], ["member that comes anew 3"]),
+        ([join(), LEAVE, join(), LEAVE, join()], []),
+        ([join("", "static")] * 5, []),
+    ],
+)
+def test_it_is_found(requests: list[Any], rules: list[str]) -> None:
+    assert found(requests) == rules
+
+
+def test_many_requests_for_metadata_within_a_second_are_found() -> None:
+    assert found([METADATA] * 50, apart_ms=50) == ["metadata storm 20"]
+
+
+def test_a_producer_whose_first_requests_are_forgotten_may_have_an_id() -> None:
+    assert found([PRODUCE], are_all_kept=False) == []
+
+
+@pytest.mark.parametrize(("request_", "version"), [(fetch(), 8), (commit(1), 5), (join("m"), 4)])
+def test_old_versions_are_found(request_: Any, version: int) -> None:
+    assert found([request_], version=version) == ["old version 1"]
+    assert found([request_], version=version + 1) == []

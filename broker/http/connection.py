@@ -454,6 +454,8 @@ class HttpConnection(asyncio.Protocol):
         body = answer.body
         headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), *answer.headers]
         headers.append(("X-Content-Type-Options", "nosniff"))
+        if self._server.is_closing and ("Connection", "close") not in headers:  # the next request would get no answer
+            headers.append(("Connection", "close"))
         headers.append(("Barnabas-Broker", f"{self._server.services.cluster_id}/{self._server.services.node_id}"))
         if isinstance(body, bytes):
             headers.append(("Content-Length", str(len(body))))

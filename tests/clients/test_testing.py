@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -229,6 +231,14 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
                     kafka.ask("POST", "/v1/control/snapshots", body=body)
             with pytest.raises(CommandError, match="Make room, or name another folder"):
                 kafka.ask("POST", "/v1/control/snapshots", body={"folder": "/dev/null/here"})
+            with closing(HTTPConnection(kafka.processes[0].http, timeout=30)) as connection:
+                for path, body in (("restore", {"folder": str(mark.folder)}), ("clock", {})):  # by one connection
+                    headers = {"Content-Type": "application/json"}
+                    connection.request("POST", f"/v1/control/{path}", json.dumps(body), headers)
+                    answer = connection.getresponse()
+                    assert answer.status == 200, answer.read()
+                    assert answer.read()
+            topic.produce(["c"])
             own = Path(kafka.ask("POST", "/v1/control/snapshots", body={})["folder"])
             assert kafka.ask("POST", "/v1/control/restore", body={"folder": str(own)})["folder"] == str(own)
             assert topic.values() == ["a", "c"]

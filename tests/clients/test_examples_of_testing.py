@@ -1,0 +1,46 @@
+"""The examples in other languages (`examples/testing/`): each starts a broker and commands it, with its own client."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "testing"
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(language: str, folder: Path, *commands: str) -> str:
+    """What these commands print in a copy of the example, with a command `barnabas` on the path."""
+    place = folder / language
+    shutil.copytree(EXAMPLES / language, place, ignore=shutil.ignore_patterns("node_modules", "target"))
+    program = folder / "barnabas"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    shown = ""
+    for command in commands:
+        done = subprocess.run(
+            shlex.split(command), cwd=place, env=environment, capture_output=True, text=True, timeout=280
+        )
+        assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-8_000:]
+        shown += done.stdout
+    return shown
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain")
+def test_go(tmp_path: Path) -> None:
+    assert "ok" in run("go", tmp_path, "go test -count=1 ./...")
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no Node.js")
+def test_node(tmp_path: Path) -> None:
+    assert "# pass 2" in run("node", tmp_path, "npm ci --silent", "node --test --test-reporter=tap")
+
+
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="no Maven")
+def test_java(tmp_path: Path) -> None:
+    assert "Tests run: 1, Failures: 0, Errors: 0" in run("java", tmp_path, "mvn --batch-mode test")

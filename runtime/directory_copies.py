@@ -77,6 +77,13 @@ def clear(folder: Path, *, left_out: Collection[str] = (LOCK_NAME,)) -> None:
             os.unlink(entry.path)
 
 
+def owner(folder: Path) -> dict[str, str]:
+    """Whose data directory it is: the cluster and the broker, as meta.properties says. OSError: it does not say."""
+    lines = (folder / "meta.properties").read_text().splitlines()
+    said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {name: said[name] for name in ("cluster.id", "node.id", "broker.id") if name in said}
+
+
 class Same:
     """Which files of a data directory are still the same as those of a snapshot, because nobody has changed them."""
 
@@ -145,7 +152,7 @@ def replace(folder: Path, source: Path, same: Same) -> None:
         same.note(folder / path, source / path)
     for path in set(_files(folder)) - wanted - {LOCK_NAME}:
         os.unlink(folder / path)
-    _remove_empty(folder, {os.path.dirname(path) for path in wanted})
+    _remove_other_folders(folder, {os.path.dirname(path) for path in wanted})
 
 
 def _copy_with_time(source: Path, target: Path) -> None:
@@ -157,7 +164,7 @@ def _copy_with_time(source: Path, target: Path) -> None:
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _remove_empty(folder: Path, kept: set[str]) -> None:
+def _remove_other_folders(folder: Path, kept: set[str]) -> None:
     for entry in list(os.scandir(folder)):
         if entry.is_dir(follow_symlinks=False) and entry.name not in kept:
             shutil.rmtree(entry.path)

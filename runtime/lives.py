@@ -90,6 +90,8 @@ class Lives:
         target = Path(folder) if folder is not None else self._own()
         if not target.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
+        if any(target.is_relative_to(directory) for directory in directories):
+            raise SnapshotError(f"{target} is in a data directory: name a folder that is not")
         if target.exists():
             raise SnapshotError(f"{target} is there already: name a folder that is not")
         moved_ms = self._clock.moved_ms
@@ -119,8 +121,14 @@ class Lives:
             raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
         if count != len(directories):
             raise SnapshotError(f"{folder} has {count} data directories, and this broker {len(directories)}")
-        if not all((source / str(number)).is_dir() for number in range(count)):
-            raise SnapshotError(f"{folder} is not the folder of a whole snapshot (a directory is missing)")
+        if any(source.is_relative_to(directory) for directory in directories):
+            raise SnapshotError(f"{folder} is in a data directory, which is replaced")
+        try:
+            owners = [directory_copies.owner(source / str(number)) for number in range(count)]
+        except OSError as error:
+            raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
+        if owners != [directory_copies.owner(Path(directory)) for directory in directories]:
+            raise SnapshotError(f"{folder} is of another broker: `barnabas start --from` serves a copy of its data")
 
         def put_back() -> Path:
             for number, directory in enumerate(directories):

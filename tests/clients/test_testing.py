@@ -220,13 +220,26 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
             assert next(consumer).value == b"c", "its connections were cut, and it goes on"
             assert fault.fired > 0, "faults go on"
             assert kafka.requests("Fetch")
+            with Barnabas() as other:
+                foreign = other.snapshot()
+                with pytest.raises(CommandError, match="is of another broker"):
+                    kafka.restore(foreign)
+            half = tmp_path / "half"
+            shutil.copytree(mark.folder, half)
+            (half / "0" / "meta.properties").unlink()
             for body, why in (
+                ({"folder": str(half)}, "not the folder of a whole snapshot"),
                 ({"folder": str(tmp_path)}, "not the folder of a whole snapshot"),
                 ({"folder": "relative"}, "not the folder of a whole snapshot"),
             ):
                 with pytest.raises(CommandError, match=why):
                     kafka.ask("POST", "/v1/control/restore", body=body)
-            for body, why in (({"folder": str(tmp_path)}, "is there already"), ({"folder": "relative"}, "no absolute")):
+            inside = {"folder": str(kafka.processes[0].data / "snapshot")}
+            for body, why in (
+                ({"folder": str(tmp_path)}, "is there already"),
+                ({"folder": "relative"}, "no absolute"),
+                (inside, "is in a data directory"),
+            ):
                 with pytest.raises(CommandError, match=why):
                     kafka.ask("POST", "/v1/control/snapshots", body=body)
             with pytest.raises(CommandError, match="Make room, or name another folder"):

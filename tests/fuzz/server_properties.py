@@ -10,7 +10,7 @@ from random import Random
 import barnabas.config
 from barnabas.broker.broker import Broker
 from barnabas.cli.shared.exits import Failure
-from barnabas.cli.start import _configure
+from barnabas.cli.start_settings import configure
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.profiles import NO_PROFILE
 from barnabas.storage.directory_contents import DataDirectoryError
@@ -81,7 +81,7 @@ def complaint(content: bytes, starts: bool) -> str | None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            config = _configure(env, PATH, NO_PROFILE, {"coordination.path": ":memory:"}, None).config
+            config = configure(env, PATH, NO_PROFILE, {"coordination.path": ":memory:"}, None, {}).config
     except Failure as failure:
         with contextlib.redirect_stderr(said):
             failure.tell(as_json=False)

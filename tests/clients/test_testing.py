@@ -16,6 +16,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from barnabas.broker.http.lives import SNAPSHOT
+from barnabas.broker.http.schemas import problem
 from barnabas.testing import Barnabas, CommandError, StartError, Topic, WaitTimeoutError
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
@@ -252,7 +254,9 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
                     assert answer.status == 200, answer.read()
                     assert answer.read()
             topic.produce(["c"])
-            own = Path(kafka.ask("POST", "/v1/control/snapshots", body={})["folder"])
+            made = kafka.ask("POST", "/v1/control/snapshots", body={})
+            assert problem(SNAPSHOT, made) is None
+            own = Path(made["folder"])
             assert kafka.ask("POST", "/v1/control/restore", body={"folder": str(own)})["folder"] == str(own)
             assert topic.values() == ["a", "c"]
             kafka.kill()

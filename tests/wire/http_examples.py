@@ -53,6 +53,7 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/v1/control/clock"): [Example("/v1/control/clock")],
     ("POST", "/v1/control/clock"): [Example("/v1/control/clock", {"advance_ms": 1})],
     ("GET", "/v1/control/requests"): [Example("/v1/control/requests")],
+    ("GET", "/v1/control/lint"): [Example("/v1/control/lint")],
     ("GET", "/v1/control/groups/{group}/wait"): [Example("/v1/control/groups/billing/wait?members=1&timeout_ms=0")],
     ("POST", "/v1/control/groups/{group}/members/{member}/expire"): [
         Example("/v1/control/groups/expiring/members/a/expire")
@@ -103,7 +104,8 @@ def prepare(world: Any) -> None:
         world.broker.request_gate.rules.add(Rule(Effect.DROP_ANSWER, group=group))
     join(world, "moved")
     join(world, "expiring")
-    commit(world, "idle", "orders")
+    commit(world, "idle", "orders", offset=6)
+    commit(world, "idle", "orders")  # it goes back: lint finds that
     rebalance(world, "restarted")
     commit(world, "waiting", "orders")
     pend(world, "waiting", "orders", offset=6)

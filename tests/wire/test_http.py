@@ -62,7 +62,10 @@ def get(world: World, target: str, **settings: Any) -> Any:
 # ---- the document ----
 
 
-@pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: f"{row.method} {row.path}")
+STAYS = [row for row in TABLE.values() if not row.ends_life]  # tests/clients/test_testing.py has the others
+
+
+@pytest.mark.parametrize("row", STAYS, ids=lambda row: f"{row.method} {row.path}")
 def test_every_answer_has_the_fields_that_the_document_declares(http_world: World, row: Route) -> None:
     assert EXAMPLES.get((row.method, row.path)), "this route has no example in http_examples.py"
     empty: set[str] = set()
@@ -78,6 +81,13 @@ def test_every_answer_has_the_fields_that_the_document_declares(http_world: Worl
             for place, has_items in arrays(row.answer, answer.json):
                 (filled if has_items else empty).add(place)
     assert {place for place in empty - filled if place.rpartition(".")[2] not in EMPTY} == set(), "no example has items"
+
+
+def test_a_broker_without_a_process_of_its_own_has_one_life(http_world: World) -> None:
+    for path, body in (("snapshots", {}), ("restore", {"folder": "/nowhere"})):
+        answer = http_world.env.run(ask(http_world.env, http_world.broker, "POST", f"/v1/control/{path}", body))
+        assert answer.status == 409
+        assert "only a broker that `barnabas start` has started" in answer.json["error"]["message"]
 
 
 def arrays(schema: schemas.Schema, value: Any, place: str = "") -> Iterator[tuple[str, bool]]:

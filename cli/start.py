@@ -387,8 +387,9 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
         while (code := await _serve_once(env, order, stop, lives)) is None:
             lives.between()
             network.begin_life()
+            # Checked already; the broker says its address of the HTTP API itself.
             file = {key: text for key, text in order.config.file.items() if key != "http.address"}
-            order = replace(order, config=BrokerConfig.of(file))
+            order = replace(order, config=BrokerConfig(file))
     finally:
         lives.close()
     return code

@@ -91,10 +91,15 @@ class MovableClock(RealClock):
         if self._stands_at_ms is not None:
             self._stands_at_ms += delta_ms
 
-    def put_back(self, moved_ms: int) -> None:
-        """Go on as a clock that was moved so far."""
+    @property
+    def stands_at_ms(self) -> int | None:
+        """Where the wall clock stands; None: it goes on."""
+        return self._stands_at_ms
+
+    def put_back(self, moved_ms: int, stands_at_ms: int | None) -> None:
+        """Be as a clock that was moved so far, and stands there."""
         self.moved_ms = moved_ms
-        self._stands_at_ms = None
+        self._stands_at_ms = stands_at_ms
 
     def stand(self) -> None:
         """The wall clock stands still from now on."""

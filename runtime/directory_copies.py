@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,6 +82,26 @@ def owner(folder: Path) -> dict[str, str]:
     lines = (folder / "meta.properties").read_text().splitlines()
     said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return {name: said[name] for name in ("cluster.id", "node.id", "broker.id") if name in said}
+
+
+def check_trees(folder: Path, names: Iterable[str]) -> None:
+    """OSError if one of these coordination trees is missing in a folder, or SQLite cannot read it."""
+    import sqlite3  # late: only a restore needs it
+
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            raise OSError(errno.ENOENT, "the tree is missing", str(path))
+        try:
+            connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+            try:
+                (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise OSError(errno.EINVAL, f"the tree cannot be read: {error}", str(path)) from None
+        if said != "ok":
+            raise OSError(errno.EINVAL, f"the tree is damaged: {said}", str(path))
 
 
 class Same:

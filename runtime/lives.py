@@ -9,6 +9,8 @@ of requests go on from life to life.
 import asyncio
 import gc
 import json
+import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,11 +19,26 @@ from barnabas.runtime import directory_copies, temporary
 from barnabas.runtime.clock import MovableClock
 from barnabas.runtime.pending import Pending
 
+CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 LIVES_PER_COLLECTION = 32  # an ended life is a large cycle of objects
+
+
+logger = logging.getLogger("barnabas.broker")
 
 
 class SnapshotError(Exception):
     """A snapshot cannot be made or put back. The message says why; what the broker has is as it was."""
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is something. SnapshotError for a path that cannot be one."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise SnapshotError(f"{str(path)[:100]!r} cannot be a folder ({error})") from None
+    return True
 
 
 class Lives:
@@ -74,6 +91,9 @@ class Lives:
             self._outcome = SnapshotError(
                 f"{error.filename or ''}: {error.strerror}. Make room, or name another folder"
             )
+        except Exception as error:  # whatever was commanded, the broker goes on
+            logger.exception("a snapshot could not be made or put back")
+            self._outcome = SnapshotError(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """The process ends: its own snapshots are removed."""
@@ -92,16 +112,17 @@ class Lives:
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
         if any(target.is_relative_to(directory) for directory in directories):
             raise SnapshotError(f"{target} is in a data directory: name a folder that is not")
-        if target.exists():
+        if _exists(target):
             raise SnapshotError(f"{target} is there already: name a folder that is not")
-        moved_ms = self._clock.moved_ms
+        moved_ms, stands_at_ms = self._clock.moved_ms, self._clock.stands_at_ms
 
         def note() -> Path:
             try:
                 for number, directory in enumerate(directories):
                     directory_copies.copy(Path(directory), target / str(number), with_links=True)
                     self._same.note_all(Path(directory), target / str(number), time.time_ns())
-                noted = {"clock_moved_ms": moved_ms, "directories": len(directories)}
+                clock = {"clock_moved_ms": moved_ms, "clock_stands_at_ms": stands_at_ms}
+                noted = {**clock, "directories": len(directories)}
                 (target / directory_copies.NOTE).write_text(json.dumps(noted))
             except OSError:
                 temporary.remove(str(target))
@@ -114,10 +135,15 @@ class Lives:
         """Put back what a snapshot has: all data, and the time. SnapshotError if that cannot be."""
         self._check()
         source = Path(folder)
+        if not source.is_absolute():
+            raise SnapshotError(f"the folder {folder!r} has no absolute path")
         try:
             noted = json.loads((source / directory_copies.NOTE).read_text())
-            count, moved_ms = int(noted["directories"]), int(noted["clock_moved_ms"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            count, moved_ms, stands_at_ms = noted["directories"], noted["clock_moved_ms"], noted["clock_stands_at_ms"]
+            for number in (count, moved_ms, stands_at_ms or 0):
+                if type(number) is not int or abs(number) > CLOCK_MS_MAX:
+                    raise ValueError(f"{number!r} is no number that a snapshot has")
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
         if count != len(directories):
             raise SnapshotError(f"{folder} has {count} data directories, and this broker {len(directories)}")
@@ -125,7 +151,10 @@ class Lives:
             raise SnapshotError(f"{folder} is in a data directory, which is replaced")
         try:
             owners = [directory_copies.owner(source / str(number)) for number in range(count)]
-        except OSError as error:
+            for number, directory in enumerate(directories):
+                trees = [path.name for path in Path(directory).glob("*.sqlite")]
+                directory_copies.check_trees(source / str(number), trees)
+        except (OSError, ValueError) as error:
             raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
         if owners != [directory_copies.owner(Path(directory)) for directory in directories]:
             raise SnapshotError(f"{folder} is of another broker: `barnabas start --from` serves a copy of its data")
@@ -133,7 +162,7 @@ class Lives:
         def put_back() -> Path:
             for number, directory in enumerate(directories):
                 directory_copies.replace(Path(directory), source / str(number), self._same)
-            self._clock.put_back(moved_ms)
+            self._clock.put_back(moved_ms, stands_at_ms)
             return source
 
         return self._change(put_back)

@@ -353,9 +353,8 @@ class Barnabas:
         for process in self.processes.values():
             process.stop()
         directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
-        (mark.folder / directory_copies.NOTE).write_text(
-            json.dumps({"clock_moved_ms": mark.clock_ahead_ms, "directories": 1})
-        )
+        noted = {"clock_moved_ms": mark.clock_ahead_ms, "clock_stands_at_ms": None, "directories": 1}
+        (mark.folder / directory_copies.NOTE).write_text(json.dumps(noted))
         self._begin(self.processes.values())
         return mark
 

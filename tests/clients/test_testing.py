@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from barnabas.broker.http.lives import SNAPSHOT
 from barnabas.broker.http.schemas import problem
-from barnabas.testing import Barnabas, CommandError, StartError, Topic, WaitTimeoutError
+from barnabas.testing import Barnabas, CommandError, Snapshot, StartError, Topic, WaitTimeoutError
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
@@ -232,7 +232,7 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
             for body, why in (
                 ({"folder": str(half)}, "not the folder of a whole snapshot"),
                 ({"folder": str(tmp_path)}, "not the folder of a whole snapshot"),
-                ({"folder": "relative"}, "not the folder of a whole snapshot"),
+                ({"folder": "relative"}, "has no absolute path"),
             ):
                 with pytest.raises(CommandError, match=why):
                     kafka.ask("POST", "/v1/control/restore", body=body)
@@ -245,7 +245,7 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
                 with pytest.raises(CommandError, match=why):
                     kafka.ask("POST", "/v1/control/snapshots", body=body)
             with pytest.raises(CommandError, match="Make room, or name another folder"):
-                kafka.ask("POST", "/v1/control/snapshots", body={"folder": "/dev/null/here"})
+                kafka.ask("POST", "/v1/control/snapshots", body={"folder": "/proc/no/such/place"})
             with closing(HTTPConnection(kafka.processes[0].http, timeout=30)) as connection:
                 for path, body in (("restore", {"folder": str(mark.folder)}), ("clock", {})):  # by one connection
                     headers = {"Content-Type": "application/json"}
@@ -267,6 +267,62 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
             kafka.processes[0].stop()
         finally:
             consumer.close()
+
+
+def test_a_folder_that_no_disk_has_ends_no_broker(kafka: Barnabas) -> None:
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    for folder in ("/tmp/a\0b", f"/tmp/{'x' * 300}", "/dev/null/here"):
+        for path in ("snapshots", "restore"):
+            with pytest.raises(CommandError) as refused:
+                kafka.ask("POST", f"/v1/control/{path}", body={"folder": folder})
+            assert refused.value.name == "SNAPSHOT_FAILED"
+    assert topic.values() == ["a"]
+
+
+CLOCKS = ("Infinity", "1e30", "1000000000000000000000")
+NOTES = [f'{{"directories": 1, "clock_stands_at_ms": null, "clock_moved_ms": {number}}}' for number in CLOCKS]
+NOTES += ['{"directories": true, "clock_stands_at_ms": null, "clock_moved_ms": 0}', "[" * 100_000, "[]"]
+DAMAGES: list[tuple[str, bytes | None]] = [
+    *(("snapshot.json", text.encode()) for text in NOTES),
+    ("0/meta.properties", b"\xff\xfe"),
+    ("0/coordination.sqlite", b"x" * 5_000),
+    ("0/coordination.sqlite", None),
+]
+
+
+@pytest.fixture(scope="module")
+def noted(kafka: Barnabas) -> Snapshot:
+    return kafka.snapshot()
+
+
+@pytest.mark.parametrize("number", range(len(DAMAGES)))
+def test_a_damaged_snapshot_is_refused_and_nothing_is_lost(
+    kafka: Barnabas, noted: Snapshot, tmp_path: Path, number: int
+) -> None:
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    name, content = DAMAGES[number]
+    half = tmp_path / "half"
+    shutil.copytree(noted.folder, half)
+    (half / name).unlink()
+    if content is not None:
+        (half / name).write_bytes(content)
+    with pytest.raises(CommandError, match="is not the folder of a whole snapshot"):
+        kafka.ask("POST", "/v1/control/restore", body={"folder": str(half)})
+    assert topic.values() == ["a"]
+
+
+def test_a_clock_that_stood_stands_again() -> None:
+    with Barnabas() as kafka:
+        kafka.clock.freeze()
+        stands_ms = kafka.clock.now_ms
+        mark = kafka.snapshot()
+        assert kafka.clock.now_ms == stands_ms
+        kafka.clock.advance(hours=1)
+        kafka.clock.resume()
+        kafka.restore(mark)
+        assert kafka.clock.now_ms == stands_ms
 
 
 def test_a_broker_whose_tree_is_elsewhere_is_not_put_back(tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         given["listeners"] = said.listeners
     copied = None
     if said.source is not None:
-        copied = given["log.dirs"] = _place_for_copy(env, said)
+        copied = _place_for_copy(env, said, given)
+        # The copy has a tree of its own, whatever a file says: that of the original must not be changed.
+        given |= {"log.dirs": copied, "coordination.path": "", "zookeeper.connect": ""}
     profile = profile_of(said.profile, given)
     settings = configure(env, said.config, profile, given, said.port, os.environ)
     directories = tuple(map(os.path.abspath, settings.config.data_directories))
@@ -280,24 +282,38 @@ def collect_seldom() -> None:
     gc.enable()
 
 
-def _place_for_copy(env: "Env", said: argparse.Namespace) -> str:
+def _place_for_copy(env: "Env", said: argparse.Namespace, given: dict[str, str]) -> str:
     """Where the copy of `--from` goes. Failure if there is nothing that can be copied."""
     if said.data is not None or said.brokers is not None:
         fail("--from goes without --data and --brokers: one broker serves the copy.", ExitCode.NOT_VALID)
+    if {"log.dirs", "log.dir", "coordination.path", "zookeeper.connect"} & given.keys():
+        why = "the copy has a data directory and a coordination tree of its own"
+        fail(f"--from goes without log.dirs, coordination.path and zookeeper.connect: {why}.", ExitCode.NOT_VALID)
+    target = temporary.path_for(env.random_uuid().hex())
     try:
-        directory_copies.check_source(os.path.abspath(said.source))
+        directory_copies.check_source(os.path.abspath(said.source), target)
     except OSError as error:
         fail(f"{said.source}: {error.strerror}.", ExitCode.NOT_VALID)
-    return temporary.path_for(env.random_uuid().hex())
+    return target
 
 
-def _copy_source(source: str, target: str) -> None:
+async def _copy_source(source: str, target: str, stop: asyncio.Event) -> None:
+    """Copy the directory in a thread, until told to stop."""
+    from barnabas.runtime.clock import RealClock
+    from barnabas.runtime.turns import ended
+    from barnabas.storage.directory_contents import TREE_KEY
+
     say(f"barnabas: copying {source}; it stays as it is")
+    lock = temporary.lock(target)  # meanwhile nobody takes the folder for one of a killed process
     try:
-        directory_copies.copy(source, target)
+        copy = partial(directory_copies.copy_for_itself, source, target, without=TREE_KEY)
+        await ended(RealClock().in_thread(partial(copy, goes_on=lambda: not stop.is_set())))
     except OSError as error:
-        temporary.remove(target)
-        fail(f"{error.filename or target}: {error.strerror}. Set TMPDIR to a folder with room for a copy of {source}.")
+        what = f"{error.filename or source}: {error.strerror or error}"
+        advice = f"Free some room there, or set TMPDIR to a folder that has it for a copy of {source}."
+        fail(f"{what}. {advice}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"{what}: cannot be copied.")
+    finally:
+        temporary.unlock(lock)
 
 
 def _run(env: "Env", order: Order) -> int:
@@ -352,9 +368,11 @@ async def _run_until_told(
     except OSError as error:
         why = f"{order.temporary_directory} cannot be made: {error.strerror}"
         fail(f"{why}. Set TMPDIR to a folder that can be written, or name a directory with --data.")
-    if order.source is not None:
-        _copy_source(order.source, order.temporary_directory)
     try:
+        if order.source is not None:
+            await _copy_source(order.source, order.temporary_directory, stop)
+            if stop.is_set():
+                return ExitCode.DONE
         return await serve(stop)
     finally:
         temporary.remove(order.temporary_directory)

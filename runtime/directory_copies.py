@@ -3,11 +3,13 @@
 import errno
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 LOCK_NAME = ".lock"
+COPIED_BYTES = 4 << 20  # at once
 NOTE = "snapshot.json"  # in the folder of a snapshot, beside a folder for each data directory
 LOG_SUFFIX = ".log"
 STAGED_SUFFIX = ".restored"  # a file that takes the place of the one without it, when all are there
@@ -40,9 +42,45 @@ def copy(
             shutil.copyfile(entry.path, to)
 
 
-def check_source(folder: str) -> None:
-    """OSError if it is no data directory, or a broker uses it just now."""
+def copy_for_itself(source: str, target: str, *, without: str, goes_on: Callable[[], bool]) -> None:
+    """Copy a data directory for a broker of its own, as far as `goes_on` says.
+
+    meta.properties of the copy does not have the line of `without`. Folders of partitions may be links. OSError: what
+    is there is not whole.
+    """
+    Path(target).mkdir(parents=True, exist_ok=True)
+    for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+        to = os.path.join(target, entry.name)
+        if entry.name == LOCK_NAME:
+            continue
+        if not entry.is_dir():
+            _copy_while(entry.path, to, goes_on)
+            continue
+        os.mkdir(to)
+        for name in os.listdir(entry.path):
+            path = os.path.join(entry.path, name)
+            if os.path.isfile(path):  # a broker has no folders there
+                _copy_while(path, os.path.join(to, name), goes_on)
+    meta = Path(target, "meta.properties")
+    if goes_on():
+        kept = [line for line in meta.read_text().splitlines(True) if not line.startswith(f"{without}=")]
+        meta.write_text("".join(kept))
+
+
+def _copy_while(source: str, target: str, goes_on: Callable[[], bool]) -> None:
+    if not stat.S_ISREG(os.stat(source).st_mode):
+        raise OSError(errno.EINVAL, "it is no file of a data directory", source)
+    with open(source, "rb") as read, open(target, "wb") as written:
+        while goes_on() and (piece := read.read(COPIED_BYTES)):
+            written.write(piece)
+
+
+def check_source(folder: str, target: str) -> None:
+    """OSError if it is no data directory, or a broker uses it just now, or the copy would be in it."""
     import fcntl
+
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(folder)):
+        raise OSError(errno.EINVAL, "the copy would be in it: set TMPDIR to a folder outside")
 
     names = os.listdir(folder)
     if "meta.properties" not in names:

@@ -31,7 +31,7 @@ _SET_ASIDE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(stray|future)\Z")
 BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.newest|\.session-\d+(\.ended|\.new)?)?\Z")
 _KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
 _DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
-_TREE_KEY = "barnabas.coordination"  # in meta.properties: the file of the coordination tree, if it is elsewhere
+TREE_KEY = "barnabas.coordination"  # in meta.properties: the file of the coordination tree, if it is elsewhere
 _CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
 
 
@@ -57,9 +57,9 @@ class Meta:
         properties |= {node_key: str(self.node_id), "cluster.id": self.cluster_id or ""}
         properties["directory.id"] = self.directory_id or ""
         kept = {
-            key: value for key, value in properties.items() if not key.startswith(_DIRECTORY_KEY) and key != _TREE_KEY
+            key: value for key, value in properties.items() if not key.startswith(_DIRECTORY_KEY) and key != TREE_KEY
         }
-        tree = {} if self.tree_path is None else {_TREE_KEY: quote(self.tree_path)}
+        tree = {} if self.tree_path is None else {TREE_KEY: quote(self.tree_path)}
         return kept | tree | {f"{_DIRECTORY_KEY}{key}": quote(path) for key, path in sorted(others.items())}
 
 
@@ -87,7 +87,7 @@ def read_meta(disk: Disk, data_directory: str) -> Meta:
         properties.get("directory.id"),
         others,
         properties,
-        unquote(properties[_TREE_KEY]) if _TREE_KEY in properties else None,
+        unquote(properties[TREE_KEY]) if TREE_KEY in properties else None,
     )
 
 

@@ -76,6 +76,73 @@ def test_a_copy_is_served_and_the_directory_stays_as_it_is(tmp_path: Path, has_t
     assert contents(data) == before
 
 
+def test_the_tree_of_the_original_stays_as_it_is(tmp_path: Path) -> None:
+    """A configuration names a tree outside of the directory: the copy has one of its own."""
+    tree, data = tmp_path / "tree" / "tree.sqlite", tmp_path / "data"
+    tree.parent.mkdir()
+    config = tmp_path / "server.properties"
+    config.write_text(f"node.id=5\nlog.dirs={data}\ncoordination.path={tree}\n")
+    with started("--config", str(config), "--port", "0") as (ready, said):
+        assert ready, said
+        admin = KafkaAdminClient(bootstrap_servers=ready["bootstrap"])
+        admin.create_topics(["orders"])
+        admin.close()
+    before = contents(tmp_path)
+    for words in (["--config", str(config)], []):
+        with started(*words, "--port", "0", "--from", str(data)) as (ready, said):
+            assert ready, said
+            assert ready["node_id"] == 5
+            admin = KafkaAdminClient(bootstrap_servers=ready["bootstrap"])
+            assert "orders" in admin.list_topics()
+            admin.create_topics(["of-the-copy"])
+            admin.delete_topics(["orders"])
+            admin.close()
+        assert contents(tmp_path) == before
+    refusal = "--from goes without log.dirs, coordination.path and zookeeper.connect"
+    for setting in (f"coordination.path={tree}", "zookeeper.connect=127.0.0.1:1", f"log.dirs={data}"):
+        assert refusal in refused("--from", str(data), "--set", setting)
+
+
+def test_one_of_three_brokers_is_copied_for_itself(tmp_path: Path) -> None:
+    with Barnabas(brokers=3) as kafka:
+        topic = kafka.topic("orders", unique=False)
+        topic.produce(["a"])
+        for process in kafka.processes.values():
+            process.stop()
+        before = contents(kafka.folder)
+        with started("--port", "0", "--from", str(kafka.processes[0].data)) as (ready, said):
+            assert ready, said
+            admin = KafkaAdminClient(bootstrap_servers=ready["bootstrap"])
+            assert "orders" in admin.list_topics()
+            admin.delete_topics(["orders"])
+            admin.close()
+        assert contents(kafka.folder) == before
+
+
+def test_what_is_odd_in_a_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with started("--port", "0", "--data", str(data)) as (ready, said):
+        assert ready, said
+        admin = KafkaAdminClient(bootstrap_servers=ready["bootstrap"])
+        admin.create_topics(["orders"])
+        admin.close()
+    (data / "orders-0").rename(tmp_path / "elsewhere")
+    (data / "orders-0").symlink_to(tmp_path / "elsewhere")
+    with started("--port", "0", "--from", str(data)) as (ready, said):
+        assert ready, said
+    os.mkfifo(data / "pipe")
+    assert f"{data / 'pipe'}: it is no file of a data directory: cannot be copied" in refused("--from", str(data))
+    (data / "pipe").unlink()
+    outside = subprocess.run(
+        [*START, "--from", str(data)],
+        env=os.environ | {"TMPDIR": str(data)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "the copy would be in it: set TMPDIR to a folder outside" in outside.stderr
+
+
 def test_what_cannot_be_copied_is_refused(tmp_path: Path) -> None:
     assert "No such file or directory" in refused("--from", str(tmp_path / "nowhere"))
     assert "it has no meta.properties" in refused("--from", str(tmp_path))

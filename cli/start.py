@@ -103,8 +103,10 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         copied = _place_for_copy(env, said, given)
         # The copy has a tree of its own, whatever a file says: that of the original must not be changed.
         given |= {"log.dirs": copied, "coordination.path": "", "zookeeper.connect": ""}
-    profile = profile_of(said.profile, given)
-    settings = configure(env, said.config, profile, given, said.port, os.environ)
+    profile, given = profile_of(said.profile, given, said.port, os.environ)
+    if profile.is_one_broker and said.brokers is not None:
+        fail(f"--profile {profile.name} is one broker: --brokers goes without it.", ExitCode.NOT_VALID)
+    settings = configure(env, said.config, profile, given, said.port)
     directories = tuple(map(os.path.abspath, settings.config.data_directories))
     given_up = [_place(name) for name in said.give_up]
     order = Order(

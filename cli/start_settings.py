@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `--brokers` made
 
 
-def profile_of(name: str | None, given: dict[str, str]) -> "Profile":
+def profile_of(
+    name: str | None, given: dict[str, str], port: int | None, environment: Mapping[str, str]
+) -> tuple["Profile", dict[str, str]]:
+    """The profile, without what gives way to what is said; and what is said, with the environment if it counts."""
     from barnabas.config import profiles
     from barnabas.config.settings import ConfigError
 
     try:
-        return profiles.NO_PROFILE if name is None else profiles.beside(profiles.profile(name), given)
+        profile = profiles.NO_PROFILE if name is None else profiles.profile(name)
     except ConfigError as error:
         fail(str(error), ExitCode.NOT_VALID)
+    said = {**_known(profiles.of_environment(environment)), **given} if profile.takes_environment else given
+    return profiles.beside(profile, said, port), said
 
 
 class Settings(NamedTuple):
@@ -40,7 +45,6 @@ def configure(
     profile: "Profile",
     given: dict[str, str],
     port: int | None,
-    environment: Mapping[str, str],
 ) -> Settings:
     """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
 
@@ -61,8 +65,6 @@ def configure(
     if changes:
         say(f"profile {profile.name}: {', '.join(changes)}")
     values |= profile.settings
-    if profile.takes_environment:
-        values |= _known(profiles.of_environment(environment))
     values |= given
     if path is None and "log.dir" in given and "log.dirs" not in given:
         del values["log.dirs"]  # that of the shipped file is nobody's choice, and would be preferred

@@ -17,6 +17,7 @@ class Profile:
     exit_with_parent: bool = False
     temporary_data: bool = False  # if no directory is named
     offsets_topic_first: bool = False  # make `__consumer_offsets` before the ready line is printed
+    is_one_broker: bool = False
     takes_environment: bool = False  # KAFKA_NUM_PARTITIONS is num.partitions
 
 
@@ -63,9 +64,12 @@ PROFILES: dict[str, Profile] = {
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
         },
+        is_one_broker=True,
         takes_environment=True,
     ),
 }
+# A setting of a profile, and the one that it gives way to beside itself.
+GIVES_WAY_TO = {"advertised.listeners": "listeners", "node.id": "broker.id"}
 # Variables of these images that begin as settings do.
 NOT_SETTINGS = frozenset(
     f"KAFKA_{name}"
@@ -96,10 +100,11 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def beside(profile: Profile, given: Mapping[str, str]) -> Profile:
+def beside(profile: Profile, given: Mapping[str, str], port: int | None = None) -> Profile:
     """The profile without settings that are stronger than one of `given` and mean the same.
 
-    `--set log.retention.hours=1` counts, although log.retention.ms is stronger in one file.
+    `--set log.retention.hours=1` counts, although log.retention.ms is stronger in one file. `port` is that of --port,
+    which clients are told, too; 0 is one that is not known yet.
     """
     meant_otherwise = {
         stronger
@@ -108,7 +113,11 @@ def beside(profile: Profile, given: Mapping[str, str]) -> Profile:
         if name in given
         for stronger in names[:number]
     }
+    meant_otherwise |= {weaker for weaker, name in GIVES_WAY_TO.items() if name in given}
     kept = {key: text for key, text in profile.settings.items() if key not in meant_otherwise}
+    advertised = kept.get("advertised.listeners")
+    if port is not None and advertised is not None and "advertised.listeners" not in given:
+        kept["advertised.listeners"] = f"{advertised.rpartition(':')[0]}:{port}" if port else ""
     return replace(profile, settings=kept)
 
 

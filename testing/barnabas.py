@@ -100,6 +100,7 @@ class Barnabas:
         temporary.make(str(self.folder))
         self._lock = temporary.lock(str(self.folder))
         atexit.register(self.stop)
+        temporary.remove_abandoned(str(self.folder))
         try:
             if self._begins_with is not None:
                 directory_copies.copy(
@@ -129,6 +130,7 @@ class Barnabas:
             temporary.unlock(self._lock)
             self._lock = None
             shutil.rmtree(self.folder, ignore_errors=True)
+            self.clock.ahead_ms = 0
 
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -165,8 +167,8 @@ class Barnabas:
 
     @property
     def running(self) -> list[int]:
-        """The node ids of those that run."""
-        return [node_id for node_id, process in self.processes.items() if process.runs]
+        """The node ids of those that run and do not stand still."""
+        return [node_id for node_id, process in self.processes.items() if process.answers]
 
     def log(self, node_id: int = 0) -> str:
         """What a broker has logged."""
@@ -182,7 +184,7 @@ class Barnabas:
         node_id: int | None = None,
     ) -> Any:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs."""
-        running = [process for process in self.processes.values() if process.runs]
+        running = [process for process in self.processes.values() if process.answers]
         if node_id is not None:
             running = [self.processes[node_id]]
         if not running:
@@ -268,7 +270,7 @@ class Barnabas:
         numbers = {
             node_id: int(self.ask("POST", "/v1/control/rules", body=body, node_id=node_id)["id"])
             for node_id, process in self.processes.items()
-            if process.runs
+            if process.answers
         }
         return Fault(self, numbers)
 
@@ -290,7 +292,7 @@ class Barnabas:
         found: list[dict[str, Any]] = []
         for node_id, process in self.processes.items():
             following = (since or {}).get(node_id, 0)
-            while process.runs:
+            while process.answers:
                 answer = self.ask("GET", "/v1/control/requests", {**texts, "since": following}, node_id=node_id)
                 found += [{**row, "node_id": node_id} for row in answer["requests"]]
                 following = answer["next"]

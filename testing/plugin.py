@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.testing import Barnabas, CommandError, Group, Topic
+from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
 
 CLUSTER = 3
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
@@ -37,7 +37,7 @@ class Watch:
         self._logged = {node_id: len(kafka.log(node_id)) for node_id in kafka.processes}
         self._next = {}
         for node_id, process in kafka.processes.items():
-            if process.runs:
+            if process.answers:
                 query = {"client": "nobody"}
                 self._next[node_id] = kafka.ask("GET", "/v1/control/requests", query, node_id=node_id)["next"]
 
@@ -64,7 +64,7 @@ class Watch:
     def leftovers(self) -> Iterator[str]:
         """What the test should not have left, as sentences."""
         for node_id, process in self.kafka.processes.items():
-            if not process.runs or process.is_paused:
+            if not process.answers:
                 continue
             for rule in self.kafka.ask("GET", "/v1/control/rules", node_id=node_id)["rules"]:
                 if not rule["fired"]:
@@ -126,20 +126,33 @@ class Shared:
     """Brokers that many tests use, one after the other."""
 
     def __init__(self, brokers: int) -> None:
-        self.kafka = Barnabas(brokers).start()
-        self._start = self.kafka.snapshot() if brokers == 1 else None
+        self.kafka = Barnabas(brokers)
+        self._start: Snapshot | None = None  # of a single broker
+        self._is_as_at_start = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.kafka.start()
+        self._start = self.kafka.snapshot() if len(self.kafka.processes) == 1 else None
         self._is_as_at_start = True
 
     def put_back(self) -> None:
         """Bring back what a test has ended or paused, end its faults, and put back the data of a single broker."""
+        if not self.kafka.folder.exists():  # a test has stopped it
+            self._begin()
         for node_id, process in self.kafka.processes.items():
-            if process.is_paused:
+            if process.is_paused and process.runs:
                 self.kafka.resume(node_id)
             if process.runs:
-                self.kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
-            elif self._start is None:
+                try:
+                    self.kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
+                except OSError:  # it is ending just now
+                    process.kill()
+            if not process.runs and self._start is None:
                 self.kafka.restart(node_id)
-        if self._start is not None and not self._is_as_at_start:
+        if self._start is None:
+            self.kafka.clock.resume()
+        elif not self._is_as_at_start:
             self.kafka.restore(self._start)
         self._is_as_at_start = False
 
@@ -163,7 +176,7 @@ def _given(request: pytest.FixtureRequest, shared_by: Callable[[int], Shared], b
     marker = request.node.get_closest_marker("barnabas")
     settings = {} if marker is None else dict(marker.kwargs)
     brokers = settings.get("brokers", brokers)
-    if settings.get("fresh") or settings.get("config"):
+    if {"fresh", "config", "brokers"} & settings.keys():
         with Barnabas(brokers, settings.get("config")) as kafka:
             yield from _watched(request, kafka)
         return
@@ -206,4 +219,4 @@ def barnabas_group(barnabas: Barnabas, request: pytest.FixtureRequest) -> Group:
 
 def _name_of(request: pytest.FixtureRequest) -> str:
     name = request.node.originalname if hasattr(request.node, "originalname") else request.node.name
-    return "".join(each if each.isalnum() or each in "._-" else "-" for each in name)[:100]
+    return "".join(each if (each.isascii() and each.isalnum()) or each in "._-" else "-" for each in name)[:100]

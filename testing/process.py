@@ -36,6 +36,11 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def answers(self) -> bool:
+        """Whether it lives and does not stand still."""
+        return self.runs and not self.is_paused
+
+    @property
     def pid(self) -> int | None:
         """Its process id; None: it does not run."""
         return self._process.pid if self._process is not None and self.runs else None
@@ -43,6 +48,7 @@ class BrokerProcess:
     def begin(self, clock_ahead_ms: int = 0) -> None:
         """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
         assert not self.runs, f"broker {self.node_id} runs already"
+        self.is_paused = False
         port = self.host_and_port.rpartition(":")[2] or "0"
         command = [sys.executable, "-m", "barnabas", "start", "--profile", "ci", "--json", "--data", str(self.data)]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]

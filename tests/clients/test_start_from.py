@@ -178,3 +178,35 @@ def test_variables_of_kafkas_images_are_settings(tmp_path: Path) -> None:
     )
     assert wrong.returncode != 0
     assert "Invalid value many for configuration num.partitions" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["--port", "0"], {}),
+        ([], {"KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0", "KAFKA_BROKER_ID": "5"}),
+        (
+            [],
+            {
+                "KAFKA_LISTENERS": "OUTSIDE://127.0.0.1:0",
+                "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "OUTSIDE:PLAINTEXT",
+                "KAFKA_INTER_BROKER_LISTENER_NAME": "OUTSIDE",
+            },
+        ),
+    ],
+)
+def test_clients_are_told_where_it_listens(tmp_path: Path, words: list[str], variables: dict[str, str]) -> None:
+    data = str(tmp_path / "data")
+    with started("--profile", "docker", *words, KAFKA_LOG_DIR=data, **variables) as (ready, said):
+        assert ready, said
+        assert ready["data"] == data
+        assert ready["node_id"] == int(variables.get("KAFKA_BROKER_ID", 1))
+        admin = KafkaAdminClient(bootstrap_servers=ready["bootstrap"])
+        try:
+            admin.create_topics(["orders"])
+        finally:
+            admin.close()
+
+
+def test_the_profile_of_an_image_is_one_broker() -> None:
+    assert "--profile docker is one broker" in refused("--profile", "docker", "--brokers", "3")

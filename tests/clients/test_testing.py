@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from barnabas.broker.http.lives import SNAPSHOT
 from barnabas.broker.http.schemas import problem
+from barnabas.runtime import temporary
 from barnabas.testing import Barnabas, CommandError, Snapshot, StartError, Topic, WaitTimeoutError
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
@@ -366,7 +367,7 @@ def test_why_a_broker_does_not_start_is_said() -> None:
 
 
 SUITE = """
-import pytest
+import os, pytest, signal
 
 SEEN = []
 
@@ -391,6 +392,26 @@ def test_three(barnabas, barnabas_topic):
 
 def test_paused(barnabas, barnabas_topic):
     barnabas_topic.produce(["a"])
+    barnabas.clock.freeze()
+    barnabas.pause()
+    os.kill(barnabas.processes[0].pid, signal.SIGKILL)
+
+def test_killed_while_paused(barnabas, barnabas_topic):
+    assert not barnabas.ask("GET", "/v1/control/clock")["stands"]
+    barnabas_topic.produce(["a"])
+    barnabas.stop()
+
+def test_stopped_ünï(barnabas, barnabas_topic):
+    barnabas_topic.produce(["a"])
+
+@pytest.mark.barnabas(brokers=2)
+def test_own_one(barnabas):
+    assert barnabas.bootstrap.count(",") == 1
+    barnabas.topic("mine", unique=False)
+
+@pytest.mark.barnabas(brokers=2)
+def test_own_two(barnabas):
+    barnabas.topic("mine", unique=False)
 
 @pytest.mark.barnabas(config={"num.partitions": "5"})
 def test_four(barnabas):
@@ -404,7 +425,7 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", *with_plugin, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
 FAILING = """
@@ -429,6 +450,36 @@ def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_pl
     commits = [row["request"] for row in rows if row["api"] == "OFFSET_COMMIT"]
     assert commits[0]["group_id"].startswith("test_it")
     assert "topic test_it-" in (folder / "broker-0.log").read_text()
+
+
+PAUSED = """
+def test_it(barnabas):
+    barnabas.pause()
+    assert False
+"""
+
+
+def test_a_failed_test_that_has_paused_its_broker_ends(tmp_path: Path, with_plugin: list[str]) -> None:
+    (tmp_path / "test_paused.py").write_text(PAUSED)
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_folders_of_killed_runs_are_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=60)
+    folder = Path(done.stdout.split()[1])
+    assert folder.parent == tmp_path
+    os.utime(folder, (1, 1))
+    with Barnabas() as kafka:
+        deadline = time.monotonic() + 30
+        while folder.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            if folder.exists():
+                os.utime(folder, (1, 1))
+                temporary.remove_abandoned(str(kafka.folder))  # its broker was still ending
 
 
 KILLED = """

@@ -81,7 +81,7 @@ def complaint(content: bytes, starts: bool) -> str | None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            config = configure(env, PATH, NO_PROFILE, {"coordination.path": ":memory:"}, None, {}).config
+            config = configure(env, PATH, NO_PROFILE, {"coordination.path": ":memory:"}, None).config
     except Failure as failure:
         with contextlib.redirect_stderr(said):
             failure.tell(as_json=False)

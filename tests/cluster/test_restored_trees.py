@@ -112,6 +112,10 @@ def fill(trees: Trees) -> list[Any]:
     producers = [trees.cluster.producer("t", index) for index in range(3)]
     for producer in producers:
         trees.cluster.produce(producer, numbered(0))
+    # The first commit has the topic of the journal made, some time later. A tree without it would be refused.
+    trees.cluster.commit("first", "t", {0: 0})
+    for index in range(3):
+        trees.cluster.in_sync("__offset_journal", index, set(trees.cluster.processes))
     all_in_sync(trees.cluster)
     return producers
 

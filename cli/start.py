@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
-from barnabas.runtime import directory_copies, output, temporary
+from barnabas.runtime import output, temporary
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 
@@ -113,7 +113,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         settings.config,
         StartChoice(said.adopt or (copied is not None and not said.set_aside), said.set_aside, given_up),
         said.json,
-        settings.temporary_directory if copied is None else copied,
+        copied or settings.temporary_directory,
         profile.offsets_topic_first,
         None if said.source is None else os.path.abspath(said.source),
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
@@ -286,6 +286,8 @@ def collect_seldom() -> None:
 
 def _place_for_copy(env: "Env", said: argparse.Namespace, given: dict[str, str]) -> str:
     """Where the copy of `--from` goes. Failure if there is nothing that can be copied."""
+    from barnabas.runtime import directory_copies  # late: most starts copy nothing
+
     if said.data is not None or said.brokers is not None:
         fail("--from goes without --data and --brokers: one broker serves the copy.", ExitCode.NOT_VALID)
     if {"log.dirs", "log.dir", "coordination.path", "zookeeper.connect"} & given.keys():
@@ -301,6 +303,7 @@ def _place_for_copy(env: "Env", said: argparse.Namespace, given: dict[str, str])
 
 async def _copy_source(source: str, target: str, stop: asyncio.Event) -> None:
     """Copy the directory in a thread, until told to stop."""
+    from barnabas.runtime import directory_copies
     from barnabas.runtime.clock import RealClock
     from barnabas.runtime.turns import ended
     from barnabas.storage.directory_contents import TREE_KEY

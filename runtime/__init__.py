@@ -7,7 +7,8 @@ prints and logs in threads, which may block, because the loop must not; `counted
 `strict_json.py` reads the JSON of clients and refuses what has two meanings,
 `parent.py` notices that the process which started the broker is gone, and `watchdog.py` that the loop stands still;
 `processes.py` tells one process from another that gets its number, `lock_holders.py` finds the process that keeps
-others from the tree; `temporary.py` makes and removes temporary data.
+others from the tree; `temporary.py` makes and removes temporary data, `directory_copies.py` copies data directories,
+and `lives.py` lets a broker for tests begin again on such a copy, in the same process.
 
 **Waiting, and work that is done later: which to use when.** Of what is not in this package the path says where it is.
 

@@ -69,44 +69,39 @@ class RealClock:
 class MovableClock(RealClock):
     """The clock of this machine, whose wall clock tests move. Delays and monotonic time go on as they do."""
 
-    __slots__ = ("_stands_at_ms", "moved_ms")
+    __slots__ = ("moved_ms", "stands_at_ms")
 
     def __init__(self, moved_ms: int = 0) -> None:
         super().__init__()
         self.moved_ms = moved_ms
-        self._stands_at_ms: int | None = None
+        self.stands_at_ms: int | None = None  # None: it goes on
 
     @property
     def stands(self) -> bool:
         """Whether the wall clock stands still."""
-        return self._stands_at_ms is not None
+        return self.stands_at_ms is not None
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970, as far as tests have moved it."""
-        return super().now_ms() + self.moved_ms if self._stands_at_ms is None else self._stands_at_ms
+        return super().now_ms() + self.moved_ms if self.stands_at_ms is None else self.stands_at_ms
 
     def move(self, delta_ms: int) -> None:
         """Set the wall clock forward."""
         self.moved_ms += delta_ms
-        if self._stands_at_ms is not None:
-            self._stands_at_ms += delta_ms
-
-    @property
-    def stands_at_ms(self) -> int | None:
-        """Where the wall clock stands; None: it goes on."""
-        return self._stands_at_ms
+        if self.stands_at_ms is not None:
+            self.stands_at_ms += delta_ms
 
     def put_back(self, moved_ms: int, stands_at_ms: int | None) -> None:
         """Be as a clock that was moved so far, and stands there."""
         self.moved_ms = moved_ms
-        self._stands_at_ms = stands_at_ms
+        self.stands_at_ms = stands_at_ms
 
     def stand(self) -> None:
         """The wall clock stands still from now on."""
-        self._stands_at_ms = self.now_ms()
+        self.stands_at_ms = self.now_ms()
 
     def go_on(self) -> None:
         """The wall clock goes on from where it stands."""
-        if self._stands_at_ms is not None:
-            self.moved_ms = self._stands_at_ms - super().now_ms()
-            self._stands_at_ms = None
+        if self.stands_at_ms is not None:
+            self.moved_ms = self.stands_at_ms - super().now_ms()
+            self.stands_at_ms = None

@@ -1,14 +1,18 @@
-"""Copies of data directories that no broker uses: quick ones, because what no broker changes any more can be linked."""
+"""Copies of data directories that no broker uses: quick ones, because what no broker changes any more can be linked.
+
+`shutil` is imported where it is used, because it imports the compression modules, and most brokers copy nothing.
+"""
 
 import errno
+import json
 import os
-import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-LOCK_NAME = ".lock"
+from barnabas.runtime.temporary import LOCK_NAME
+
 COPIED_BYTES = 4 << 20  # at once
 NOTE = "snapshot.json"  # in the folder of a snapshot, beside a folder for each data directory
 LOG_SUFFIX = ".log"
@@ -28,6 +32,8 @@ def copy(
     `with_links`: segments that are full are hard links, where the file system has them. A broker only appends to the
     last segment of a log, and a follower may cut off others: so not for followers.
     """
+    import shutil
+
     target = Path(target)
     entries = sorted(os.scandir(source), key=lambda entry: entry.name)  # first: the target may be in it
     target.mkdir(parents=True, exist_ok=True)
@@ -106,6 +112,8 @@ def _linked(source: str, target: Path) -> bool:
 
 def clear(folder: Path, *, left_out: Collection[str] = (LOCK_NAME,)) -> None:
     """Remove what is in a folder, but for entries of these names."""
+    import shutil
+
     for entry in list(os.scandir(folder)):
         if entry.name in left_out:
             continue
@@ -113,6 +121,12 @@ def clear(folder: Path, *, left_out: Collection[str] = (LOCK_NAME,)) -> None:
             shutil.rmtree(entry.path)
         else:
             os.unlink(entry.path)
+
+
+def write_note(folder: Path, clock_moved_ms: int, clock_stands_at_ms: int | None, directories: int) -> None:
+    """Write down what a snapshot has beside data. Without it, a folder is not that of a whole snapshot."""
+    clock = {"clock_moved_ms": clock_moved_ms, "clock_stands_at_ms": clock_stands_at_ms}
+    (folder / NOTE).write_text(json.dumps({**clock, "directories": directories}))
 
 
 def owner(folder: Path) -> dict[str, str]:
@@ -217,12 +231,16 @@ def _copy_with_time(source: Path, target: Path) -> None:
     """Copy a file. Its time is not now, so that every later change shows."""
     if source.name.endswith(LOG_SUFFIX) and os.stat(source).st_nlink > 1 and _linked(str(source), target):
         return
+    import shutil
+
     shutil.copyfile(source, target)
     status = os.stat(source)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _remove_other_folders(folder: Path, kept: set[str]) -> None:
+    import shutil
+
     for entry in list(os.scandir(folder)):
         if entry.is_dir(follow_symlinks=False) and entry.name not in kept:
             shutil.rmtree(entry.path)

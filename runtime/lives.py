@@ -22,7 +22,6 @@ from barnabas.runtime.pending import Pending
 CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 LIVES_PER_COLLECTION = 32  # an ended life is a large cycle of objects
 
-
 logger = logging.getLogger("barnabas.broker")
 
 
@@ -121,9 +120,7 @@ class Lives:
                 for number, directory in enumerate(directories):
                     directory_copies.copy(Path(directory), target / str(number), with_links=True)
                     self._same.note_all(Path(directory), target / str(number), time.time_ns())
-                clock = {"clock_moved_ms": moved_ms, "clock_stands_at_ms": stands_at_ms}
-                noted = {**clock, "directories": len(directories)}
-                (target / directory_copies.NOTE).write_text(json.dumps(noted))
+                directory_copies.write_note(target, moved_ms, stands_at_ms, len(directories))
             except OSError:
                 temporary.remove(str(target))
                 raise
@@ -168,7 +165,7 @@ class Lives:
         return self._change(put_back)
 
     def _check(self) -> None:
-        if self._is_wanted.is_set() or self._answer is not None:
+        if self._answer is not None:
             raise SnapshotError("another snapshot is being made or put back: ask again")
 
     def _change(self, between: Callable[[], Path]) -> Pending[Path | SnapshotError]:

@@ -76,12 +76,11 @@ class RealNetwork:
 
     __slots__ = ()
 
-    async def _bound(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int, backlog: int
-    ) -> asyncio.Server:
+    async def _server(self, factory: Callable[[], asyncio.BaseProtocol], backlog: int, **where: Any) -> asyncio.Server:
+        """A server at `host` and `port`, or of a socket `sock`. It accepts no connections yet."""
         tries = 1 if _tries_as_often_as_the_backlog() else backlog
         loop = asyncio.get_running_loop()
-        return await loop.create_server(factory, host, port, backlog=tries, start_serving=False)
+        return await loop.create_server(factory, **where, backlog=tries, start_serving=False)
 
     async def host_name(self) -> str | None:
         """The canonical name of the host. If the resolver takes long, the name that the machine calls itself."""
@@ -103,12 +102,12 @@ class RealNetwork:
             loop.set_exception_handler(_tell)
 
         if host or port:
-            return RealListener([await self._bound(factory, host or None, port, backlog)], backlog)
+            return RealListener([await self._server(factory, backlog, host=host or None, port=port)], backlog)
         # Port 0: asyncio would choose a different port for each address, but all must have the same one.
-        first = await self._bound(factory, "0.0.0.0", 0, backlog)
+        first = await self._server(factory, backlog, host="0.0.0.0", port=0)
         port = first.sockets[0].getsockname()[1]
         try:
-            second = await self._bound(factory, "::", port, backlog)
+            second = await self._server(factory, backlog, host="::", port=port)
         except OSError:  # the machine has no IPv6, or another process has the port there
             return RealListener([first], backlog)
         return RealListener([first, second], backlog)
@@ -166,15 +165,10 @@ class KeptListeners(RealNetwork):
         number = self._used.get((host, port), 0)
         self._used[host, port] = number + 1
         if number < len(kept):
-            return RealListener([await self._served(factory, each, backlog) for each in kept[number]], backlog)
+            return RealListener(
+                [await self._server(factory, backlog, sock=each.dup()) for each in kept[number]], backlog
+            )
         listener = await super().listen(host, port, factory, backlog)
         assert isinstance(listener, RealListener)
         kept.append([socket.socket(fileno=os.dup(descriptor)) for descriptor in listener.descriptors])
         return listener
-
-    async def _served(
-        self, factory: Callable[[], asyncio.BaseProtocol], kept: socket.socket, backlog: int
-    ) -> asyncio.Server:
-        tries = 1 if _tries_as_often_as_the_backlog() else backlog
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(factory, sock=kept.dup(), backlog=tries, start_serving=False)

@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import json
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -184,12 +183,10 @@ class Barnabas:
         node_id: int | None = None,
     ) -> Any:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs."""
-        running = [process for process in self.processes.values() if process.answers]
-        if node_id is not None:
-            running = [self.processes[node_id]]
-        if not running:
+        asked = self.running if node_id is None else [node_id]
+        if not asked:
             raise RuntimeError("no broker runs")
-        return control.ask(running[0].http, method, path, query, body)
+        return control.ask(self.processes[asked[0]].http, method, path, query, body)
 
     # ------------------------------------------------------------------ topics and groups
 
@@ -269,8 +266,7 @@ class Barnabas:
         body = {name: value for name, value in body.items() if value is not None}
         numbers = {
             node_id: int(self.ask("POST", "/v1/control/rules", body=body, node_id=node_id)["id"])
-            for node_id, process in self.processes.items()
-            if process.answers
+            for node_id in self.running
         }
         return Fault(self, numbers)
 
@@ -355,8 +351,7 @@ class Barnabas:
         for process in self.processes.values():
             process.stop()
         directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
-        noted = {"clock_moved_ms": mark.clock_ahead_ms, "clock_stands_at_ms": None, "directories": 1}
-        (mark.folder / directory_copies.NOTE).write_text(json.dumps(noted))
+        directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, 1)
         self._begin(self.processes.values())
         return mark
 

@@ -4,9 +4,9 @@ Pure: from exchanges to findings. Each finding names the setting of the client t
 error: a test may want just this.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from barnabas.broker.control.recorder import Exchange
 from barnabas.protocol.api_keys import ApiKey
@@ -99,10 +99,11 @@ def _commits_that_go_back(seen: list[Exchange]) -> Iterator[Finding]:
 
 
 def _fetches_that_never_wait(seen: list[Exchange]) -> Iterator[Finding]:
-    counts: dict[str, int] = defaultdict(int)
-    for exchange in _of(seen, ApiKey.FETCH):
-        if exchange.request["max_wait_ms"] < WAIT_MS_MIN or exchange.request["min_bytes"] < 1:
-            counts[exchange.facts.client_id] += 1
+    counts = Counter(
+        each.facts.client_id
+        for each in _of(seen, ApiKey.FETCH)
+        if each.request["max_wait_ms"] < WAIT_MS_MIN or each.request["min_bytes"] < 1
+    )
     for client_id, count in counts.items():
         if count >= FETCHES_MIN:
             message = f"{count} fetches do not wait for records, so the client and the broker are busy with nothing"
@@ -126,10 +127,7 @@ def _metadata_storms(seen: list[Exchange]) -> Iterator[Finding]:
 
 
 def _produce_without_all_replicas(seen: list[Exchange]) -> Iterator[Finding]:
-    counts: dict[str, int] = defaultdict(int)
-    for exchange in _of(seen, ApiKey.PRODUCE):
-        if exchange.request["acks"] != ALL_REPLICAS:
-            counts[exchange.facts.client_id] += 1
+    counts = Counter(each.facts.client_id for each in _of(seen, ApiKey.PRODUCE) if each.request["acks"] != ALL_REPLICAS)
     for client_id, count in counts.items():
         message = f"{count} requests are acknowledged before all replicas have the records: a failover may lose them"
         yield Finding("produce without all replicas", client_id, "", count, message, "acks=all")
@@ -138,17 +136,14 @@ def _produce_without_all_replicas(seen: list[Exchange]) -> Iterator[Finding]:
 def _without_idempotence(seen: list[Exchange]) -> Iterator[Finding]:
     """Only if all is kept: the id of a producer may have been asked for long ago."""
     with_id = {each.facts.client_id for each in _of(seen, ApiKey.INIT_PRODUCER_ID)}
-    counts: dict[str, int] = defaultdict(int)
-    for exchange in _of(seen, ApiKey.PRODUCE):
-        if exchange.facts.client_id not in with_id:
-            counts[exchange.facts.client_id] += 1
+    counts = Counter(each.facts.client_id for each in _of(seen, ApiKey.PRODUCE) if each.facts.client_id not in with_id)
     for client_id, count in counts.items():
         message = "its producer has no id, so what it sends again may be there twice, or in another order"
         yield Finding("no idempotence", client_id, "", count, message, "enable.idempotence=true")
 
 
 def _old_versions(seen: list[Exchange]) -> Iterator[Finding]:
-    counts: dict[tuple[str, ApiKey, int], int] = defaultdict(int)
+    counts: Counter[tuple[str, ApiKey, int]] = Counter()
     for exchange in seen:
         key = ApiKey(exchange.facts.api_key)
         if key in NEEDED_VERSIONS and exchange.facts.version < NEEDED_VERSIONS[key][0]:
@@ -160,11 +155,12 @@ def _old_versions(seen: list[Exchange]) -> Iterator[Finding]:
 
 
 def _members_that_come_anew(seen: list[Exchange]) -> Iterator[Finding]:
-    joined: dict[tuple[str, str], int] = defaultdict(int)
-    left: dict[tuple[str, str], int] = defaultdict(int)
-    for exchange in _of(seen, ApiKey.JOIN_GROUP):
-        if not exchange.request["member_id"] and not exchange.request.get("group_instance_id"):
-            joined[exchange.facts.client_id, exchange.request["group_id"]] += 1
+    joined = Counter(
+        (each.facts.client_id, each.request["group_id"])
+        for each in _of(seen, ApiKey.JOIN_GROUP)
+        if not each.request["member_id"] and not each.request.get("group_instance_id")
+    )
+    left: Counter[tuple[str, str]] = Counter()
     for exchange in _of(seen, ApiKey.LEAVE_GROUP):
         left[exchange.facts.client_id, exchange.request["group_id"]] += max(len(exchange.request.get("members", ())), 1)
     for (client_id, group), count in joined.items():
@@ -184,8 +180,3 @@ RULES: tuple[Callable[[list[Exchange]], Iterator[Finding]], ...] = (
     _old_versions,
     _members_that_come_anew,
 )
-
-
-def row(finding: Finding) -> dict[str, Any]:
-    """As the HTTP API shows it."""
-    return finding._asdict()

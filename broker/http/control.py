@@ -9,10 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.control.clock import let_pass
-from barnabas.broker.control.errors import may_answer
 from barnabas.broker.control.facts import Facts
-from barnabas.broker.control.lint import findings
-from barnabas.broker.control.lint import row as finding_row
 from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
@@ -166,6 +163,8 @@ def _rules(rules: Any) -> HttpAnswer:
 
 def _rule_of(body: dict[str, Any]) -> Rule:
     """The rule of a body. HttpError if it is none that could ever be carried out."""
+    from barnabas.broker.control.errors import may_answer  # late: brokers without control do not import it
+
     effect = Effect(body["effect"])
     versions = body.get("versions") or [0, 32_767]
     if len(versions) != 2 or versions[0] > versions[1]:
@@ -310,11 +309,13 @@ def lint(services: Services, request: HttpRequest) -> HttpAnswer:
     """Commits of each record, commits that go back, fetches that never wait, metadata storms, producers without
     idempotence or without acks=all, old versions, members that come anew: in the requests that are kept.
     """
+    from barnabas.broker.control.lint import findings  # late: brokers without control do not import it
+
     recorder = gate_of(services).recorder
     since, client_id = request.query["since"] or 0, request.query["client"]
     seen = [each for each in recorder.since(since) if client_id in (None, each.facts.client_id)]
     are_all_kept = since <= 1 and next((each.number for each in recorder.since(0)), 1) == 1
-    return HttpAnswer.json({"findings": [finding_row(each) for each in findings(seen, are_all_kept=are_all_kept)]})
+    return HttpAnswer.json({"findings": [each._asdict() for each in findings(seen, are_all_kept=are_all_kept)]})
 
 
 # ------------------------------------------------------------------ waits and commands

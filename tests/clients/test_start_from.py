@@ -30,7 +30,8 @@ def started(*words: str, **environment: str) -> Iterator[tuple[dict[str, Any], s
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        process.terminate() if not line else None
+        if not line:
+            process.terminate()
         yield (json.loads(line) if line else {}), "" if line else process.communicate()[1]
     finally:
         process.terminate()

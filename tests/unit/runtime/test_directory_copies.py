@@ -1,6 +1,7 @@
 """Copies of data directories, and what is there if one fails half-way."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_what_was_there_is_there_if_it_cannot_be_replaced(
     (data / "orders-0" / "5.log").write_text("newer")
     before = tree(data)
     calls: list[object] = []
-    really = directory_copies.shutil.copyfile  # type: ignore[attr-defined]
+    really = shutil.copyfile
 
     def full(source: Path, target: Path) -> None:
         calls.append(target)
@@ -89,7 +90,7 @@ def test_what_was_there_is_there_if_it_cannot_be_replaced(
             raise OSError(28, "No space left on device")
         really(source, target)
 
-    monkeypatch.setattr(directory_copies.shutil, "copyfile", full)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(OSError, match="No space left"):
         directory_copies.replace(data, source, directory_copies.Same())
     assert tree(data) == before

@@ -385,6 +385,7 @@ class Broker:
             self.broker_clients.close,
             self.producer_ids.stop,
             self.controller.stop,
+            self.own_registration.stop,
             self.config_changes.stop,
             self.features.stop,
             self.replica_manager.shutdown,

@@ -82,6 +82,11 @@ class OwnRegistration:
             if place.is_of_this_session:
                 return
 
+    def stop(self) -> None:
+        """Watch the registration no more."""
+        if self._registration is not None:
+            self._registration.stop()
+
     @property
     def why_not(self) -> str | None:
         """Why this broker, which was registered, is not any more and serves nothing; None: it is."""

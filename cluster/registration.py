@@ -244,10 +244,22 @@ class Registration:
             self._on_deleted()
 
     async def _look_again(self, session_id: int) -> None:
-        try:
-            await self._look(session_id)
-        except CoordinationError as error:  # a lost session registers again
-            logger.debug("the registration of broker %d could not be read: %s", self._node_id, error)
+        """Nobody else looks in this session, so a lost answer is asked for again. A new session registers anyhow."""
+        while session_id == self._coordination.session_id:
+            try:
+                await self._look(session_id)
+            except CoordinationError as error:
+                logger.debug("the registration of broker %d could not be read: %s", self._node_id, error)
+                await self._env.clock.sleep(RETRY_BACKOFF_MS)
+            else:
+                break
+
+    def stop(self) -> None:
+        """Watch the node no more."""
+        self._watch = None
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     async def register_again(self) -> int:
         """Register in a new session, or after the node was deleted. As long as that fails, try again.

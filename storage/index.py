@@ -146,7 +146,9 @@ class _SparseIndex:
         keep = bisect_left(self._offsets, offset - self._base_offset)
         del self._firsts[keep:]
         del self._seconds[keep:]
-        self._written = min(self._written, keep)
+        if self._written > keep:
+            self._written = keep
+            self._stale = True  # the file says too much until it is written
 
     def write(self) -> None:
         """Bring the file up to date (not synced)."""

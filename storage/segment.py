@@ -468,8 +468,8 @@ class Segment:
         self._forget_recent()
         self.offset_index.truncate(offset)
         self.time_index.truncate(offset)
-        self.offset_index.write()
-        self.time_index.write()
+        self.offset_index.write_if_possible()
+        self.time_index.write_if_possible()
         self.transaction_index.truncate(offset)
         dropped = self.size - batch.position
         self._files.cut(self.path, batch.position)
@@ -594,7 +594,25 @@ class Segment:
         self._files.close(self.path)
         self._files.indexes.unloaded(self)
         disk = self._files.disk
-        for extension in ("log", "index", "timeindex", "txnindex", UNSYNCED):
+        if disk.exists(self.path):
+            disk.remove(self.path)
+        self._remove_other_files()
+
+    def empty_files(self) -> None:
+        """Drop all batches for good. The file that held them stays, because on a full disk no other can be made."""
+        self._files.cut(self.path, 0)
+        self._files.indexes.unloaded(self)
+        self._remove_other_files()
+
+    def hand_file_on(self, base_offset: int) -> None:
+        """The file of this segment, which is empty, becomes that of a segment which begins there."""
+        self._files.close(self.path)
+        if base_offset != self.base_offset:
+            self._files.disk.rename(self.path, f"{self.directory}/{file_name(base_offset, 'log')}")
+
+    def _remove_other_files(self) -> None:
+        disk = self._files.disk
+        for extension in ("index", "timeindex", "txnindex", UNSYNCED):
             path = self.file_path(extension)
             if disk.exists(path):
                 disk.remove(path)

@@ -11,6 +11,7 @@ that becomes leader meanwhile, or a broker that stops, does the rest at once (`T
 import errno
 import logging
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError
@@ -19,6 +20,7 @@ from barnabas.runtime.turns import Pieces
 from barnabas.storage.durability import RecoveryPointCheckpoint, sync_later
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.rolling import if_room
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -177,10 +179,11 @@ def _truncate_fully(log: Log, offset: int) -> _Steps:
     log.log_start_offset = offset
     _set_end(log, offset)
     segments.replace([first.without_files(offset)])  # nobody reads it, because the log is empty
-    first.delete_files()
-    yield _Sync(folders=(log.directory,))
+    first.empty_files()
+    yield _Sync(files=(first.path,))
     for snapshot in list(log.producers.snapshots):
         log.producers.remove_snapshot(snapshot)
+    first.hand_file_on(offset)
     segments.replace([log.make_segment(offset)])
     log.leader_epochs.clear()
     yield from _end_at(log, offset)
@@ -222,7 +225,8 @@ def _end_at(log: Log, log_end_offset: int) -> _Steps:
     """The last step: offsets, epochs and producers end there, too, and all of it becomes durable."""
     _set_end(log, log_end_offset)
     log.leader_epochs.truncate_from_end(log_end_offset)
-    epochs = log.leader_epochs.write(log_end_offset)
+    # Without room, the next flush writes them, before the recovery point rises.
+    epochs = if_room(partial(log.leader_epochs.write, log_end_offset), is_needed=False)
     producers = ProducerStateManager(log.env.disk, log.directory, log.producers.snapshots)
     for _ in producers.rebuild(log.segments, log.log_start_offset):  # this removes snapshots of what was cut
         yield None

@@ -118,6 +118,7 @@ class Life(Process):
         self.host = host
         self.alive = True
         self.serving = False
+        self.start: asyncio.Task[None] | None = None
         self.touched = True  # its state may have changed since the last inspection
         self.number = number
         self.listeners: list[SimListener] = []
@@ -211,9 +212,10 @@ class Host:
     async def start(
         self, settings: Mapping[str, str] | None = None, data_directories: Sequence[str] | None = None
     ) -> bool:
-        """Start a process; False if it was killed or lost power meanwhile. What `Broker.start` raises passes through.
+        """Start a process; False if it was stopped, killed or lost power meanwhile.
 
-        The host's settings and directories are used, unless others are given.
+        The host's settings and directories are used, unless others are given. What `Broker.start` raises passes
+        through.
         """
         assert self.life is None, "one process at a time"
         self.lives += 1
@@ -224,7 +226,7 @@ class Host:
             self.data_directories if data_directories is None else data_directories,
         )
         self.network.power_on(self.name)
-        task = life.spawn(life.broker.start())
+        task = life.start = life.spawn(life.broker.start())
         try:
             await asyncio.wait([task])
         finally:
@@ -233,7 +235,10 @@ class Host:
         if not life.alive:
             task.cancelled() or task.exception()
             return False
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            self._exit(life)
+            return False
+        error = task.exception()
         if error is not None:
             if isinstance(error, PowerLoss):
                 return False
@@ -243,10 +248,17 @@ class Host:
         return True
 
     async def stop(self) -> None:
-        """Stop the process in a controlled way. Returns early if it is killed meanwhile."""
+        """Stop the process in a controlled way. Returns early if it is killed meanwhile.
+
+        A start is broken off, as `barnabas start` does with a signal.
+        """
         life = self.life
         if life is None:
             return
+        if life.start is not None and not life.start.done():
+            life.start.cancel()
+            await asyncio.wait([life.start])
+            return  # who has started it sees how that ended
         task = life.spawn(life.broker.stop())
         await asyncio.wait([task])
         if life.alive:

@@ -215,7 +215,7 @@ class Operator:
     # -- the tree
 
     def _can_put_back(self) -> bool:
-        """Not if the backup lacks a topic or a feature of now: these would be gone. So would offsets in the tree."""
+        """Not if it lacks a topic, deletion or feature of now: these would be gone. So would offsets in the tree."""
         return not self._world.offsets_in_tree and self._names(self._backup) == self._names(self._world.tree.copy())
 
     async def _put_an_older_tree_back(self) -> None:
@@ -224,11 +224,12 @@ class Operator:
         tree.put_back(self._backup)
 
     def _names(self, copy: TreeCopy) -> dict[str, bytes]:
-        """Which topics and features it knows."""
+        """Which topics and features it knows, and which topics are being deleted."""
+        folders = f"{paths.TOPICS}/", f"{paths.DELETE_TOPICS}/"
         return {
             path: node.data
             for path, node in copy.nodes.items()
-            if path == paths.FEATURE or (path.startswith(f"{paths.TOPICS}/") and path.count("/") == 3)
+            if path == paths.FEATURE or (path.startswith(folders) and path.count("/") == 3)
         }
 
     # -- settings

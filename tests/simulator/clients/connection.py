@@ -63,7 +63,13 @@ class Connection(asyncio.Protocol):
         self.waiting.append(asked)
         self.transport.write(frames.encode_request(api, version, asked[0], self.client_id, message))
         timer = self._clock.call_later(limit_ms, lambda: self._unanswered(asked))
-        future.add_done_callback(lambda _: timer.cancel())
+
+        def done(_: object) -> None:
+            timer.cancel()
+            if not future.cancelled():
+                future.exception()  # so that it is no news: who sends several may give up at the first refusal
+
+        future.add_done_callback(done)
         return future
 
     def send_unanswered(self, api: ApiKey, version: int, message: Any) -> None:

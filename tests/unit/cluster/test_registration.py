@@ -144,6 +144,47 @@ def test_who_is_deleted_by_hand_hears_of_it_and_registers_again() -> None:
     cluster.env.run(scenario())
 
 
+def test_who_is_deleted_by_hand_hears_of_it_although_answers_are_lost() -> None:
+    """Until 2026-11 the first lost answer left it unregistered for ever, and no replica of it came into sync."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        deleted: list[str] = []
+        session, _ = await cluster.broker()
+        place = Registration(
+            *(cluster.env, session, 1, (Endpoint("PLAINTEXT", "host", 9092, 0),)),
+            on_deleted=lambda: deleted.append("node"),
+        )
+        other, _ = await cluster.broker()
+        epoch = await place.register()
+        for fate in (Fate.LOST_BEFORE, Fate.LOST_AFTER):
+            await other.delete(paths.broker(1))
+            fates = iter([fate] * 3)
+            cluster.tree.trouble = lambda name, fates=fates: next(fates, Fate.DONE)  # type: ignore[misc]
+            await cluster.env.clock.sleep(5_000)
+            assert deleted == ["node"]
+            deleted.clear()
+            epoch, former = await place.register_again(), epoch
+            assert epoch > former
+        await other.delete(paths.broker(1))
+        fates = iter([Fate.LOST_BEFORE] * 3)
+        cluster.tree.trouble = lambda name: next(fates, Fate.DONE)
+        await cluster.env.clock.sleep(50)
+        cluster.tree.expire(session.session_id)
+        await cluster.env.clock.sleep(5_000)
+        assert not deleted, "a new session registers anyhow"
+        await place.register_again()
+        cluster.tree.trouble = lambda name: Fate.LOST_BEFORE
+        cluster.tree.change(lambda zxid: cluster.tree.delete(paths.broker(1), -1, zxid))
+        await cluster.env.clock.sleep(50)
+        place.stop()
+        cluster.tree.trouble = lambda name: Fate.DONE
+        await cluster.env.clock.sleep(5_000)
+        assert not deleted, "it was told to stop"
+
+    cluster.env.run(scenario())
+
+
 def test_in_another_tree_it_does_not_register_and_says_why_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
 

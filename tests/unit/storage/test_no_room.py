@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
+from barnabas.storage import truncation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.open_files import share_out
 from barnabas.storage.refused_batches import REFUSED_BATCHES_MAX, REMEMBERED_MS
@@ -455,3 +456,48 @@ def test_the_refused_batches_of_many_producers_take_no_more_memory(world):
         log.producers.note_refused(batch, ErrorCode.NOT_ENOUGH_REPLICAS, 0)
         log.producers.note_refused(batch[:40], ErrorCode.NOT_ENOUGH_REPLICAS, 0)  # damaged: nothing is known of it
     assert list(log.producers._refused._batches) == list(range(10, REFUSED_BATCHES_MAX + 10))
+
+
+@pytest.mark.parametrize("ending", ["restart", "restart without room", "crash", "power cut"])
+@pytest.mark.parametrize("cut", [0, 1, 20, 59, 60, 61, 62])
+def test_wherever_there_is_no_room_it_ends_when_there_is(make_world, read, cut, ending):
+    """Until 2026-11 a follower that cut its log on a full disk was offline until the next start."""
+    begin_at, met = 0, True
+    while met:
+        world = make_world()
+        log = world.log(**SETTINGS)
+        world.fill(log, 60)
+        log.flush()
+        world.manager.checkpoint()
+        log.leader_epochs.assign(1, log.log_end_offset)
+        world.fill(log, 3, epoch=1)
+        shortage = Shortage(world.disk, begin_at, errno.ENOSPC)
+        for _ in range(20):
+            if log.log_end_offset != cut:
+                work = truncation.begin_truncation(log, cut)
+                if work is not None:
+                    world.env.turns.begin(work.in_turns())
+                world.clock.advance(1_000)
+        assert (log.failed, log.write_blocked, log.log_end_offset) == (None, None, cut)
+        met = shortage.count > begin_at
+        if ending == "restart without room":
+            shortage.left = range(shortage.count, 1 << 30)
+            world.manager.shutdown()
+            shortage.left = ()
+            world.open()
+            manager = world.manager
+        else:
+            shortage.left = ()
+            world.fill(log, 7, epoch=2)
+            if ending == "restart":
+                manager = world.restart()
+            else:
+                log.flush()
+                manager = world.crash("kept" if ending == "crash" else "lost")
+        log = manager.get("t", 0)
+        count = cut if ending == "restart without room" else cut + 7
+        assert [offset for offset, _, _ in read(log)] == list(range(count))
+        assert log.log_end_offset == count
+        assert all(start <= cut for _, start in log.leader_epochs.entries)
+        begin_at += 1
+    assert begin_at > 2

@@ -20,6 +20,7 @@ from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
 from barnabas.runtime import output, temporary
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
+from barnabas.runtime.ports import RESTORE_PLAN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -405,7 +406,7 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
 
     clock, network = MovableClock(order.config.control_clock_ahead_ms), KeptListeners()
     env = replace(env, clock=clock, network=network)
-    lives = Lives(clock, temporary.path_for(env.random_uuid().hex()))
+    lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex()))
     try:
         while (code := await _serve_once(env, order, stop, lives)) is None:
             lives.between()
@@ -430,6 +431,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     try:
+        _finish_restores(env, directories)
         broker = Broker(env, config, directories, choice=order.choice)
         if lives is not None:
             lives.begin()
@@ -452,6 +454,15 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     if order.temporary_directory is not None:
         temporary.remove_abandoned(order.temporary_directory)
     return await _end_life(broker, stop, lives)
+
+
+def _finish_restores(env: "Env", directories: Sequence[str]) -> None:
+    """A process of this broker may have been killed while it put a snapshot back."""
+    for directory in directories:
+        if env.disk.exists(f"{directory}/{RESTORE_PLAN}"):
+            from barnabas.runtime import restoring  # late: hardly ever needed
+
+            restoring.finish(directory, env.disk)
 
 
 async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:

@@ -16,12 +16,6 @@ from barnabas.runtime.temporary import LOCK_NAME
 COPIED_BYTES = 4 << 20  # at once
 NOTE = "snapshot.json"  # in the folder of a snapshot, beside a folder for each data directory
 LOG_SUFFIX = ".log"
-STAGED_SUFFIX = ".restored"  # a file that takes the place of the one without it, when all are there
-REWRITTEN_IN_PLACE = (".sqlite", ".sqlite-wal", ".sqlite-shm")  # all other files grow, or are replaced by another
-TICK_NS = 20_000_000  # a file system may write down the time of a change this roughly
-
-# What a file looked like when it was the same as a file of a snapshot: size, time of its last change, inode.
-Look = tuple[int, int, int]
 
 
 def copy(
@@ -37,14 +31,14 @@ def copy(
     target = Path(target)
     entries = sorted(os.scandir(source), key=lambda entry: entry.name)  # first: the target may be in it
     target.mkdir(parents=True, exist_ok=True)
-    full = {entry.name for entry in [each for each in entries if each.name.endswith(LOG_SUFFIX)][:-1]}
+    full = {entry.name for entry in [each for each in entries if is_linkable(each.name)][:-1]}
     for entry in entries:
         to = target / entry.name
         if entry.name in left_out:
             continue
         if entry.is_dir(follow_symlinks=False):
             copy(entry.path, to, left_out=(), with_links=with_links)
-        elif not (with_links and entry.name in full and _linked(entry.path, to)):
+        elif not (with_links and entry.name in full and link(entry.path, to)):
             shutil.copyfile(entry.path, to)
 
 
@@ -102,7 +96,12 @@ def check_source(folder: str, target: str) -> None:
         os.close(descriptor)
 
 
-def _linked(source: str, target: Path) -> bool:
+def is_linkable(name: str) -> bool:
+    """Whether it is a segment, which no broker changes when another has begun behind it."""
+    return name.endswith(LOG_SUFFIX)
+
+
+def link(source: str, target: Path) -> bool:
     """Link a file; False where that cannot be."""
     with suppress(OSError):
         os.link(source, target)
@@ -156,91 +155,11 @@ def check_trees(folder: Path, names: Iterable[str]) -> None:
             raise OSError(errno.EINVAL, f"the tree is damaged: {said}", str(path))
 
 
-class Same:
-    """Which files of a data directory are still the same as those of a snapshot, because nobody has changed them."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[str, Look]] = {}  # by path: a file of a snapshot, and how this one looked then
-
-    def note_all(self, folder: Path, source: Path, now_ns: int) -> None:
-        """All files of a folder are as in this snapshot, which was made just now."""
-        for path in _files(source):
-            live = folder / path
-            look = _look(live)
-            # A file that was changed in this tick may change again and look the same.
-            if look is not None and look[1] < now_ns - TICK_NS:
-                self._known[str(live)] = str(source / path), look
-
-    def note(self, live: Path, source: Path) -> None:
-        """This file has become a copy of that one."""
-        look = _look(live)
-        if look is not None:
-            self._known[str(live)] = str(source), look
-
-    def holds(self, live: Path, source: Path) -> bool:
-        """Whether the file is known to be the same."""
-        if live.name.endswith(REWRITTEN_IN_PLACE):
-            return False
-        look = _look(live)
-        return look is not None and self._known.get(str(live)) == (str(source), look)
-
-
-def _look(path: Path) -> Look | None:
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def _files(folder: Path, below: str = "") -> Iterator[str]:
-    """The paths of all files in a folder, from there."""
+def files_in(folder: Path, below: str = "") -> Iterator[str]:
+    """The paths of all files in a folder, or in one below it, from the folder."""
     for entry in os.scandir(folder / below):
         path = os.path.join(below, entry.name)
         if entry.is_dir(follow_symlinks=False):
-            yield from _files(folder, path)
+            yield from files_in(folder, path)
         else:
             yield path
-
-
-def replace(folder: Path, source: Path, same: Same) -> None:
-    """Make a data directory a copy of a snapshot's. OSError: it is as it was. What is the same is left as it is."""
-    wanted = set(_files(source))
-    changed = [path for path in wanted if not same.holds(folder / path, source / path)]
-    staged: list[str] = []
-    try:
-        for path in changed:
-            target = folder / (path + STAGED_SUFFIX)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staged.append(path)
-            _copy_with_time(source / path, target)
-    except OSError:
-        for path in staged:
-            with suppress(FileNotFoundError):
-                os.unlink(folder / (path + STAGED_SUFFIX))
-        raise
-    for path in changed:
-        os.rename(folder / (path + STAGED_SUFFIX), folder / path)
-        same.note(folder / path, source / path)
-    for path in set(_files(folder)) - wanted - {LOCK_NAME}:
-        os.unlink(folder / path)
-    _remove_other_folders(folder, {os.path.dirname(path) for path in wanted})
-
-
-def _copy_with_time(source: Path, target: Path) -> None:
-    """Copy a file. Its time is not now, so that every later change shows."""
-    if source.name.endswith(LOG_SUFFIX) and os.stat(source).st_nlink > 1 and _linked(str(source), target):
-        return
-    import shutil
-
-    shutil.copyfile(source, target)
-    status = os.stat(source)
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _remove_other_folders(folder: Path, kept: set[str]) -> None:
-    import shutil
-
-    for entry in list(os.scandir(folder)):
-        if entry.is_dir(follow_symlinks=False) and entry.name not in kept:
-            shutil.rmtree(entry.path)

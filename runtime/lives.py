@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from barnabas.runtime import directory_copies, temporary
+from barnabas.runtime import directory_copies, restoring, temporary
 from barnabas.runtime.clock import MovableClock
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Disk
 
 CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 LIVES_PER_COLLECTION = 32  # an ended life is a large cycle of objects
@@ -43,13 +44,14 @@ def _exists(path: Path) -> bool:
 class Lives:
     """Which life this is, and what is to be done before the next one."""
 
-    def __init__(self, clock: MovableClock, own_folder: str) -> None:
+    def __init__(self, clock: MovableClock, disk: Disk, own_folder: str) -> None:
         self.number = 0
         self._clock = clock
+        self._disk = disk
         self._own_folder = own_folder  # for snapshots whose folder nobody chose; made with the first one
         self._lock: int | None = None
         self._snapshots = 0
-        self._same = directory_copies.Same()
+        self._same = restoring.Same()
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
         self._between: Callable[[], Path] | None = None
         self._answer: Pending[Path | SnapshotError] | None = None
@@ -116,14 +118,15 @@ class Lives:
         moved_ms, stands_at_ms = self._clock.moved_ms, self._clock.stands_at_ms
 
         def note() -> Path:
-            try:
-                for number, directory in enumerate(directories):
-                    directory_copies.copy(Path(directory), target / str(number), with_links=True)
-                    self._same.note_all(Path(directory), target / str(number), time.time_ns())
-                directory_copies.write_note(target, moved_ms, stands_at_ms, len(directories))
-            except OSError:
-                temporary.remove(str(target))
-                raise
+            with restoring.held(directories, self._disk):
+                try:
+                    for number, directory in enumerate(directories):
+                        directory_copies.copy(Path(directory), target / str(number), with_links=True)
+                        self._same.note_all(Path(directory), target / str(number), time.time_ns())
+                    directory_copies.write_note(target, moved_ms, stands_at_ms, len(directories))
+                except OSError:
+                    temporary.remove(str(target))
+                    raise
             return target
 
         return self._change(note)
@@ -157,8 +160,7 @@ class Lives:
             raise SnapshotError(f"{folder} is of another broker: `barnabas start --from` serves a copy of its data")
 
         def put_back() -> Path:
-            for number, directory in enumerate(directories):
-                directory_copies.replace(Path(directory), source / str(number), self._same)
+            restoring.replace(directories, source, self._same, self._disk)
             self._clock.put_back(moved_ms, stands_at_ms)
             return source
 

@@ -26,6 +26,9 @@ TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
+RESTORE_PLAN = "restore-plan.json"  # in a data directory whose content is being replaced (`restoring.py`)
+
+
 class SyncFailedError(OSError):
     """The written bytes may be lost. A second sync proves nothing: the system may then report success."""
 

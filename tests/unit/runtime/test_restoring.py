@@ -1,0 +1,244 @@
+"""Data directories are put back: whole, or not at all, whenever a disk is full or the process is killed."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from barnabas.runtime import directory_copies, restoring
+from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.ports import RESTORE_PLAN
+from barnabas.runtime.restoring import Same
+
+NAMES = (".lock", "meta.properties", "orders-0/0.log", "orders-0/5.log", "orders-0/0.index")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+
+class Killed(BaseException):
+    """What a killed process does not outlive."""
+
+
+class Place:
+    """Two data directories and a snapshot of them; since then each has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = [folder / "data", folder / "more" / "data"]
+        self.snapshot = folder / "snapshot"
+        for number, directory in enumerate(self.data):
+            (directory / "orders-0").mkdir(parents=True)
+            for name in NAMES:
+                (directory / name).write_text(name)
+            directory_copies.copy(directory, self.snapshot / str(number))
+        self.wanted = self.trees()
+
+    def trees(self) -> list[dict[str, str]]:
+        return [tree(directory) for directory in self.data]
+
+    def change(self) -> None:
+        for directory in self.data:
+            (directory / "orders-0" / "5.log").write_text("more than before")
+            (directory / "orders-0" / "0.index").unlink()
+            (directory / "new-0").mkdir()
+            (directory / "new-0" / "0.log").write_text("new")
+            (directory / "some-checkpoint").write_text("1")
+
+    def restore(self, same: Same | None = None) -> None:
+        restoring.replace([str(directory) for directory in self.data], self.snapshot, same or Same(), RealDisk())
+
+    def start(self) -> None:
+        for directory in self.data:
+            if (directory / RESTORE_PLAN).exists():
+                restoring.finish(str(directory), RealDisk())
+
+    def left(self) -> list[str]:
+        return [str(path) for path in self.folder.rglob("*") if path.name.endswith((".restored", RESTORE_PLAN, ".tmp"))]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_all_is_as_in_the_snapshot_but_for_locks_and_what_no_broker_has_made(place: Place) -> None:
+    place.change()
+    first = place.data[0]
+    (first / "notes.txt").write_text("mine")
+    (first / "my folder").mkdir()
+    (first / "my folder" / "letter").write_text("dear")
+    place.restore()
+    place.wanted[0] |= {"notes.txt": "mine", "my folder/letter": "dear"}
+    assert place.trees() == place.wanted
+    assert not (first / "new-0").exists()
+    assert not place.left()
+
+
+def test_what_nobody_has_changed_is_left_as_it_is(place: Place) -> None:
+    same = Same()
+    for number, directory in enumerate(place.data):
+        (directory / "tree.sqlite").write_text("rewritten in place")
+        (place.snapshot / str(number) / "tree.sqlite").write_text("rewritten in place")
+        same.note_all(directory, place.snapshot / str(number), time.time_ns() + 2 * restoring.TICK_NS)
+    texts, before = place.trees(), [inodes(directory) for directory in place.data]
+    place.change()
+    place.restore(same)
+    assert place.trees() == texts
+    for directory, earlier in zip(place.data, before):
+        changed = {name for name, inode in inodes(directory).items() if inode != earlier[name]}
+        assert changed <= {"orders-0/5.log", "orders-0/0.index", "tree.sqlite"}
+    (place.data[0] / "orders-0" / "0.index").write_text("x" * len("orders-0/0.index"))  # as long, at another time
+    place.restore(same)
+    assert place.trees() == texts
+
+
+def test_another_snapshot_at_the_path_of_the_first_is_noticed(place: Place) -> None:
+    same = Same()
+    for number, directory in enumerate(place.data):
+        same.note_all(directory, place.snapshot / str(number), time.time_ns() + 2 * restoring.TICK_NS)
+    shutil.rmtree(place.snapshot)
+    for number, directory in enumerate(place.data):
+        shutil.copytree(directory, place.snapshot / str(number))
+        (place.snapshot / str(number) / "orders-0" / "5.log").write_text("orders-1/5.log")  # as long
+    place.restore(same)
+    assert [trees["orders-0/5.log"] for trees in place.trees()] == ["orders-1/5.log"] * 2
+
+
+def test_a_file_that_was_changed_just_now_is_not_taken_for_the_same(place: Place) -> None:
+    same, data, source = Same(), place.data[0], place.snapshot / "0"
+    same.note_all(data, source, time.time_ns())
+    assert not same.holds(data / "meta.properties", source / "meta.properties")
+
+
+def test_a_snapshot_whose_files_all_have_second_names_keeps_its_last_segments(place: Place) -> None:
+    """`cp -al` gives each file one. Until 2026-11 such a last segment was linked, and grew in the snapshot."""
+    shutil.copytree(place.snapshot, place.folder / "second", copy_function=os.link)
+    place.change()
+    place.restore()
+    for directory, number in zip(place.data, "01"):
+        for name in ("0.log", "5.log"):
+            is_linked = (directory / "orders-0" / name).samefile(place.snapshot / number / "orders-0" / name)
+            assert is_linked == (name == "0.log")
+
+
+def count_and_fail(
+    monkeypatch: pytest.MonkeyPatch,
+    fails_at: int,
+    failure: Callable[[], BaseException],
+    names: list[tuple[object, str]],
+) -> list[object]:
+    """One of the calls of these functions fails, and all later ones."""
+    calls: list[object] = []
+    for module, name in names:
+        really = getattr(module, name)
+
+        def call(*args: object, really: Callable[..., object] = really, **options: object) -> object:
+            calls.append(args)
+            if len(calls) >= fails_at:
+                raise failure()
+            return really(*args, **options)
+
+        monkeypatch.setattr(module, name, call)
+    return calls
+
+
+@pytest.mark.parametrize("fails_at", range(1, 9))
+def test_what_was_there_is_there_if_there_is_no_room(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    place.change()
+    before = place.trees()
+    with monkeypatch.context() as patch:
+        no_room = lambda: OSError(28, "No space left on device")  # noqa: E731
+        calls = count_and_fail(patch, fails_at, no_room, [(shutil, "copyfile"), (os, "replace")])
+        with pytest.raises(OSError, match="No space left"):
+            place.restore()
+        assert len(calls) == fails_at
+    assert place.trees() == before
+    assert sorted(os.listdir(place.data[0])) == [
+        *(".lock", "meta.properties", "new-0", "orders-0", "some-checkpoint"),
+    ]
+
+
+def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(place: Place) -> None:
+    """Until 2026-11 a kill while files were renamed left some topics as before and some as in the snapshot."""
+    place.change()
+    before = place.trees()
+    changing = [
+        *((os, name) for name in ("rename", "replace", "unlink", "link", "rmdir")),
+        *((shutil, name) for name in ("copyfile", "rmtree")),
+    ]
+    outcomes, killed_at = [], 1
+    while True:
+        for directory, files in zip(place.data, before):
+            shutil.rmtree(directory, ignore_errors=True)
+            for name, text in files.items():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                (directory / name).write_text(text)
+        with pytest.MonkeyPatch.context() as patch:
+            calls = count_and_fail(patch, killed_at, Killed, changing)
+            with contextlib.suppress(Killed):
+                place.restore()
+        if len(calls) < killed_at:
+            break
+        with pytest.MonkeyPatch.context() as patch:  # the next start is killed, too
+            count_and_fail(patch, 1 + killed_at % 3, Killed, changing)
+            with contextlib.suppress(Killed):
+                place.start()
+        place.start()
+        (place.data[0] / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)  # nobody reads it
+        assert place.trees() in (before, place.wanted), f"killed at {killed_at}"
+        assert not place.left(), f"killed at {killed_at}"
+        outcomes.append(place.trees() == place.wanted)
+        killed_at += 1
+    assert outcomes == sorted(outcomes), "first all of the old, then all of the new"
+    assert outcomes.count(True) > 10 < outcomes.count(False)
+
+
+def test_directories_that_were_moved_together_are_finished_and_one_alone_is_refused(place: Place) -> None:
+    place.change()
+    with pytest.MonkeyPatch.context() as patch:
+        count_and_fail(patch, 3, Killed, [(os, "rename")])
+        with pytest.raises(Killed):
+            place.restore()
+    moved = place.folder / "moved"
+    moved.mkdir()
+    os.rename(place.data[0], moved / "data")
+    with pytest.raises(OSError, match=r"was broken off, and .*more/data is missing"):
+        restoring.finish(str(moved / "data"), RealDisk())
+    os.rename(place.folder / "more", moved / "more")
+    place.data = [moved / "data", moved / "more" / "data"]
+    place.start()
+    assert place.trees() == place.wanted
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"changed": 1, "wanted": 2, "is_staged": true}'])
+def test_a_plan_that_nobody_can_read_is_refused_and_changes_nothing(place: Place, text: str) -> None:
+    before = place.trees()
+    (place.data[0] / RESTORE_PLAN).write_text(text)
+    with pytest.raises(OSError, match="it does not say what was being put back"):
+        place.start()
+    (place.data[0] / RESTORE_PLAN).unlink()
+    assert place.trees() == before
+
+
+def test_a_directory_that_a_broker_uses_is_left_alone(place: Place) -> None:
+    place.change()
+    before = place.trees()
+    lock = RealDisk().lock(str(place.data[1] / ".lock"))
+    try:
+        with pytest.raises(OSError, match="another broker uses it"):
+            place.restore()
+    finally:
+        lock.release()
+    assert place.trees() == before
+    assert json.dumps(place.left()) == "[]"

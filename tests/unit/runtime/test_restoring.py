@@ -1,5 +1,6 @@
 """Data directories are put back: whole, or not at all, whenever a disk is full or the process is killed."""
 
+import contextlib
 import json
 import os
 import shutil

@@ -395,6 +395,7 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 
 
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
+    _finish_restores(env, order.config)
     if not order.config.control_enable:
         code = await _serve_once(env, order, stop, None)
         assert code is not None
@@ -431,7 +432,6 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     directories = tuple(map(os.path.abspath, config.data_directories))
     data = ",".join(directories)
     try:
-        _finish_restores(env, directories)
         broker = Broker(env, config, directories, choice=order.choice)
         if lives is not None:
             lives.begin()
@@ -439,10 +439,14 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE
-    except (DataDirectoryError, CoordinationError, BrokerIdInUseError) as error:
-        fail(str(error))
-    except OSError as error:
-        fail(_what_to_do(error, config, data))
+    except Exception as error:
+        if lives is not None and lives.goes_back(error):
+            return None
+        if isinstance(error, OSError):
+            fail(_what_to_do(error, config, data))
+        if isinstance(error, DataDirectoryError | CoordinationError | BrokerIdInUseError):
+            fail(str(error))
+        raise
     if lives is not None and lives.number > 1:
         lives.serves()
         return await _end_life(broker, stop, lives)
@@ -456,13 +460,16 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     return await _end_life(broker, stop, lives)
 
 
-def _finish_restores(env: "Env", directories: Sequence[str]) -> None:
+def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
     """A process of this broker may have been killed while it put a snapshot back."""
-    for directory in directories:
+    for directory in map(os.path.abspath, config.data_directories):
         if env.disk.exists(f"{directory}/{RESTORE_PLAN}"):
             from barnabas.runtime import restoring  # late: hardly ever needed
 
-            restoring.finish(directory, env.disk)
+            try:
+                restoring.finish(directory, env.disk)
+            except OSError as error:
+                fail(f"{error.filename or directory}: {error.strerror}.")
 
 
 async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:

@@ -10,12 +10,14 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from barnabas.runtime.temporary import LOCK_NAME
 
 COPIED_BYTES = 4 << 20  # at once
 NOTE = "snapshot.json"  # in the folder of a snapshot, beside a folder for each data directory
 LOG_SUFFIX = ".log"
+CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 
 
 def copy(
@@ -122,10 +124,47 @@ def clear(folder: Path, *, left_out: Collection[str] = (LOCK_NAME,)) -> None:
             os.unlink(entry.path)
 
 
+class Note(NamedTuple):
+    """What a snapshot has: the time, and in each data directory these files with so many bytes."""
+
+    clock_moved_ms: int
+    clock_stands_at_ms: int | None
+    files: list[dict[str, int]]
+
+
 def write_note(folder: Path, clock_moved_ms: int, clock_stands_at_ms: int | None, directories: int) -> None:
-    """Write down what a snapshot has beside data. Without it, a folder is not that of a whole snapshot."""
-    clock = {"clock_moved_ms": clock_moved_ms, "clock_stands_at_ms": clock_stands_at_ms}
-    (folder / NOTE).write_text(json.dumps({**clock, "directories": directories}))
+    """Write down what a snapshot has. Without it, a folder is not that of a whole snapshot."""
+    places = [folder / str(number) for number in range(directories)]
+    files = [{path: os.stat(place / path).st_size for path in files_in(place)} for place in places]
+    (folder / NOTE).write_text(json.dumps(Note(clock_moved_ms, clock_stands_at_ms, files)._asdict()))
+
+
+def read_note(folder: Path) -> Note:
+    """What a snapshot has; all of it is there. OSError, ValueError: it is not that of a whole snapshot."""
+    _check_file(folder / NOTE)
+    try:
+        note = Note(**json.loads((folder / NOTE).read_text()))
+        for number in (note.clock_moved_ms, note.clock_stands_at_ms or 0):
+            if type(number) is not int or abs(number) > CLOCK_MS_MAX:
+                raise ValueError(f"{number!r} is no time that a snapshot has")
+        files = [(str(place), path, size) for place, sizes in enumerate(note.files) for path, size in sizes.items()]
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{NOTE} is damaged: {error}") from None
+    for place, path, size in files:
+        if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+            raise ValueError(f"{path!r} is no file in a data directory")
+        found = _check_file(folder / place / path)
+        if found != size:
+            raise OSError(errno.EINVAL, f"it has {found} bytes, and had {size}", str(folder / place / path))
+    return note
+
+
+def _check_file(path: Path) -> int:
+    """How many bytes it has. OSError if it is no file: to read a pipe would never end."""
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no file of a snapshot", str(path))
+    return status.st_size
 
 
 def owner(folder: Path) -> dict[str, str]:

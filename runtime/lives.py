@@ -8,7 +8,6 @@ of requests go on from life to life.
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import time
@@ -20,7 +19,6 @@ from barnabas.runtime.clock import MovableClock
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 
-CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 LIVES_PER_COLLECTION = 32  # an ended life is a large cycle of objects
 
 logger = logging.getLogger("barnabas.broker")
@@ -53,10 +51,11 @@ class Lives:
         self._snapshots = 0
         self._same = restoring.Same()
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
-        self._between: Callable[[], Path] | None = None
+        self._between: Callable[[], Path | SnapshotError] | None = None
         self._answer: Pending[Path | SnapshotError] | None = None
         self._outcome: Path | SnapshotError | None = None
         self._is_wanted = asyncio.Event()
+        self._replaced: tuple[str, int, int | None] | None = None  # the first directory, and the time before a restore
 
     # ------------------------------------------------------------------ the process's side
 
@@ -70,6 +69,12 @@ class Lives:
         if answer is not None:
             assert self._outcome is not None
             answer.complete(self._outcome)
+        replaced, self._replaced = self._replaced, None
+        if replaced is not None:
+            try:
+                restoring.forget(replaced[0])
+            except OSError as error:
+                logger.warning("what was there before a restore stays until the next one: %s", error)
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
 
@@ -95,6 +100,20 @@ class Lives:
         except Exception as error:  # whatever was commanded, the broker goes on
             logger.exception("a snapshot could not be made or put back")
             self._outcome = SnapshotError(f"{type(error).__name__}: {error}")
+
+    def goes_back(self, error: Exception) -> bool:
+        """This life cannot start: whether the next one finds what was there before a restore."""
+        if self._replaced is None:
+            return False
+        (directory, moved_ms, stands_at_ms), self._replaced = self._replaced, None
+
+        def go_back() -> SnapshotError:
+            restoring.go_back(directory, self._disk)
+            self._clock.put_back(moved_ms, stands_at_ms)
+            return SnapshotError(f"no broker can start with {self._outcome}, so all is as it was: {error}")
+
+        self._between = go_back
+        return True
 
     def close(self) -> None:
         """The process ends: its own snapshots are removed."""
@@ -138,13 +157,10 @@ class Lives:
         if not source.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
         try:
-            noted = json.loads((source / directory_copies.NOTE).read_text())
-            count, moved_ms, stands_at_ms = noted["directories"], noted["clock_moved_ms"], noted["clock_stands_at_ms"]
-            for number in (count, moved_ms, stands_at_ms or 0):
-                if type(number) is not int or abs(number) > CLOCK_MS_MAX:
-                    raise ValueError(f"{number!r} is no number that a snapshot has")
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            noted = directory_copies.read_note(source)
+        except (OSError, ValueError) as error:
             raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
+        count = len(noted.files)
         if count != len(directories):
             raise SnapshotError(f"{folder} has {count} data directories, and this broker {len(directories)}")
         if any(source.is_relative_to(directory) for directory in directories):
@@ -153,6 +169,8 @@ class Lives:
             owners = [directory_copies.owner(source / str(number)) for number in range(count)]
             for number, directory in enumerate(directories):
                 trees = [path.name for path in Path(directory).glob("*.sqlite")]
+                if not noted.files[number].keys() >= {"meta.properties", *trees}:
+                    raise ValueError("meta.properties or the tree is missing")
                 directory_copies.check_trees(source / str(number), trees)
         except (OSError, ValueError) as error:
             raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
@@ -160,8 +178,9 @@ class Lives:
             raise SnapshotError(f"{folder} is of another broker: `barnabas start --from` serves a copy of its data")
 
         def put_back() -> Path:
-            restoring.replace(directories, source, self._same, self._disk)
-            self._clock.put_back(moved_ms, stands_at_ms)
+            restoring.replace(directories, source, noted.files, self._same, self._disk)
+            self._replaced = directories[0], self._clock.moved_ms, self._clock.stands_at_ms
+            self._clock.put_back(noted.clock_moved_ms, noted.clock_stands_at_ms)
             return source
 
         return self._change(put_back)

@@ -1,8 +1,9 @@
 """Data directories become what a snapshot has: all of them, or none, also if the process is killed meanwhile.
 
-Each file that differs is first copied beside the one whose place it takes. A plan in the first directory says which
-these are. When all are there, the plan says so, too, and from then on the rest is done, by this process or by the next
-start (`finish`). Directories are named from the first one, so that they may be moved together.
+Each file that differs is first copied beside the one whose place it takes. Then they change places; what was there is
+kept in a folder until a broker serves what is there now (`forget`), or cannot (`go_back`). A plan in the first
+directory says how far this is. If the process is killed, the next start does the rest (`finish`). Directories are named
+from the first one, so that they may be moved together.
 """
 
 import errno
@@ -10,16 +11,17 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from barnabas.runtime.directory_copies import files_in, is_linkable, link
 from barnabas.runtime.ports import RESTORE_PLAN, Disk
 from barnabas.runtime.temporary import LOCK_NAME
 
 STAGED_SUFFIX = ".restored"
+REPLACED = ".replaced"  # the folder in a data directory for what was there
 REWRITTEN_IN_PLACE = (".sqlite", ".sqlite-wal", ".sqlite-shm")  # all other files grow, or are replaced by another
 TICK_NS = 20_000_000  # a file system may write down the time of a change this roughly
 
@@ -72,28 +74,32 @@ def _look(path: Path) -> Look | None:
 
 
 class _Plan(NamedTuple):
-    """By directory, as it is named from the first one: the files that change, and all that it has then."""
+    """By directory, as it is named from the first one: files that change, those of them that are new, and all files."""
 
+    step: Literal["copying", "changing", "going back"]
     changed: dict[str, list[str]]
+    new: dict[str, list[str]]
     wanted: dict[str, list[str]]
-    is_staged: bool
 
 
-def replace(directories: Sequence[str], source: Path, same: Same, disk: Disk) -> None:
-    """Make data directories copies of those of a snapshot. OSError: they are as they were.
+def replace(
+    directories: Sequence[str], source: Path, files: Sequence[Mapping[str, object]], same: Same, disk: Disk
+) -> None:
+    """Make data directories copies of those of a snapshot, which have these files. OSError: they are as they were.
 
-    What is the same is left as it is. What no broker has put there stays.
+    What is the same is left as it is. What no broker has put there stays. Call `forget` or `go_back` then.
     """
     with held(directories, disk):
         first = Path(directories[0])
         places = {os.path.relpath(directory, first): Path(directory) for directory in directories}
         sources = {name: source / str(number) for number, name in enumerate(places)}
-        wanted = {name: sorted(files_in(sources[name])) for name in places}
+        wanted = {name: sorted(files[number]) for number, name in enumerate(places)}
         changed = {
             name: [path for path in wanted[name] if not same.holds(place / path, sources[name] / path)]
             for name, place in places.items()
         }
-        plan = _Plan(changed, wanted, is_staged=False)
+        new = {name: [path for path in changed[name] if not (place / path).exists()] for name, place in places.items()}
+        plan = _Plan("copying", changed, new, wanted)
         try:
             _write(first, plan)
             for name, paths in changed.items():
@@ -102,7 +108,7 @@ def replace(directories: Sequence[str], source: Path, same: Same, disk: Disk) ->
                     target = places[name] / (path + STAGED_SUFFIX)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     _copy_with_time(sources[name] / path, target, may_link=path not in last_segments)
-            plan = plan._replace(is_staged=True)
+            plan = plan._replace(step="changing")
             _write(first, plan)
         except OSError:
             _undo(first, plan)
@@ -113,25 +119,40 @@ def replace(directories: Sequence[str], source: Path, same: Same, disk: Disk) ->
                 same.note(places[name] / path, sources[name] / path)
 
 
+def forget(directory: str) -> None:
+    """What was in the directories is not needed any more."""
+    first = Path(directory)
+    _end(first, _read(first))
+
+
+def go_back(directory: str, disk: Disk) -> None:
+    """Make the directories what they were before `replace`. OSError."""
+    first = Path(directory)
+    plan = _read(first)._replace(step="going back")
+    with held([str(first / name) for name in plan.wanted], disk):
+        _write(first, plan)
+        _undo(first, plan)
+
+
 def finish(directory: str, disk: Disk) -> None:
     """What a killed process has begun in this directory is done to its end, or undone if it had not got far.
 
     OSError: it cannot be. The message says why.
     """
     first = Path(directory)
-    try:
-        plan = _Plan(**json.loads((first / RESTORE_PLAN).read_text()))
-        directories = [str(first / name) for name in plan.wanted]
-    except (ValueError, TypeError, AttributeError):
-        message = "it does not say what was being put back. Remove it, and the directory is taken as it is"
-        raise OSError(errno.EINVAL, message, str(first / RESTORE_PLAN)) from None
+    plan = _read(first)
+    directories = [str(first / name) for name in plan.wanted]
     for each in directories:
         if not os.path.isdir(each):
             message = f"a restore of it was broken off, and {each} is missing: put that back beside it"
             raise OSError(errno.ENOENT, message, directory)
     with held(directories, disk):
-        (_carry_out if plan.is_staged else _undo)(first, plan)
-    done = "is done to its end" if plan.is_staged else "is undone"
+        if plan.step == "changing":
+            _carry_out(first, plan)
+            _end(first, plan)
+        else:
+            _undo(first, plan)
+    done = "is done to its end" if plan.step == "changing" else "is undone"
     logger.warning("%s: a restore that was broken off %s", directory, done)
 
 
@@ -153,41 +174,78 @@ def _write(first: Path, plan: _Plan) -> None:
     os.replace(begun, first / RESTORE_PLAN)
 
 
-def _undo(first: Path, plan: _Plan) -> None:
-    """Remove what was copied, and the folders that were made for it."""
-    for name, paths in plan.changed.items():
-        for path in paths:
-            with suppress(FileNotFoundError):
-                os.unlink(first / name / (path + STAGED_SUFFIX))
-        for folder in {os.path.dirname(path) for path in paths} - {""}:
-            with suppress(OSError):  # one that is not empty was there before
-                os.rmdir(first / name / folder)
-    for left in (RESTORE_PLAN, f"{RESTORE_PLAN}.tmp"):
-        with suppress(FileNotFoundError):
-            os.unlink(first / left)
+def _read(first: Path) -> _Plan:
+    try:
+        plan = _Plan(**json.loads((first / RESTORE_PLAN).read_text()))
+        if not all(isinstance(part, dict) for part in plan[1:]):
+            raise ValueError("a part is missing")
+    except (ValueError, TypeError):
+        message = "it does not say what was being put back. Remove it, and the directory is taken as it is"
+        raise OSError(errno.EINVAL, message, str(first / RESTORE_PLAN)) from None
+    return plan
 
 
 def _carry_out(first: Path, plan: _Plan) -> None:
-    """Let the copies take their places, and remove what the snapshot does not have. May be done again."""
-    import shutil  # late: it imports the compression modules
-
+    """Let the copies take their places, and put aside what was there. May be done again."""
     for name, paths in plan.changed.items():
         directory = first / name
+        replaced = directory / REPLACED
         for path in paths:
-            with suppress(FileNotFoundError):  # done before
-                os.rename(directory / (path + STAGED_SUFFIX), directory / path)
+            staged = directory / (path + STAGED_SUFFIX)
+            if staged.exists():  # else it was done before
+                if (directory / path).exists():
+                    _move(directory / path, replaced / path)
+                os.rename(staged, directory / path)
         wanted = set(plan.wanted[name])
         folders = {os.path.dirname(path) for path in wanted}
         for entry in list(os.scandir(directory)):
             if not entry.is_dir(follow_symlinks=False):
-                if entry.name not in wanted and OF_BROKERS.fullmatch(entry.name):
-                    os.unlink(entry.path)
+                if (
+                    entry.name not in wanted
+                    and entry.name != f"{RESTORE_PLAN}.tmp"
+                    and OF_BROKERS.fullmatch(entry.name)
+                ):
+                    _move(Path(entry.path), replaced / entry.name)
             elif entry.name in folders:
                 for path in set(files_in(directory, entry.name)) - wanted:
-                    os.unlink(directory / path)
+                    _move(directory / path, replaced / path)
             elif FOLDER_OF_LOG.fullmatch(entry.name):
-                shutil.rmtree(entry.path)
-    os.unlink(first / RESTORE_PLAN)
+                _move(Path(entry.path), replaced / entry.name)
+
+
+def _undo(first: Path, plan: _Plan) -> None:
+    """Everything goes back to its place, and what was copied goes. May be done again."""
+    for name, paths in plan.changed.items():
+        directory = first / name
+        replaced = directory / REPLACED
+        if plan.step == "going back":
+            for path in plan.new[name]:
+                with suppress(FileNotFoundError):
+                    os.unlink(directory / path)
+            for path in list(files_in(replaced)) if replaced.exists() else ():
+                _move(replaced / path, directory / path)
+        for path in paths:
+            with suppress(FileNotFoundError):
+                os.unlink(directory / (path + STAGED_SUFFIX))
+        for folder in {os.path.dirname(path) for path in paths} - {""}:
+            with suppress(OSError):  # one that is not empty was there before
+                os.rmdir(directory / folder)
+    _end(first, plan)
+
+
+def _end(first: Path, plan: _Plan) -> None:
+    import shutil  # late: it imports the compression modules
+
+    for name in plan.wanted:
+        shutil.rmtree(first / name / REPLACED, ignore_errors=True)
+    for left in (f"{RESTORE_PLAN}.tmp", RESTORE_PLAN):
+        with suppress(FileNotFoundError):
+            os.unlink(first / left)
+
+
+def _move(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(source, target)
 
 
 def _last_segments(paths: Sequence[str]) -> set[str]:

@@ -282,13 +282,17 @@ def test_a_folder_that_no_disk_has_ends_no_broker(kafka: Barnabas) -> None:
 
 
 CLOCKS = ("Infinity", "1e30", "1000000000000000000000")
-NOTES = [f'{{"directories": 1, "clock_stands_at_ms": null, "clock_moved_ms": {number}}}' for number in CLOCKS]
-NOTES += ['{"directories": true, "clock_stands_at_ms": null, "clock_moved_ms": 0}', "[" * 100_000, "[]"]
+NOTES = [f'{{"files": [{{}}], "clock_stands_at_ms": null, "clock_moved_ms": {number}}}' for number in CLOCKS]
+FILES = ("true", "[1]", "[{}]", '[{"../0/meta.properties": 90}]', '[{"/etc/hostname": 1}]')
+NOTES += [f'{{"files": {text}, "clock_stands_at_ms": null, "clock_moved_ms": 0}}' for text in FILES]
+NOTES += ["[" * 100_000, "[]", "{}", '{"directories": 1, "clock_stands_at_ms": null, "clock_moved_ms": 0}']
 DAMAGES: list[tuple[str, bytes | None]] = [
     *(("snapshot.json", text.encode()) for text in NOTES),
-    ("0/meta.properties", b"\xff\xfe"),
+    ("0/meta.properties", b"\xff" * 90),
     ("0/coordination.sqlite", b"x" * 5_000),
     ("0/coordination.sqlite", None),
+    ("0/replication-offset-checkpoint", None),
+    ("0/replication-offset-checkpoint", b""),
 ]
 
 
@@ -312,6 +316,41 @@ def test_a_damaged_snapshot_is_refused_and_nothing_is_lost(
     with pytest.raises(CommandError, match="is not the folder of a whole snapshot"):
         kafka.ask("POST", "/v1/control/restore", body={"folder": str(half)})
     assert topic.values() == ["a"]
+
+
+def test_a_pipe_in_a_snapshot_holds_nobody_up(kafka: Barnabas, noted: Snapshot, tmp_path: Path) -> None:
+    for name in ("snapshot.json", "0/meta.properties"):
+        odd = tmp_path / name.replace("/", " ")
+        shutil.copytree(noted.folder, odd)
+        (odd / name).unlink()
+        os.mkfifo(odd / name)
+        with pytest.raises(CommandError, match="it is no file of a snapshot"):
+            kafka.ask("POST", "/v1/control/restore", body={"folder": str(odd)})
+
+
+def test_a_snapshot_on_which_no_broker_starts_changes_nothing(kafka: Barnabas, tmp_path: Path) -> None:
+    """Until 2026-11 the process ended, and its data were those that no broker can start with."""
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    mark = kafka.snapshot()
+    topic.produce(["b"])
+    kafka.clock.advance(days=1)
+    moved_ms = kafka.ask("GET", "/v1/control/clock")["moved_ms"]
+    odd = tmp_path / "odd"
+    shutil.copytree(mark.folder, odd)
+    checkpoint = odd / "0" / "replication-offset-checkpoint"
+    checkpoint.write_bytes(b"x" * checkpoint.stat().st_size)
+    (metadata,) = odd.glob(f"0/{topic.name}-0/partition.metadata")
+    metadata.write_bytes(b"x" * metadata.stat().st_size)
+    pid = kafka.processes[0].pid
+    for _ in range(2):
+        with pytest.raises(CommandError, match=r"no broker can start with .*, so all is as it was: "):
+            kafka.ask("POST", "/v1/control/restore", body={"folder": str(odd)})
+        assert topic.values() == ["a", "b"]
+        assert kafka.ask("GET", "/v1/control/clock")["moved_ms"] == moved_ms
+    kafka.restore(mark)
+    assert topic.values() == ["a"]
+    assert kafka.processes[0].pid == pid
 
 
 def test_a_clock_that_stood_stands_again() -> None:

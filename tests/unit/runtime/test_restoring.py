@@ -55,7 +55,11 @@ class Place:
             (directory / "some-checkpoint").write_text("1")
 
     def restore(self, same: Same | None = None) -> None:
-        restoring.replace([str(directory) for directory in self.data], self.snapshot, same or Same(), RealDisk())
+        files = [dict.fromkeys(directory_copies.files_in(self.snapshot / number)) for number in "01"]
+        restoring.replace([str(directory) for directory in self.data], self.snapshot, files, same or Same(), RealDisk())
+
+    def forget(self) -> None:
+        restoring.forget(str(self.data[0]))
 
     def start(self) -> None:
         for directory in self.data:
@@ -63,7 +67,8 @@ class Place:
                 restoring.finish(str(directory), RealDisk())
 
     def left(self) -> list[str]:
-        return [str(path) for path in self.folder.rglob("*") if path.name.endswith((".restored", RESTORE_PLAN, ".tmp"))]
+        ends = (".restored", ".replaced", RESTORE_PLAN, ".tmp")
+        return [str(path) for path in self.folder.rglob("*") if path.name.endswith(ends)]
 
 
 @pytest.fixture
@@ -78,6 +83,7 @@ def test_all_is_as_in_the_snapshot_but_for_locks_and_what_no_broker_has_made(pla
     (first / "my folder").mkdir()
     (first / "my folder" / "letter").write_text("dear")
     place.restore()
+    place.forget()
     place.wanted[0] |= {"notes.txt": "mine", "my folder/letter": "dear"}
     assert place.trees() == place.wanted
     assert not (first / "new-0").exists()
@@ -93,12 +99,14 @@ def test_what_nobody_has_changed_is_left_as_it_is(place: Place) -> None:
     texts, before = place.trees(), [inodes(directory) for directory in place.data]
     place.change()
     place.restore(same)
+    place.forget()
     assert place.trees() == texts
     for directory, earlier in zip(place.data, before):
         changed = {name for name, inode in inodes(directory).items() if inode != earlier[name]}
         assert changed <= {"orders-0/5.log", "orders-0/0.index", "tree.sqlite"}
     (place.data[0] / "orders-0" / "0.index").write_text("x" * len("orders-0/0.index"))  # as long, at another time
     place.restore(same)
+    place.forget()
     assert place.trees() == texts
 
 
@@ -111,6 +119,7 @@ def test_another_snapshot_at_the_path_of_the_first_is_noticed(place: Place) -> N
         shutil.copytree(directory, place.snapshot / str(number))
         (place.snapshot / str(number) / "orders-0" / "5.log").write_text("orders-1/5.log")  # as long
     place.restore(same)
+    place.forget()
     assert [trees["orders-0/5.log"] for trees in place.trees()] == ["orders-1/5.log"] * 2
 
 
@@ -189,6 +198,7 @@ def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(place: Pla
             calls = count_and_fail(patch, killed_at, Killed, changing)
             with contextlib.suppress(Killed):
                 place.restore()
+                place.forget()
         if len(calls) < killed_at:
             break
         with pytest.MonkeyPatch.context() as patch:  # the next start is killed, too
@@ -220,6 +230,44 @@ def test_directories_that_were_moved_together_are_finished_and_one_alone_is_refu
     place.data = [moved / "data", moved / "more" / "data"]
     place.start()
     assert place.trees() == place.wanted
+
+
+@pytest.mark.parametrize("kind", ["full", "killed"])
+def test_what_was_there_comes_back_if_no_broker_starts_on_it(place: Place, kind: str) -> None:
+    place.change()
+    before = place.trees()
+    changing = [(os, name) for name in ("rename", "replace", "unlink")] + [(shutil, "rmtree")]
+    killed_at = 1
+    while True:
+        place.restore()
+        assert {name for name in place.trees()[0] if not name.startswith(".replaced/")} == {
+            *place.wanted[0],
+            RESTORE_PLAN,
+        }
+        if kind == "full":
+            restoring.go_back(str(place.data[0]), RealDisk())
+            break
+        with pytest.MonkeyPatch.context() as patch:
+            calls = count_and_fail(patch, killed_at, Killed, changing)
+            with contextlib.suppress(Killed):
+                restoring.go_back(str(place.data[0]), RealDisk())
+        if len(calls) < killed_at:
+            break
+        place.start()
+        (place.data[0] / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)
+        if killed_at == 1:  # what nobody has begun to undo is done to its end
+            assert place.trees() == place.wanted
+            for directory, files in zip(place.data, before):
+                shutil.rmtree(directory)
+                for name, text in files.items():
+                    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                    (directory / name).write_text(text)
+        assert place.trees() == before, f"killed at {killed_at}"
+        assert not place.left()
+        killed_at += 1
+    assert place.trees() == before
+    assert not place.left()
+    assert kind == "full" or killed_at > 10
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"changed": 1, "wanted": 2, "is_staged": true}'])

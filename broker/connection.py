@@ -509,6 +509,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if type(reply) is EncodedFrame:
             self._writer.write(reply.parts)
+            if reply.is_last:
+                self.close()
             return
         if api.is_wide:
             encoded = self._encode_in_pieces(api, context, request, reply)

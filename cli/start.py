@@ -401,12 +401,12 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
         assert code is not None
         return code
     from barnabas.config.broker import BrokerConfig
+    from barnabas.runtime.broken_machine import BreakableDisk, BreakableNetwork
     from barnabas.runtime.clock import MovableClock
     from barnabas.runtime.lives import Lives
-    from barnabas.runtime.network import KeptListeners
 
-    clock, network = MovableClock(order.config.control_clock_ahead_ms), KeptListeners()
-    env = replace(env, clock=clock, network=network)
+    clock, network = MovableClock(order.config.control_clock_ahead_ms), BreakableNetwork()
+    env = replace(env, clock=clock, network=network, disk=BreakableDisk())
     lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex()))
     try:
         while (code := await _serve_once(env, order, stop, lives)) is None:

@@ -172,12 +172,13 @@ def _response_start(api_key: int, api_version: int, correlation_id: int, message
 
 
 class EncodedFrame:
-    """A whole frame, ready to be sent."""
+    """A whole frame, ready to be sent; or the part of one behind which the connection is closed (`is_last`)."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("is_last", "parts")
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[Part], *, is_last: bool = False) -> None:
         self.parts = parts
+        self.is_last = is_last
 
 
 def encode_response_in_pieces(

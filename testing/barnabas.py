@@ -236,7 +236,8 @@ class Barnabas:
         """Requests of this API are answered with an error.
 
         `which` requests: `group`, `topic`, `partition`, `client` (client.id), `transactional_id`, `versions`, `nth`,
-        `every`, `probability` with `seed`. `when="after"`: the request has its effect all the same.
+        `every`, `probability` with `seed`, `role` (only where the broker is leader, coordinator or controller for it).
+        `when="after"`: the request has its effect all the same.
         """
         return self.rule(effect="error", api=api, error=error, times=times, **which)
 
@@ -260,13 +261,37 @@ class Barnabas:
         """Answers tell their clients to be quiet for a while."""
         return self.rule(effect="throttle", api=api, ms=ms, **which)
 
-    def rule(self, **fields: Any) -> Fault:
-        """A fault with the fields of `POST /v1/control/rules`, on every broker that runs."""
+    def half_answer(self, api: str | None = None, *, times: int | None = 1, **which: Any) -> Fault:
+        """The next request has its effect; half of its answer is sent, and the connection closed."""
+        return self.rule(effect="half_answer", api=api, times=times, **which)
+
+    def stale_metadata(self, **which: Any) -> Fault:
+        """Clients are told of the cluster as it is now, whatever becomes of leaders and topics."""
+        return self.rule(effect="stale_metadata", **which)
+
+    def disk_full(self, node_id: int | None = None, **which: Any) -> Fault:
+        """Writes of a broker, or of all, find no room; with `topic` and `partition`, those to its logs."""
+        return self.rule(effect="disk_full", node_id=node_id, **which)
+
+    def log_failed(self, topic: Topic | str, node_id: int | None = None, **which: Any) -> Fault:
+        """Writes to the logs of a topic fail for good: each is offline until the broker is started again."""
+        return self.rule(effect="log_failed", topic=topic, node_id=node_id, **which)
+
+    def tree_unreachable(self, node_id: int | None = None, **which: Any) -> Fault:
+        """A broker, or each, does not reach the coordination tree, so that its session ends in time."""
+        return self.rule(effect="tree_unreachable", node_id=node_id, **which)
+
+    def isolate(self, node_id: int) -> Fault:
+        """A broker reaches neither the tree nor the others, and they do not reach it; its clients do."""
+        return self.rule(effect="isolated", node_id=node_id)
+
+    def rule(self, *, node_id: int | None = None, **fields: Any) -> Fault:
+        """A fault with the fields of `POST /v1/control/rules`, on one broker, or on every one that runs."""
         body = {name: str(value) if isinstance(value, Topic | Group) else value for name, value in fields.items()}
         body = {name: value for name, value in body.items() if value is not None}
         numbers = {
             node_id: int(self.ask("POST", "/v1/control/rules", body=body, node_id=node_id)["id"])
-            for node_id in self.running
+            for node_id in (self.running if node_id is None else [node_id])
         }
         return Fault(self, numbers)
 

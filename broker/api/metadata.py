@@ -125,7 +125,7 @@ def _metadata(
             services.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=_brokers(services, context),
+        brokers=live_brokers(services, context),
         cluster_id=services.cluster_id,
         controller_id=cache.controller_id,
         topics=topics + absent,
@@ -133,7 +133,7 @@ def _metadata(
     )
 
 
-def _brokers(services: "Services", context: RequestContext) -> list[MetadataResponse.MetadataResponseBroker]:
+def live_brokers(services: "Services", context: RequestContext) -> list[MetadataResponse.MetadataResponseBroker]:
     """The live brokers that have the listener by which the client has come."""
     brokers = services.metadata_cache.brokers
     return [

@@ -41,6 +41,18 @@ def facts_of(request: Any, version: int, client_id: str | None, topic_name: Call
     )
 
 
+NOTHING = Facts(-1, 0, "", frozenset(), frozenset(), frozenset(), frozenset())
+
+
+def facts_of_file(path: str) -> Facts:
+    """What a file or folder is about: the partition whose log it is in, if it is in one."""
+    for name in path.split("/")[:-3:-1]:
+        topic, dash, index = name.partition(".")[0].rpartition("-")
+        if dash and index.isdigit():
+            return NOTHING._replace(topics=frozenset((topic,)), partitions=frozenset(((topic, int(index)),)))
+    return NOTHING
+
+
 class _Found:
     """Collects names on a way through a request."""
 

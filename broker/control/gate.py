@@ -3,22 +3,42 @@
 Requests of other brokers, and those of this broker to itself, pass as they do elsewhere: a fault is what a client sees.
 """
 
+import errno
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.control.facts import detached, facts_of
+from barnabas.broker.api.metadata import live_brokers
+from barnabas.broker.control.facts import NOTHING, Facts, detached, facts_of, facts_of_file
 from barnabas.broker.control.recorder import Exchange, Recorder
-from barnabas.broker.control.rules import Effect, Rule, Rules, When
+from barnabas.broker.control.rules import (
+    OF_DISK,
+    OF_NETWORK,
+    OF_TREE,
+    ActiveRule,
+    Effect,
+    Role,
+    Rule,
+    Rules,
+    When,
+)
+from barnabas.broker.control.stale_metadata import stale
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.requests import CLOSE, NOT_YET, Api, RequestContext, RequestGate
-from barnabas.protocol.message import Message
+from barnabas.protocol import frames
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message, Reference
+from barnabas.protocol.messages import MetadataRequest
+from barnabas.runtime.broken_machine import BreakableDisk, BreakableNetwork
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.runtime.lives import Lives
+
+METADATA_VERSION = 12  # with topic ids
 
 
 class ControlledGate(RequestGate):
@@ -37,6 +57,51 @@ class ControlledGate(RequestGate):
         before, lives.gate = lives.gate, self
         if isinstance(before, ControlledGate):
             self.rules, self.recorder = before.rules, before.recorder
+        disk, network = self._services.env.disk, self._services.env.network
+        if isinstance(disk, BreakableDisk):
+            disk.fault, disk.is_full = self._disk_fault, self.rules.is_disk_full
+        if isinstance(network, BreakableNetwork):
+            network.is_cut_off = partial(self._is_hit, OF_NETWORK)
+        self._services.coordination.is_unreachable = partial(self._is_hit, OF_TREE)
+
+    def add(self, rule: Rule) -> ActiveRule:
+        """From now on the rule holds."""
+        active = self.rules.add(rule)
+        if rule.effect is Effect.STALE_METADATA:
+
+            def keep(answer: Any) -> None:
+                active.metadata = answer
+
+            self.ask(MetadataRequest(topics=None, allow_auto_topic_creation=False), METADATA_VERSION).then(keep)
+        network = self._services.env.network
+        if rule.effect is Effect.ISOLATED and isinstance(network, BreakableNetwork):
+            network.cut()
+        return active
+
+    def _disk_fault(self, path: str) -> OSError | None:
+        active = self.rules.machine_fault(OF_DISK, facts_of_file(path))
+        if active is None:
+            return None
+        number = errno.ENOSPC if active.rule.effect is Effect.DISK_FULL else errno.EIO
+        return OSError(number, f"{os.strerror(number)} (a test says so)", path)
+
+    def _is_hit(self, effects: frozenset[Effect]) -> bool:
+        """Whether the machine meets such a fault now. A start is not hit: it would fail."""
+        return self._services.server.serving and self.rules.machine_fault(effects, NOTHING) is not None
+
+    def _has_role(self, role: Role, facts: Facts) -> bool:
+        services = self._services
+        if role is Role.CONTROLLER:
+            return services.controller.active
+        if role is Role.COORDINATOR:
+            groups, transactions = services.group_coordinator, services.transactions
+            return any(not isinstance(groups.shard_of(name), ErrorCode) for name in facts.groups) or any(
+                not isinstance(transactions.coordinator.shard_of(name), ErrorCode) for name in facts.transactional_ids
+            )
+        return any(
+            partition.is_leader and (key in facts.partitions or (not facts.partitions and key[0] in facts.topics))
+            for key, partition in services.replica_manager.partitions.items()
+        )
 
     def ask(self, request: Message, version: int) -> Pending[Any]:
         """The answer to a request that this broker sends to itself."""
@@ -48,16 +113,18 @@ class ControlledGate(RequestGate):
 
     def handle(self, api: Api, request: Any, context: RequestContext) -> Any:
         """What the handler returns, or what a rule makes of it."""
-        if self._asks_itself or api.is_of_broker(request):
+        if self._asks_itself:
             return super().handle(api, request, context)
+        if api.is_of_broker(request):
+            return CLOSE if self._is_hit(OF_NETWORK) else super().handle(api, request, context)
         topic_name = self._services.metadata_cache.topic_name
         facts = facts_of(request, context.api_version, context.client_id, topic_name)
         exchange = self.recorder.begin(self._clock.now_ms(), context, facts, request)
-        active = self.rules.fault_of(facts)
+        active = self.rules.fault_of(facts, self._has_role)
         if active is None:
             return self._noted(exchange, self._handled(api, request, context))
         exchange.rule = active.number
-        return self._with_fault(active.rule, exchange, api, request, context)
+        return self._with_fault(active, exchange, api, request, context)
 
     def _handled(self, api: Api, request: Any, context: RequestContext) -> Any:
         """The reply: an answer, a Pending of it, None or CLOSE."""
@@ -74,7 +141,10 @@ class ControlledGate(RequestGate):
 
         return reply.map(note, type(reply)) if isinstance(reply, Pending) else note(reply)
 
-    def _with_fault(self, rule: Rule, exchange: Exchange, api: Api, request: Any, context: RequestContext) -> Any:
+    def _with_fault(
+        self, active: ActiveRule, exchange: Exchange, api: Api, request: Any, context: RequestContext
+    ) -> Any:
+        rule = active.rule
         effect, is_after = rule.effect, rule.when is When.AFTER
         if effect is Effect.DROP_REQUEST:
             return self._no_answer(exchange)
@@ -82,7 +152,9 @@ class ControlledGate(RequestGate):
             context.keep_frame()
             later = partial(self._handled, api, detached(request), context)
             return self._noted(exchange, self._later(rule.delay_ms, later))
-        has_effect = is_after or effect in (Effect.DROP_ANSWER, Effect.THROTTLE)
+        if effect is Effect.STALE_METADATA and isinstance(request, MetadataRequest) and active.metadata is not None:
+            return self._noted(exchange, stale(active.metadata, live_brokers(self._services, context), request))
+        has_effect = is_after or effect not in (Effect.ERROR, Effect.CUT)
         reply = self._handled(api, request, context) if has_effect else None
 
         def changed(answer: Any) -> Any:
@@ -95,6 +167,10 @@ class ControlledGate(RequestGate):
                 answer.throttle_time_ms = rule.delay_ms
             return answer
 
+        if effect is Effect.HALF_ANSWER:
+            reply = self._noted(exchange, reply)
+            half = partial(_half, api, context)
+            return reply.map(half) if isinstance(reply, Pending) else half(reply)
         if effect is Effect.DROP_ANSWER:
             if isinstance(reply, Pending):
                 reply.then(lambda _: None)
@@ -124,3 +200,17 @@ class ControlledGate(RequestGate):
 
         self._clock.call_later(delay_ms, go_on)
         return pending
+
+
+def _half(api: Api, context: RequestContext, answer: Any) -> Any:
+    """The first half of an answer, after which the connection is closed."""
+    if isinstance(answer, Message):
+        parts = frames.encode_response(api.key, context.api_version, context.correlation_id, answer)
+    elif isinstance(answer, frames.EncodedResponse):
+        parts = [answer.frame(context.correlation_id)]
+    elif isinstance(answer, frames.EncodedFrame):
+        parts = answer.parts
+    else:
+        return answer  # none is sent
+    whole = b"".join(bytes(part) for part in parts if not isinstance(part, Reference))
+    return frames.EncodedFrame([whole[: sum(map(len, parts)) // 2]], is_last=True)

@@ -1,13 +1,15 @@
 """Faults by name: which requests get one, how often, and what it is. Pure; `gate.py` carries them out.
 
 A rule counts the requests that it matches. It fires for those that `nth`, `every`, `probability` and `times` leave. Of
-several rules that would fire for a request, the oldest does.
+several rules that would fire for a request, the oldest does. What a machine meets (its disk, its network, the tree)
+counts as requests do: a write, a connection, a question to the tree.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from barnabas.broker.control.facts import Facts
 from barnabas.protocol.errors import ErrorCode
@@ -22,6 +24,26 @@ class Effect(Enum):
     DROP_ANSWER = "drop_answer"  # it has its effect, and gets no answer
     CUT = "cut"  # its connection is closed, before or after it has had its effect
     THROTTLE = "throttle"  # the answer tells its client to be quiet for a while
+    HALF_ANSWER = "half_answer"  # it has its effect; the first half of the answer is sent, and the connection closed
+    STALE_METADATA = "stale_metadata"  # a Metadata request: the cluster as it was when the fault began
+    DISK_FULL = "disk_full"  # writes find no room
+    LOG_FAILED = "log_failed"  # writes to a log fail for good: it is offline until the broker starts again
+    TREE_UNREACHABLE = "tree_unreachable"  # the broker does not reach the coordination tree
+    ISOLATED = "isolated"  # nor the tree, nor another broker, and none of these reaches it; its clients do
+
+
+class Role(Enum):
+    """What a broker is for that which a request names."""
+
+    LEADER = "leader"  # it leads a partition of the request
+    COORDINATOR = "coordinator"  # it coordinates a group or transactional id of the request
+    CONTROLLER = "controller"
+
+
+OF_MACHINE = frozenset((Effect.DISK_FULL, Effect.LOG_FAILED, Effect.TREE_UNREACHABLE, Effect.ISOLATED))
+OF_DISK = frozenset((Effect.DISK_FULL, Effect.LOG_FAILED))
+OF_TREE = frozenset((Effect.TREE_UNREACHABLE, Effect.ISOLATED))
+OF_NETWORK = frozenset((Effect.ISOLATED,))
 
 
 class When(Enum):
@@ -47,6 +69,7 @@ class Rule:
     topic: str | None = None
     partition: int | None = None
     transactional_id: str | None = None
+    role: Role | None = None
     nth: int = 1  # the first request that it may fire for
     every: int = 1  # then each so many
     times: int | None = None  # how often at most; None: always
@@ -81,12 +104,13 @@ class ActiveRule:
         self.rule = rule
         self.matched = 0
         self.fired = 0
+        self.metadata: Any = None  # the answer to Metadata as it was when this rule began
         self._random = random.Random(rule.seed)
 
-    def fires(self, facts: Facts) -> bool:
+    def fires(self, facts: Facts, has_role: Callable[[Role, Facts], bool]) -> bool:
         """Count a request, and say whether it gets the fault."""
         rule = self.rule
-        if not rule.matches(facts):
+        if not rule.matches(facts) or (rule.role is not None and not has_role(rule.role, facts)):
             return False
         self.matched += 1
         is_its_turn = self.matched >= rule.nth and (self.matched - rule.nth) % rule.every == 0
@@ -124,6 +148,17 @@ class Rules:
         self._rules.clear()
         return removed
 
-    def fault_of(self, facts: Facts) -> ActiveRule | None:
+    def fault_of(self, facts: Facts, has_role: Callable[[Role, Facts], bool]) -> ActiveRule | None:
         """The first rule that fires for this request."""
-        return next((each for each in self if each.fires(facts)), None)
+        requests = (each for each in self if each.rule.effect not in OF_MACHINE)
+        return next((each for each in requests if each.fires(facts, has_role)), None)
+
+    def machine_fault(self, effects: Collection[Effect], facts: Facts) -> ActiveRule | None:
+        """The first rule of these effects that fires for what the machine does."""
+        found = (each for each in self._rules.values() if each.rule.effect in effects)
+        return next((each for each in found if each.fires(facts, lambda role, facts: True)), None)
+
+    def is_disk_full(self) -> bool:
+        """Whether a rule says so of all writes."""
+        rules = (each.rule for each in self._rules.values())
+        return any(rule.effect is Effect.DISK_FULL and rule.topic is None and rule.times is None for rule in rules)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.control.clock import let_pass
 from barnabas.broker.control.facts import Facts
-from barnabas.broker.control.rules import ActiveRule, Effect, Rule, When
+from barnabas.broker.control.rules import OF_DISK, OF_MACHINE, ActiveRule, Effect, Role, Rule, When
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
@@ -48,6 +48,11 @@ RULE_FIELDS: dict[str, Any] = {
     "topic": text("A topic that the request names; null: any.", nullable=True),
     "partition": integer("A partition of that topic; null: any.", nullable=True, least=0),
     "transactional_id": text("A transactional id that the request names; null: any.", nullable=True),
+    "role": text(
+        "Only where the broker is this for what the request names; null: anywhere.",
+        nullable=True,
+        one_of=[each.value for each in Role],
+    ),
     "nth": integer("The first matching request that it fires for, from 1.", least=1),
     "every": integer("Then it fires for each so many.", least=1),
     "times": integer("How often at most; null: always.", nullable=True, least=0),
@@ -136,9 +141,11 @@ def list_rules(services: Services, request: HttpRequest) -> HttpAnswer:
 
 @route("POST", "/v1/control/rules", summary="A fault for requests of clients", body=RULE_BODY, answer=ACTIVE_RULE)
 def add_rule(services: Services, request: HttpRequest) -> HttpAnswer:
-    """It holds from now on, until it is deleted. Requests of other brokers never match."""
+    """It holds from now on, until it is deleted. Requests of other brokers never match. The effects disk_full,
+    log_failed, tree_unreachable and isolated are for the broker itself, and count what it tries.
+    """
     gate = gate_of(services)
-    return HttpAnswer.json(_row(gate.rules.add(_rule_of(request.body))))
+    return HttpAnswer.json(_row(gate.add(_rule_of(request.body))))
 
 
 @route("DELETE", "/v1/control/rules/{rule}", summary="End one fault", answer=ACTIVE_RULE)
@@ -177,8 +184,11 @@ def _rule_of(body: dict[str, Any]) -> Rule:
         raise _invalid("ms is given for effect delay and throttle, and for no other.")
     if body.get("partition") is not None and body.get("topic") is None:
         raise _invalid("partition is given together with topic.")
+    _check_machine(effect, body)
     error = _error_of(body["error"]) if effect is Effect.ERROR else ErrorCode.NONE
     key = None if body.get("api") is None else _api_of(body["api"])
+    if effect is Effect.STALE_METADATA:
+        key = ApiKey.METADATA
     forced = body.get("forced", False)
     if key is not None and error is not ErrorCode.NONE and not forced and not may_answer(key, error):
         raise _invalid(f"Kafka never answers {key.name} with {error.name}. To do so all the same, set forced=true.")
@@ -196,12 +206,28 @@ def _rule_of(body: dict[str, Any]) -> Rule:
         topic=body.get("topic"),
         partition=body.get("partition"),
         transactional_id=body.get("transactional_id"),
+        role=None if body.get("role") is None else Role(body["role"]),
         nth=body.get("nth", 1),
         every=body.get("every", 1),
         times=body.get("times"),
         probability=body.get("probability", 1.0),
         seed=body.get("seed", 0),
     )
+
+
+def _check_machine(effect: Effect, body: dict[str, Any]) -> None:
+    """What is for the broker itself has no client, and all but logs no topic."""
+    if effect in OF_MACHINE:
+        allowed = {"effect", "nth", "every", "times", "probability", "seed", "forced"}
+        if effect in OF_DISK:
+            allowed |= {"topic", "partition"}
+        odd = sorted(name for name, value in body.items() if value not in (None, []) and name not in allowed)
+        if odd:
+            raise _invalid(f"effect {effect.value} is for the broker itself: it goes without {', '.join(odd)}.")
+        if effect is Effect.LOG_FAILED and body.get("topic") is None:
+            raise _invalid("effect log_failed wants the topic whose logs fail.")
+    if effect is Effect.STALE_METADATA and body.get("api") not in (None, "METADATA", "Metadata", "metadata"):
+        raise _invalid("effect stale_metadata is for the API Metadata.")
 
 
 def _invalid(message: str) -> HttpError:
@@ -240,6 +266,7 @@ def _row(active: ActiveRule) -> dict[str, Any]:
         "topic": rule.topic,
         "partition": rule.partition,
         "transactional_id": rule.transactional_id,
+        "role": None if rule.role is None else rule.role.value,
         "nth": rule.nth,
         "every": rule.every,
         "times": rule.times,

@@ -34,6 +34,7 @@ from barnabas.cluster.tree.port import (
     SessionExpiredError,
     Stat,
     Watch,
+    always_reachable,
 )
 from barnabas.cluster.tree.session_files import NEVER, SessionFiles
 from barnabas.cluster.tree.tree_file import Node, TreeFile
@@ -67,6 +68,7 @@ class EmbeddedCoordination:
 
     def __init__(self, env: Env, path: str, session_timeout_ms: float = SESSION_TIMEOUT_MS) -> None:
         self.session_id = 0
+        self.is_unreachable = always_reachable
         self.session_timeout_ms = session_timeout_ms
         self.last_confirmed_ms = -math.inf
         self._env = env
@@ -483,6 +485,8 @@ class EmbeddedCoordination:
             raise SessionExpiredError("", self._place.wrong)
         if not self._has_session:
             raise SessionExpiredError("", f"session {self.session_id} was ended by another process")
+        if self.is_unreachable():
+            raise ConnectionLossError("", "a test has cut this broker off from the tree")
         return self._reader
 
     # Other processes
@@ -496,6 +500,8 @@ class EmbeddedCoordination:
         if now_ms - self._polled_ms > ASLEEP_MS:  # the others get the time to prolong their sessions
             self._judges_from_ms = now_ms + ASLEEP_MS
         self._polled_ms = now_ms
+        if self.is_unreachable():
+            return
         try:
             if self._has_session:
                 self._look(file, now_ms)

@@ -136,6 +136,11 @@ Operation = Create | Set | Delete | Check
 OperationResult = str | Stat | None
 
 
+def always_reachable() -> bool:
+    """No test says that the tree does not answer."""
+    return False
+
+
 class Coordination(Protocol):
     """One session with the tree. Every operation may raise ConnectionLossError and SessionExpiredError."""
 
@@ -161,6 +166,9 @@ class Coordination(Protocol):
 
         -inf when there was none. An operation may count as such a round trip; `confirm` always does.
         """
+
+    is_unreachable: Callable[[], bool]
+    """Whether this process is to be as if the tree did not answer, because a test says so."""
 
     async def confirm(self) -> None:
         """Make one cheap round trip, which raises `last_confirmed_ms`. ConnectionLossError, SessionExpiredError."""

@@ -34,6 +34,7 @@ from barnabas.cluster.tree.port import (
     Stat,
     Watch,
     WatchEvent,
+    always_reachable,
 )
 from barnabas.cluster.tree.zookeeper_client import Client, Session, State, complete, pass_on
 from barnabas.cluster.tree.zookeeper_requests import (
@@ -84,6 +85,7 @@ class ZooKeeperCoordination:
 
     def __init__(self, env: Env, settings: ZooKeeperSettings) -> None:
         self.session_id = 0
+        self.is_unreachable = always_reachable
         self.session_timeout_ms = settings.session_timeout_ms
         self._env = env
         self._settings = settings
@@ -378,6 +380,8 @@ class ZooKeeperCoordination:
     async def _ask(self, request: Any, path: str, *, is_read: bool = False) -> Any:
         """Send a request and wait for its answer. `path` is named in errors. A read is sent again when it was lost."""
         session_id = self._kazoo_session_id
+        if self.is_unreachable():
+            raise ConnectionLossError(path, f"{path}: a test has cut this broker off from ZooKeeper")
         while True:
             client = await self._usable()
             async with self._slots:

@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,12 +15,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from barnabas.broker.http.lives import SNAPSHOT
 from barnabas.broker.http.schemas import problem
 from barnabas.runtime import temporary
 from barnabas.testing import Barnabas, CommandError, Snapshot, StartError, Topic, WaitTimeoutError
+from confluent_kafka import Producer
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
 
@@ -150,6 +153,153 @@ def test_a_transaction_times_out_by_the_clock(kafka: Barnabas) -> None:
     kafka.clock.advance(minutes=2)
     with pytest.raises(KafkaException):
         producer.commit_transaction()
+
+
+def produced(kafka: Barnabas, topic: Topic, value: str) -> str | None:
+    """Why a record is not taken; None: it is."""
+    told: list[Any] = []
+    settings = {"bootstrap.servers": kafka.bootstrap, "retries": 0, "message.timeout.ms": 5_000, "linger.ms": 0}
+    producer = Producer(settings)
+    producer.produce(topic.name, value, on_delivery=lambda error, message: told.append(error))
+    producer.flush(10)
+    (error,) = told
+    return None if error is None else str(error.name())
+
+
+def test_half_of_an_answer_is_sent(kafka: Barnabas) -> None:
+    request = struct.pack(">ihhih4s", 14, 18, 0, 7, 4, b"half")
+    host, _, port = kafka.bootstrap.rpartition(":")
+    with kafka.half_answer("ApiVersions", client="half") as fault:
+        with socket.create_connection((host, int(port)), 30) as connection:
+            connection.sendall(request)
+            received = b"".join(iter(lambda: connection.recv(65_536), b""))
+        (size,) = struct.unpack_from(">i", received)
+        assert len(received) == (size + 4) // 2
+        assert fault.fired == 1
+        with socket.create_connection((host, int(port)), 30) as connection:
+            connection.sendall(request)
+            assert len(connection.recv(65_536)) == size + 4
+    assert kafka.requests(client="half")[-1]["fate"] == "answered"
+
+
+def test_clients_hear_of_the_cluster_as_it_was(kafka: Barnabas) -> None:
+    old = kafka.topic("old", partitions=2)
+    with kafka.stale_metadata(client="stale") as fault:
+        new = kafka.topic("new")
+        consumer = kafka.consumer(client_id="stale")
+        try:
+            found = consumer.topics()
+            assert old.name in found
+            assert new.name not in found
+            assert consumer.partitions_for_topic(old.name) == {0, 1}
+        finally:
+            consumer.close()
+        assert fault.fired >= 1
+        assert new.values() == []  # others hear of it
+    for body in ({"api": "Fetch"}, {"error": "UNKNOWN_SERVER_ERROR"}):
+        with pytest.raises(CommandError, match=r"effect stale_metadata|error is given for effect error"):
+            kafka.rule(effect="stale_metadata", **body)
+
+
+def test_a_full_disk_takes_nothing_and_loses_nothing(kafka: Barnabas) -> None:
+    topic, other = kafka.topic("orders"), kafka.topic("other")
+    assert produced(kafka, topic, "a") is None
+    with kafka.disk_full(topic=topic, partition=0) as fault:
+        assert produced(kafka, topic, "b") == "KAFKA_STORAGE_ERROR"
+        assert fault.fired >= 1
+        assert produced(kafka, other, "a") is None
+    with kafka.disk_full() as fault:
+        assert produced(kafka, other, "b") == "KAFKA_STORAGE_ERROR"
+        assert other.values() == ["a"]
+    deadline = time.monotonic() + 30
+    while (why := produced(kafka, topic, "c")) is not None:  # for some seconds the directory is watched
+        assert time.monotonic() < deadline, why
+    assert topic.values() == ["a", "c"]
+    for fields in ({"api": "Produce"}, {"client": "c"}, {"group": "g"}):
+        with pytest.raises(CommandError, match="is for the broker itself: it goes without"):
+            kafka.disk_full(**fields)
+    with pytest.raises(CommandError, match="wants the topic"):
+        kafka.rule(effect="log_failed")
+
+
+def test_a_log_that_failed_is_back_with_the_next_start() -> None:
+    with Barnabas() as kafka:
+        topic, other = kafka.topic("orders"), kafka.topic("other")
+        assert produced(kafka, topic, "a") is None
+        with kafka.log_failed(topic) as fault:
+            assert produced(kafka, topic, "b") == "KAFKA_STORAGE_ERROR"
+        assert fault.fired >= 1
+        assert produced(kafka, topic, "b") is not None
+        assert produced(kafka, other, "a") is None
+        kafka.restart()
+        assert topic.values() == ["a"]
+        assert produced(kafka, topic, "b") is None
+
+
+def test_a_tree_that_does_not_answer_answers_again(kafka: Barnabas) -> None:
+    topic = kafka.topic("orders")
+    with kafka.tree_unreachable() as fault:
+        with pytest.raises(KafkaError):
+            kafka.topic("later")
+        assert fault.fired >= 1
+        kafka.ask("GET", "/v1/status")
+    deadline = time.monotonic() + 30
+    while (why := produced(kafka, topic, "a")) is not None:
+        assert time.monotonic() < deadline, why
+    assert kafka.topic("later").values() == []
+
+
+def test_a_broker_that_is_cut_off_leads_no_longer_and_comes_back() -> None:
+    with Barnabas(brokers=3, config={"coordination.session.timeout.ms": "2000"}) as kafka:
+        topic, group = kafka.topic("orders"), kafka.group("billing")
+        topic.produce(["a"])
+        group.commit(topic, 0, 1)
+        leader, coordinator = kafka.leader_of(topic, 0), kafka.coordinator_of(group)
+        assert leader is not None
+        with kafka.delay("Produce", ms=1, role="leader", topic=topic) as fault:
+            topic.produce(["b"])
+            rules = {node: kafka.ask("GET", "/v1/control/rules", node_id=node)["rules"] for node in kafka.running}
+            assert {node: rule["fired"] for node, (rule,) in rules.items()} == {
+                node: int(node == leader) for node in kafka.running
+            }
+        with kafka.fail("OffsetFetch", error="NOT_COORDINATOR", role="controller", times=0):
+            pass
+        with kafka.delay("OffsetCommit", ms=1, role="coordinator") as fault:
+            group.commit(topic, 0, 2)
+            assert fault.fired == 1
+        others = [node for node in kafka.running if node != leader]
+        with kafka.isolate(leader) as fault:
+            deadline = time.monotonic() + 60
+
+            def leads() -> int | None:
+                rows = kafka.ask("GET", f"/v1/topics/{topic.name}", node_id=others[0])["partitions"]
+                found: int | None = rows[0]["leader"]
+                return found
+
+            while leads() not in others:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert produced_at_last(kafka, topic, "c", deadline)
+            assert fault.fired >= 1
+
+        def in_sync() -> list[int]:
+            found: list[int] = kafka.ask("GET", f"/v1/topics/{topic.name}", node_id=others[0])["partitions"][0][
+                "in_sync"
+            ]
+            return found
+
+        while len(in_sync()) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert topic.values() == ["a", "b", "c"]
+        assert kafka.coordinator_of(group) in kafka.processes
+        assert coordinator in kafka.processes
+
+
+def produced_at_last(kafka: Barnabas, topic: Topic, value: str, deadline: float) -> bool:
+    while (why := produced(kafka, topic, value)) is not None:
+        assert time.monotonic() < deadline, why
+    return True
 
 
 def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:

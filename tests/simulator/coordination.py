@@ -26,6 +26,7 @@ from barnabas.cluster.tree.port import (
     Stat,
     Watch,
     WatchEvent,
+    always_reachable,
 )
 from barnabas.runtime.ports import Clock
 
@@ -305,6 +306,7 @@ class SimCoordination:
 
     def __init__(self, clock: Clock, tree: SimTree) -> None:
         self.session_id = 0
+        self.is_unreachable = always_reachable
         self.last_confirmed_ms = -math.inf
         self.tree = tree
         self._clock = clock

@@ -1,0 +1,87 @@
+"""A disk and a network that fail when a test says so. Brokers without control have the ones that these extend."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+
+from barnabas.runtime.disk import RealDisk, RealFile
+from barnabas.runtime.network import KeptListeners
+from barnabas.runtime.ports import Buffer, File
+
+DiskFault = Callable[[str], OSError | None]  # what a change of the file or folder at a path meets; None: nothing
+
+
+class BreakableDisk(RealDisk):
+    """The file systems of this machine; changes fail as `fault` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: DiskFault = lambda path: None
+        self.is_full: Callable[[], bool] = lambda: False
+
+    def check(self, path: str) -> None:
+        """Raise what a change at this path meets."""
+        error = self.fault(path)
+        if error is not None:
+            raise error
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open for reading and writing; `create` makes the file when it is missing."""
+        if create and not os.path.exists(path):
+            self.check(path)
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        return _BreakableFile(self, path, os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644))
+
+    def make_directory(self, path: str) -> None:
+        """Make a folder and its parents."""
+        if not os.path.isdir(path):
+            self.check(path)
+        super().make_directory(path)
+
+    def total_and_free_bytes(self, path: str) -> tuple[int, int]:
+        """Size of the file system that holds `path`, and its free bytes."""
+        total, free = super().total_and_free_bytes(path)
+        return total, 0 if self.is_full() else free
+
+
+class _BreakableFile(RealFile):
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: BreakableDisk, path: str, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._disk = disk
+        self._path = path
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Write all of `data` at `position`."""
+        self._disk.check(self._path)
+        super().write(position, data)
+
+
+class BreakableNetwork(KeptListeners):
+    """The network of this machine; this process reaches nobody while a test says so."""
+
+    __slots__ = ("_made", "is_cut_off")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut_off: Callable[[], bool] = lambda: False
+        self._made: list[asyncio.BaseTransport] = []  # connections to others
+
+    async def connect(
+        self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        """Connect."""
+        if self.is_cut_off():
+            raise OSError(errno.EHOSTUNREACH, "a test has cut this broker off")
+        made = await super().connect(host, port, factory)
+        self._made = [*(each for each in self._made if not each.is_closing()), made[0]]
+        return made
+
+    def cut(self) -> None:
+        """End the connections to others."""
+        made, self._made = self._made, []
+        for transport in made:
+            if isinstance(transport, asyncio.Transport):
+                transport.abort()

@@ -7,22 +7,26 @@
 `barnabas_cluster` is three brokers, of which only the faults of a test are gone when it ends.
 `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of its own.
 
-When a test fails, its report shows what clients have asked meanwhile, and what the brokers have logged; with
-`--barnabas-artifacts DIR`, files have all of it. It warns of faults that never fired, and of members that are left.
+When a test fails, its report shows what clients have asked meanwhile, what has happened in their groups, and what the
+brokers have logged; with `--barnabas-artifacts DIR`, files have all of it. It warns of faults that never fired, and of
+members and open transactions that are left. `barnabas_config` and `barnabas_artifacts` may stand in pytest's ini file.
 """
 
 import json
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
+from barnabas.testing.control import quoted
 
 CLUSTER = 3
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
+GROUPS_TOLD_MAX = 5
+ENDS_A_TRANSACTION = ("INIT_PRODUCER_ID", "END_TXN", "FIND_COORDINATOR")
 
 
 class BarnabasWarning(UserWarning):
@@ -51,11 +55,22 @@ class Watch:
         """What each broker has logged since the test began."""
         return {node_id: self.kafka.log(node_id)[length:] for node_id, length in self._logged.items()}
 
+    def stories(self, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """What has happened in the groups that these requests name, by group; as `barnabas groups explain` has it."""
+        groups = dict.fromkeys(group for row in rows for group in row["groups"])
+        found = {}
+        for group in list(groups)[-GROUPS_TOLD_MAX:]:
+            with suppress(OSError, RuntimeError, CommandError):  # it has none, or no broker answers
+                found[group] = self.kafka.ask("GET", f"/v1/groups/{quoted(group)}/events")
+        return found
+
     def sections(self) -> Iterator[tuple[str, str]]:
         """The last of it, for a report."""
         rows = self.requests()
         lines = [_line(row) for row in rows[-REQUESTS_SHOWN:]]
         yield "Barnabas: " + _of(len(lines), len(rows), "requests of clients"), "\n".join(lines)
+        for group, story in self.stories(rows).items():
+            yield f"Barnabas: group {group}", "\n".join(_told(story))
         for node_id, log in self.logs().items():
             said = log.splitlines()
             title = f"Barnabas: log of broker {node_id}, " + _of(min(len(said), LINES_SHOWN), len(said), "lines")
@@ -72,6 +87,32 @@ class Watch:
             for group in self.kafka.ask("GET", "/v1/groups", node_id=node_id)["groups"]:
                 if group["members"]:
                     yield f"the group {group['group']} still has {group['members']} members: close its consumers"
+        for transactional_id in self._open_transactions():
+            yield f"the transaction of {transactional_id} is still open: commit or abort it"
+
+    def _open_transactions(self) -> list[str]:
+        """The transactional ids of this test that have written and not ended it."""
+        is_open: dict[str, bool] = {}
+        with suppress(OSError, CommandError):
+            for row in self.kafka.requests(since=self._next) if self._has_transactions() else ():
+                for transactional_id in row["transactional_ids"]:
+                    is_open[transactional_id] = row["api"] not in ENDS_A_TRANSACTION
+        return [transactional_id for transactional_id, is_left in is_open.items() if is_left]
+
+    def _has_transactions(self) -> bool:
+        begun = self.kafka.requests("INIT_PRODUCER_ID", since=self._next)
+        return any(row["transactional_ids"] for row in begun)
+
+
+def _told(story: dict[str, Any]) -> Iterator[str]:
+    """The rebalances of a group, and what has happened since."""
+    for rebalance in story["rebalances"]:
+        generations = f"generation {rebalance['from_generation']} -> {rebalance['generation']}"
+        members = rebalance["members"]
+        yield f"{rebalance['at_ms']} {generations}, {members} members: {rebalance['cause']}; {rebalance['outcome']}"
+        yield from (f"  {event['at_ms']} {event['text']}" for event in rebalance["events"])
+    yield from (f"{event['at_ms']} {event['text']}" for event in story["since_then"])
+    yield from (f"advice: {advice['text']}" for advice in story["advice"])
 
 
 def _of(shown: int, there: int, what: str) -> str:
@@ -91,7 +132,12 @@ WATCHES = pytest.StashKey[list[Watch]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the plugin."""
     group = parser.getgroup("barnabas")
-    group.addoption("--barnabas-artifacts", metavar="DIR", help="where failed tests leave requests and logs of brokers")
+    artifacts = "where failed tests leave requests and logs of brokers"
+    group.addoption("--barnabas-artifacts", metavar="DIR", help=artifacts)
+    settings = "a setting of the brokers that tests share"
+    group.addoption("--barnabas-config", metavar="NAME=VALUE", action="append", default=[], help=settings)
+    parser.addini("barnabas_artifacts", artifacts)
+    parser.addini("barnabas_config", f"{settings}, one a line: NAME=VALUE", type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,7 +154,7 @@ def pytest_runtest_makereport(
     if report.when == "call" and report.failed:
         for watch in item.stash.get(WATCHES, []):
             report.sections += watch.sections()
-            folder = item.config.getoption("--barnabas-artifacts")
+            folder = item.config.getoption("--barnabas-artifacts") or item.config.getini("barnabas_artifacts")
             if folder:
                 _leave(Path(folder), item.nodeid, watch)
     return report
@@ -117,7 +163,9 @@ def pytest_runtest_makereport(
 def _leave(folder: Path, test: str, watch: Watch) -> None:
     place = folder / "".join(each if each.isalnum() or each in "._-" else "-" for each in test)[-200:]
     place.mkdir(parents=True, exist_ok=True)
-    (place / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in watch.requests()))
+    rows = watch.requests()
+    (place / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "groups.json").write_text(json.dumps(watch.stories(rows), indent=1))
     for node_id, log in watch.logs().items():
         (place / f"broker-{node_id}.log").write_text(log)
 
@@ -125,8 +173,8 @@ def _leave(folder: Path, test: str, watch: Watch) -> None:
 class Shared:
     """Brokers that many tests use, one after the other."""
 
-    def __init__(self, brokers: int) -> None:
-        self.kafka = Barnabas(brokers)
+    def __init__(self, brokers: int, settings: Mapping[str, str]) -> None:
+        self.kafka = Barnabas(brokers, settings)
         self._start: Snapshot | None = None  # of a single broker
         self._is_as_at_start = False
         self._begin()
@@ -158,18 +206,29 @@ class Shared:
 
 
 @pytest.fixture(scope="session")
-def _barnabas_of() -> Iterator[Callable[[int], Shared]]:
+def _barnabas_of(pytestconfig: pytest.Config) -> Iterator[Callable[[int], Shared]]:
     """Starts brokers that many tests use, one cluster for each number of brokers."""
     started: dict[int, Shared] = {}
+    settings = dict(
+        _setting(line)
+        for line in (*pytestconfig.getini("barnabas_config"), *pytestconfig.getoption("--barnabas-config"))
+    )
 
     def of(brokers: int) -> Shared:
         if brokers not in started:
-            started[brokers] = Shared(brokers)
+            started[brokers] = Shared(brokers, settings)
         return started[brokers]
 
     yield of
     for shared in started.values():
         shared.kafka.stop()
+
+
+def _setting(line: str) -> tuple[str, str]:
+    name, equals, value = line.partition("=")
+    if not equals:
+        raise pytest.UsageError(f"barnabas_config: {line!r} is no setting. Write it as num.partitions=3.")
+    return name.strip(), value.strip()
 
 
 def _given(request: pytest.FixtureRequest, shared_by: Callable[[int], Shared], brokers: int) -> Iterator[Barnabas]:

@@ -618,27 +618,63 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
 
 
 FAILING = """
+import confluent_kafka
+
+KEPT = []
+
 def test_it(barnabas, barnabas_group, barnabas_topic):
     barnabas_group.commit(barnabas_topic, 0, 1)
     barnabas.cut("Produce", client="nobody")
+    consumer = barnabas.consumer(group_id=barnabas_group.name)
+    consumer.subscribe([barnabas_topic.name])
+    consumer.poll(3000)
+    producer = confluent_kafka.Producer({"bootstrap.servers": barnabas.bootstrap, "transactional.id": "tx"})
+    producer.init_transactions(30)
+    for is_left in (False, True):
+        producer.begin_transaction()
+        producer.produce(barnabas_topic.name, "a")
+        producer.flush(30)
+        if not is_left:
+            producer.commit_transaction(30)
+    KEPT.append((consumer, producer))
+    assert len(barnabas.topic("three").records()) == 0
     assert barnabas_group.offsets == {}
 """
 
 
 def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_plugin: list[str]) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING)
-    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "--barnabas-artifacts", "left"]
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nbarnabas_artifacts = left\nbarnabas_config =\n    num.partitions = 3\n    node.id=0\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin]
     done = subprocess.run([*command, "."], capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "requests of clients" in done.stdout
-    assert "OFFSET_COMMIT" in done.stdout
+    assert "FETCH v" in done.stdout
     assert "log of broker 0" in done.stdout
     assert "the fault cut for PRODUCE never fired" in done.stdout
+    assert "still has 1 members: close its consumers" in done.stdout
+    assert "the transaction of tx is still open: commit or abort it" in done.stdout
+    assert "generation 0 -> 1, 1 members: " in done.stdout
     (folder,) = (tmp_path / "left").iterdir()
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
     commits = [row["request"] for row in rows if row["api"] == "OFFSET_COMMIT"]
     assert commits[0]["group_id"].startswith("test_it")
     assert "topic test_it-" in (folder / "broker-0.log").read_text()
+    (story,) = json.loads((folder / "groups.json").read_text()).values()
+    assert story["rebalances"][0]["generation"] == 1
+
+
+@pytest.mark.parametrize(("text", "why"), [("num.partitions", "is no setting. Write it as"), ("nosuch=1", "nosuch")])
+def test_a_wrong_setting_of_the_shared_brokers_is_said(
+    tmp_path: Path, with_plugin: list[str], text: str, why: str
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(barnabas): pass")
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "--barnabas-config", text, "."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert done.returncode != 0
+    assert why in done.stdout + done.stderr
 
 
 PAUSED = """

@@ -10,7 +10,9 @@ nobody is in sync, so nobody leads, until all replicas have done the same (`Lead
 not know of anything newer report when they start, or when the controller tells them. What they have written meanwhile,
 on their own, goes: only what is of the time before can be compared.
 
-A lead stays if so many replicas are in sync that nothing can have been acknowledged without one of them.
+A lead stays if so many replicas are in sync that nothing can have been acknowledged without one of them. Then a broker
+that finds out has its log from them anew: leader epochs since the copy have the numbers of epochs that it has seen, so
+nothing would tell its records of them from others.
 
 All this is done once for each restored tree, also if the broker dies on the way: the mark in the tree says how far it
 has come, and changes together with the states.
@@ -98,6 +100,7 @@ class RestoredTree:
         self._waits_for: dict[TopicPartition, tuple[int, ...]] = {}
         self._said_ms = -math.inf
         self._said: list[int] = []
+        self._anew: list[TopicPartition] = []  # whose logs are fetched as a whole
         self._looking: Task[RestoredTree] | None = None
 
     # --- before this broker registers ---
@@ -164,6 +167,13 @@ class RestoredTree:
                 counted(len(reported), "partition"),
                 names_in_a_line(["{}-{}".format(*key) for key in reported]),
             )
+        if self._anew:
+            logger.warning(
+                "The tree is a copy that was put back, and older than the logs. Others lead %s already, and have all "
+                "that was acknowledged: this broker has them from those anew (%s)",
+                counted(len(self._anew), "partition"),
+                names_in_a_line(["{}-{}".format(*key) for key in self._anew]),
+            )
         self._say_what_is_waited_for()
 
     async def _hosted(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, ...]]:
@@ -215,11 +225,11 @@ class RestoredTree:
                 end = ends[key]
                 if mark is None:
                     is_due = bool(known.log_ends) and self._node_id not in known.log_ends
+                elif self._is_led_without(key, known, replicas[key], live, mark.reports_since or 0):
+                    is_due = False
+                    self._begin_anew(key)
                 else:
-                    min_isr = self._log_manager.configs.of(key[0]).min_insync_replicas
-                    is_due = known.log_ends.get(self._node_id) != end and not can_go_on(
-                        known, replicas[key], min_isr, live, mark.reports_since or 0
-                    )
+                    is_due = known.log_ends.get(self._node_id) != end
                 state = known
                 if is_due:
                     state = changes[key] = known.with_log_end(self._node_id, end, replicas[key])
@@ -228,6 +238,19 @@ class RestoredTree:
                     self._waits_for[key] = tuple(each for each in replicas[key] if each not in state.log_ends)
             if await self._changed(changes, mark):
                 return list(changes)
+
+    def _is_led_without(
+        self, key: TopicPartition, state: LeaderAndIsr, replicas: Sequence[int], live: Mapping[int, int], since: int
+    ) -> bool:
+        min_isr = self._log_manager.configs.of(key[0]).min_insync_replicas
+        return self._node_id not in state.isr and can_go_on(state, replicas, min_isr, live, since)
+
+    def _begin_anew(self, key: TopicPartition) -> None:
+        """Drop what the log has. All that was acknowledged is in the logs of those that are in sync."""
+        log = self._log_manager.get(*key)
+        if log is not None and log.log_end_offset > log.log_start_offset:
+            truncation.truncate_fully_and_start_at(log, log.log_start_offset)
+            self._anew.append(key)
 
     async def _changed(self, changes: Mapping[TopicPartition, LeaderAndIsr], mark: TreeMark | None) -> bool:
         """Write these states, which are of the controller of now, and have it read them. False: others wrote first."""

@@ -33,6 +33,9 @@ INCREMENTAL = 1  # the type of an UpdateMetadata that has only what was changed
 # A broker makes or renames the folders of so many logs, or changes so many roles, before it serves its clients again.
 FOLDERS_PER_REQUEST = 10
 ROLES_PER_REQUEST = 250
+# What a broker answers for a partition whose log it has. STALE_CONTROLLER_EPOCH: it has this role already, because the
+# request was sent again after its answer was lost.
+HAS_LOG = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH, CANNOT_WRITE)
 
 
 class Answered(NamedTuple):
@@ -193,7 +196,7 @@ class RequestBatch:
                 replica = (name, index, broker_id)
                 if error == ErrorCode.KAFKA_STORAGE_ERROR:
                     failed.append(replica)
-                elif error in (ErrorCode.NONE, CANNOT_WRITE) and (name, index) in known_failed:
+                elif error in HAS_LOG and (name, index) in known_failed:
                     has_log.append(replica)
                 if (error == CANNOT_WRITE) != ((name, index) in known_blocked):
                     (write_blocked if error == CANNOT_WRITE else can_write).append(replica)

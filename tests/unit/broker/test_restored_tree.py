@@ -247,12 +247,16 @@ def test_who_dies_on_the_way_goes_on_and_ends_no_lead_that_was_decided(
 
 
 @pytest.mark.parametrize(
-    ("isr", "is_since", "goes_on"), [((2, 3), True, True), ((2,), True, False), ((2, 3), False, False)]
+    ("isr", "is_since", "goes_on"),
+    [((2, 3), True, True), ((2,), True, False), ((2, 3), False, False), ((1, 2), True, False)],
 )
 def test_a_lead_stays_if_nothing_can_be_acknowledged_without_those_in_sync(
     env: SimEnv, isr: tuple[int, ...], is_since: bool, goes_on: bool
 ) -> None:
-    """A registration of the time before the copy is of a broker that is dead."""
+    """A registration of the time before the copy is of a broker that is dead.
+
+    Until 2026-11 this broker kept its log: records of an epoch of the same number were taken for those of the leader.
+    """
     world = World(env, 7)
     if not is_since:
         world.register(2)
@@ -262,6 +266,9 @@ def test_a_lead_stays_if_nothing_can_be_acknowledged_without_those_in_sync(
     world.set_state(KEYS[0], LeaderAndIsr(2, 5, isr))
     world.run(world.restored.report())
     assert (world.state(KEYS[0]).leader == 2) is goes_on
+    log = world.logs.get(*KEYS[0])
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0 if goes_on else 10)
+    assert world.logs.get(*KEYS[1]).log_end_offset == 10
 
 
 def test_who_did_not_know_cuts_what_it_has_written_since_and_reports(env: SimEnv) -> None:

@@ -32,6 +32,7 @@ class Channels:
         self.deaf = set()
         self.failed_logs = set()  # (broker id, topic, partition)
         self.full_disks = set()  # broker ids
+        self.answers_else = ErrorCode.NONE  # to LeaderAndIsr
         self.cannot_delete = set()
 
     def set_live_brokers(self, brokers):
@@ -77,7 +78,7 @@ class Channels:
                             if (broker_id, topic.topic_name, state.partition_index) in self.failed_logs
                             else CANNOT_WRITE
                             if broker_id in self.full_disks
-                            else ErrorCode.NONE,
+                            else self.answers_else,
                         )
                         for state in topic.partition_states
                     ],

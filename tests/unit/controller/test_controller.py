@@ -7,6 +7,7 @@ import pytest
 from barnabas.cluster.tree.payloads import BrokerEndpoint, BrokerRegistration
 from barnabas.cluster.tree.port import ConnectionLossError, Create, Delete, MultiError, Set
 from barnabas.controller.controller import Controller
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import LeaderAndIsrRequest, UpdateMetadataRequest
 
 
@@ -195,7 +196,13 @@ def test_a_start_whose_session_is_lost_at_once_ends(env, cluster):
     env.run(story())
 
 
-def test_failed_logs(env, cluster):
+@pytest.mark.parametrize("answer", [ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH])
+def test_failed_logs(env, cluster, answer):
+    """The log that is back has its role already if the request was sent again, because its answer was lost.
+
+    Until 2026-11 such a replica stayed offline for the controller, and never came into sync.
+    """
+
     async def story():
         await cluster.create("t", {0: [2, 3], 1: [2, 1]})
         cluster.channels.failed_logs.add((2, "t", 0))
@@ -209,6 +216,12 @@ def test_failed_logs(env, cluster):
         request = cluster.channels.last(UpdateMetadataRequest, 1)
         offline = [s.offline_replicas for t in request.topic_states for s in t.partition_states if t.topic_name == "t"]
         assert [2] in offline
+        cluster.channels.failed_logs.clear()
+        cluster.channels.answers_else = answer
+        await cluster.tree.create("/log_dir_event_notification/log_dir_event_", notice, sequential=True)
+        await cluster.settle()
+        await cluster.settle()
+        assert await cluster.alter(3, {("t", 0): (1, 1, [3, 2])}) == [(3, 1, 2, [2, 3])]
 
     env.run(story())
 

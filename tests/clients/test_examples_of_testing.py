@@ -1,4 +1,4 @@
-"""The examples in other languages (`examples/testing/`): each starts a broker and commands it, with its own client."""
+"""The examples in `examples/testing/`: each starts a broker and commands it, with clients of its language."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 def run(language: str, folder: Path, *commands: str) -> str:
     """What these commands print in a copy of the example, with a command `barnabas` on the path."""
     place = folder / language
-    shutil.copytree(EXAMPLES / language, place, ignore=shutil.ignore_patterns("node_modules", "target"))
+    shutil.copytree(EXAMPLES / language, place, ignore=shutil.ignore_patterns("node_modules", "target", "__pycache__"))
     program = folder / "barnabas"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas "$@"\n')
     program.chmod(0o755)
@@ -44,3 +44,9 @@ def test_node(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="no Maven")
 def test_java(tmp_path: Path) -> None:
     assert "Tests run: 1, Failures: 0, Errors: 0" in run("java", tmp_path, "mvn --batch-mode test")
+
+
+def test_python(tmp_path: Path, with_plugin: list[str]) -> None:
+    """Two hundred tests with three clients, in two processes with a broker each."""
+    arguments = " ".join(["-q", "-n", "2", "-p", "no:cacheprovider", *with_plugin, "."])
+    assert "201 passed" in run("python", tmp_path, f"{shlex.quote(sys.executable)} -m pytest {arguments}")

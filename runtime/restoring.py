@@ -100,6 +100,8 @@ def replace(
         }
         new = {name: [path for path in changed[name] if not (place / path).exists()] for name, place in places.items()}
         plan = _Plan("copying", changed, new, wanted)
+        for place in places.values():
+            _remove_replaced(place)  # of a restore that could not be forgotten
         try:
             _write(first, plan)
             for name, paths in changed.items():
@@ -113,7 +115,11 @@ def replace(
         except OSError:
             _undo(first, plan)
             raise
-        _carry_out(first, plan)
+        try:
+            _carry_out(first, plan)
+        except OSError:
+            _go_back(first, plan)
+            raise
         for name, paths in changed.items():
             for path in paths:
                 same.note(places[name] / path, sources[name] / path)
@@ -128,10 +134,9 @@ def forget(directory: str) -> None:
 def go_back(directory: str, disk: Disk) -> None:
     """Make the directories what they were before `replace`. OSError."""
     first = Path(directory)
-    plan = _read(first)._replace(step="going back")
+    plan = _read(first)
     with held([str(first / name) for name in plan.wanted], disk):
-        _write(first, plan)
-        _undo(first, plan)
+        _go_back(first, plan)
 
 
 def finish(directory: str, disk: Disk) -> None:
@@ -213,6 +218,12 @@ def _carry_out(first: Path, plan: _Plan) -> None:
                 _move(Path(entry.path), replaced / entry.name)
 
 
+def _go_back(first: Path, plan: _Plan) -> None:
+    plan = plan._replace(step="going back")
+    _write(first, plan)
+    _undo(first, plan)
+
+
 def _undo(first: Path, plan: _Plan) -> None:
     """Everything goes back to its place, and what was copied goes. May be done again."""
     for name, paths in plan.changed.items():
@@ -233,11 +244,15 @@ def _undo(first: Path, plan: _Plan) -> None:
     _end(first, plan)
 
 
-def _end(first: Path, plan: _Plan) -> None:
+def _remove_replaced(directory: Path) -> None:
     import shutil  # late: it imports the compression modules
 
+    shutil.rmtree(directory / REPLACED, ignore_errors=True)
+
+
+def _end(first: Path, plan: _Plan) -> None:
     for name in plan.wanted:
-        shutil.rmtree(first / name / REPLACED, ignore_errors=True)
+        _remove_replaced(first / name)
     for left in (f"{RESTORE_PLAN}.tmp", RESTORE_PLAN):
         with suppress(FileNotFoundError):
             os.unlink(first / left)

@@ -79,7 +79,7 @@ class ControlledGate(RequestGate):
         return active
 
     def _disk_fault(self, path: str) -> OSError | None:
-        active = self.rules.machine_fault(OF_DISK, facts_of_file(path))
+        active = self.rules.machine_fault(OF_DISK, facts_of_file(path)) if self.rules else None
         if active is None:
             return None
         number = errno.ENOSPC if active.rule.effect is Effect.DISK_FULL else errno.EIO

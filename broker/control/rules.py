@@ -129,6 +129,9 @@ class Rules:
         self._rules: dict[int, ActiveRule] = {}
         self._next_number = 1
 
+    def __len__(self) -> int:
+        return len(self._rules)
+
     def __iter__(self) -> Iterator[ActiveRule]:
         return iter(list(self._rules.values()))
 

@@ -179,6 +179,34 @@ def test_what_was_there_is_there_if_there_is_no_room(
     ]
 
 
+@pytest.mark.parametrize("fails_at", range(1, 19))
+def test_what_was_there_is_there_if_a_file_cannot_take_its_place(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    place.change()
+    (place.data[0] / ".replaced" / "new-0").mkdir(parents=True)  # of an earlier one, which could not be removed
+    (place.data[0] / ".replaced" / "new-0" / "0.log").write_text("older")
+    before = place.trees()
+    del before[0][".replaced/new-0/0.log"]
+    calls: list[object] = []
+    really = os.rename
+
+    def refuse_once(source: Path, target: Path) -> None:
+        calls.append(source)
+        if len(calls) == fails_at:
+            raise OSError(1, "Operation not permitted", str(source))
+        really(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse_once)
+    with pytest.raises(OSError, match="not permitted"):
+        place.restore()
+    assert place.trees() == before
+    assert not place.left()
+    place.restore()
+    place.forget()
+    assert place.trees() == place.wanted
+
+
 def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(place: Place) -> None:
     """Until 2026-11 a kill while files were renamed left some topics as before and some as in the snapshot."""
     place.change()

@@ -2,6 +2,7 @@
 
 `gate.py` is the request gate of a broker that can be commanded; other brokers have the plain one, and pay nothing.
 `facts.py` says what a request is about, `rules.py` which requests get a fault, and which, `errors.py` which errors an
-API can have, `recorder.py` keeps the last requests with their answers, `lint.py` says by them what clients could do
-better, `clock.py` lets wall time pass. `broker/http/control.py` has the paths under `/v1/control`.
+API can have, `stale_metadata.py` what clients hear of a cluster as it was; `recorder.py` keeps the last requests with
+their answers, `lint.py` says by them what clients could do better, `clock.py` lets wall time pass.
+`broker/http/control.py` has the paths under `/v1/control`.
 """

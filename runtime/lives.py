@@ -57,6 +57,11 @@ class Lives:
         self._is_wanted = asyncio.Event()
         self._replaced: tuple[str, int, int | None] | None = None  # the first directory, and the time before a restore
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether this life ends, and another one follows."""
+        return self._is_wanted.is_set()
+
     # ------------------------------------------------------------------ the process's side
 
     def begin(self) -> None:

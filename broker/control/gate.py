@@ -59,7 +59,7 @@ class ControlledGate(RequestGate):
             self.rules, self.recorder = before.rules, before.recorder
         disk, network = self._services.env.disk, self._services.env.network
         if isinstance(disk, BreakableDisk):
-            disk.fault, disk.is_full = self._disk_fault, self.rules.is_disk_full
+            disk.fault, disk.is_full = self._disk_fault, self._is_disk_full
         if isinstance(network, BreakableNetwork):
             network.is_cut_off = partial(self._is_hit, OF_NETWORK)
         self._services.coordination.is_unreachable = partial(self._is_hit, OF_TREE)
@@ -79,15 +79,23 @@ class ControlledGate(RequestGate):
         return active
 
     def _disk_fault(self, path: str) -> OSError | None:
-        active = self.rules.machine_fault(OF_DISK, facts_of_file(path)) if self.rules else None
+        active = self.rules.machine_fault(OF_DISK, facts_of_file(path)) if self._is_machine_hit() else None
         if active is None:
             return None
         number = errno.ENOSPC if active.rule.effect is Effect.DISK_FULL else errno.EIO
         return OSError(number, f"{os.strerror(number)} (a test says so)", path)
 
+    def _is_disk_full(self) -> bool:
+        return self._is_machine_hit() and self.rules.is_disk_full()
+
     def _is_hit(self, effects: frozenset[Effect]) -> bool:
-        """Whether the machine meets such a fault now. A start is not hit: it would fail."""
-        return self._services.server.serving and self.rules.machine_fault(effects, NOTHING) is not None
+        """Whether the machine meets such a fault now."""
+        return self._is_machine_hit() and self.rules.machine_fault(effects, NOTHING) is not None
+
+    def _is_machine_hit(self) -> bool:
+        """Not while a life begins, or ends for the next one: they would fail, and a snapshot would not be whole."""
+        is_between = self.lives is not None and self.lives.is_ending
+        return bool(self.rules) and self._services.server.serving and not is_between
 
     def _has_role(self, role: Role, facts: Facts) -> bool:
         services = self._services

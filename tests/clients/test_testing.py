@@ -222,6 +222,20 @@ def test_a_full_disk_takes_nothing_and_loses_nothing(kafka: Barnabas) -> None:
         kafka.rule(effect="log_failed")
 
 
+def test_it_is_put_back_while_its_machine_fails(kafka: Barnabas) -> None:
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    mark, pid = kafka.snapshot(), kafka.processes[0].pid
+    topic.produce(["b"])
+    for effect in ("disk_full", "tree_unreachable", "isolated"):
+        with kafka.rule(effect=effect):
+            kafka.restore(mark)
+            again = kafka.snapshot()
+        kafka.restore(again)
+        assert topic.values() == ["a"]
+    assert kafka.processes[0].pid == pid
+
+
 def test_a_log_that_failed_is_back_with_the_next_start() -> None:
     with Barnabas() as kafka:
         topic, other = kafka.topic("orders"), kafka.topic("other")

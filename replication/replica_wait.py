@@ -38,7 +38,8 @@ class ReplicaWait(Generic[R]):
         self._timer = clock.call_later(max(timeout_ms, 0), self._expire)
 
     def _decided(self, position: int, error: ErrorCode) -> None:
-        del self._tickets[position]
+        if self._tickets.pop(position, None) is None:
+            return  # it was answered, or given up, after its partition had let go of it and before this call
         self._results[position] = self._ended(self._results[position], error)
         if not self._tickets:
             self._end()
@@ -66,3 +67,4 @@ class ReplicaWait(Generic[R]):
         self._end()
         for ticket in self._tickets.values():
             ticket.cancel()
+        self._tickets.clear()

@@ -20,7 +20,7 @@ has come, and changes together with the states.
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, last_producer_id
 from barnabas.broker.tree_mark import OwnMark
@@ -165,14 +165,14 @@ class RestoredTree:
                 "in sync does not count for %s: the logs decide (%s). Topics and settings are as "
                 "they were in that copy",
                 counted(len(reported), "partition"),
-                names_in_a_line(["{}-{}".format(*key) for key in reported]),
+                _in_a_line(reported),
             )
         if self._anew:
             logger.warning(
                 "The tree is a copy that was put back, and older than the logs. Others lead %s already, and have all "
                 "that was acknowledged: this broker has them from those anew (%s)",
                 counted(len(self._anew), "partition"),
-                names_in_a_line(["{}-{}".format(*key) for key in self._anew]),
+                _in_a_line(self._anew),
             )
         self._say_what_is_waited_for()
 
@@ -347,5 +347,9 @@ class RestoredTree:
             "for the topics, until they have leaders",
             counted(len(self._waits_for), "partition has", "partitions have"),
             f"broker {missing[0]} has" if len(missing) == 1 else f"brokers {', '.join(map(str, missing))} have",
-            names_in_a_line(["{}-{}".format(*key) for key in self._waits_for]),
+            _in_a_line(self._waits_for),
         )
+
+
+def _in_a_line(keys: Iterable[TopicPartition]) -> str:
+    return names_in_a_line(["{}-{}".format(*key) for key in keys])

@@ -5,7 +5,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from barnabas.runtime.disk import RealDisk, RealFile
+from barnabas.runtime.disk import RealDisk, RealFile, descriptor_of
 from barnabas.runtime.network import KeptListeners
 from barnabas.runtime.ports import Buffer, File
 
@@ -30,8 +30,7 @@ class BreakableDisk(RealDisk):
         """Open for reading and writing; `create` makes the file when it is missing."""
         if create and not os.path.exists(path):
             self.check(path)
-        flags = os.O_RDONLY if read_only else os.O_RDWR
-        return _BreakableFile(self, path, os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644))
+        return _BreakableFile(self, path, descriptor_of(path, create=create, read_only=read_only))
 
     def make_directory(self, path: str) -> None:
         """Make a folder and its parents."""

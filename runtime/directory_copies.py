@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ def copy(
     target = Path(target)
     entries = sorted(os.scandir(source), key=lambda entry: entry.name)  # first: the target may be in it
     target.mkdir(parents=True, exist_ok=True)
-    full = {entry.name for entry in [each for each in entries if is_linkable(each.name)][:-1]}
+    full = full_segments(entry.name for entry in entries)
     for entry in entries:
         to = target / entry.name
         if entry.name in left_out:
@@ -98,9 +99,10 @@ def check_source(folder: str, target: str) -> None:
         os.close(descriptor)
 
 
-def is_linkable(name: str) -> bool:
-    """Whether it is a segment, which no broker changes when another has begun behind it."""
-    return name.endswith(LOG_SUFFIX)
+def full_segments(paths: Iterable[str]) -> set[str]:
+    """The segments among these files that no broker appends to: in each folder all but the last."""
+    segments = sorted(path for path in paths if path.endswith(LOG_SUFFIX))
+    return {path for path, later in pairwise(segments) if os.path.dirname(path) == os.path.dirname(later)}
 
 
 def link(source: str, target: Path) -> bool:

@@ -112,8 +112,7 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open for reading and writing; `create` makes the file when it is missing."""
-        flags = os.O_RDONLY if read_only else os.O_RDWR
-        return RealFile(os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644))
+        return RealFile(descriptor_of(path, create=create, read_only=read_only))
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder of that name is there."""
@@ -251,6 +250,12 @@ class RealDisk:
         identity = (status.st_dev, status.st_ino)
         _locked.add(identity)
         return RealDirectoryLock(descriptor, identity)
+
+
+def descriptor_of(path: str, *, create: bool, read_only: bool) -> int:
+    """Open a file for reading and writing; `create` makes it when it is missing."""
+    flags = os.O_RDONLY if read_only else os.O_RDWR
+    return os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
 
 def _sync(descriptor: int) -> None:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from barnabas.runtime.directory_copies import files_in, is_linkable, link
+from barnabas.runtime.directory_copies import files_in, full_segments, link
 from barnabas.runtime.ports import RESTORE_PLAN, Disk
 from barnabas.runtime.temporary import LOCK_NAME
 
@@ -105,11 +105,11 @@ def replace(
         try:
             _write(first, plan)
             for name, paths in changed.items():
-                last_segments = _last_segments(wanted[name])
+                full = full_segments(wanted[name])
                 for path in paths:
                     target = places[name] / (path + STAGED_SUFFIX)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    _copy_with_time(sources[name] / path, target, may_link=path not in last_segments)
+                    _copy_with_time(sources[name] / path, target, may_link=path in full)
             plan = plan._replace(step="changing")
             _write(first, plan)
         except OSError:
@@ -263,19 +263,11 @@ def _move(source: Path, target: Path) -> None:
     os.rename(source, target)
 
 
-def _last_segments(paths: Sequence[str]) -> set[str]:
-    """The segments that a broker appends to, which are copied and never linked."""
-    last: dict[str, str] = {}
-    for path in sorted(path for path in paths if is_linkable(path)):
-        last[os.path.dirname(path)] = path
-    return set(last.values())
-
-
 def _copy_with_time(source: Path, target: Path, *, may_link: bool) -> None:
     """Copy a file. Its time is not now, so that every later change shows."""
     with suppress(FileNotFoundError):  # of a restore whose plan was lost
         os.unlink(target)
-    if may_link and is_linkable(source.name) and link(str(source), target):
+    if may_link and link(str(source), target):
         return
     import shutil
 

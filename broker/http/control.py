@@ -188,6 +188,8 @@ def _rule_of(body: dict[str, Any]) -> Rule:
     error = _error_of(body["error"]) if effect is Effect.ERROR else ErrorCode.NONE
     key = None if body.get("api") is None else _api_of(body["api"])
     if effect is Effect.STALE_METADATA:
+        if key not in (None, ApiKey.METADATA):
+            raise _invalid("effect stale_metadata is for the API Metadata.")
         key = ApiKey.METADATA
     forced = body.get("forced", False)
     if key is not None and error is not ErrorCode.NONE and not forced and not may_answer(key, error):
@@ -226,8 +228,6 @@ def _check_machine(effect: Effect, body: dict[str, Any]) -> None:
             raise _invalid(f"effect {effect.value} is for the broker itself: it goes without {', '.join(odd)}.")
         if effect is Effect.LOG_FAILED and body.get("topic") is None:
             raise _invalid("effect log_failed wants the topic whose logs fail.")
-    if effect is Effect.STALE_METADATA and body.get("api") not in (None, "METADATA", "Metadata", "metadata"):
-        raise _invalid("effect stale_metadata is for the API Metadata.")
 
 
 def _invalid(message: str) -> HttpError:

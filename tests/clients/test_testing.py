@@ -166,6 +166,12 @@ def produced(kafka: Barnabas, topic: Topic, value: str) -> str | None:
     return None if error is None else str(error.name())
 
 
+def produced_at_last(kafka: Barnabas, topic: Topic, value: str, deadline: float) -> bool:
+    while (why := produced(kafka, topic, value)) is not None:
+        assert time.monotonic() < deadline, why
+    return True
+
+
 def test_half_of_an_answer_is_sent(kafka: Barnabas) -> None:
     request = struct.pack(">ihhih4s", 14, 18, 0, 7, 4, b"half")
     host, _, port = kafka.bootstrap.rpartition(":")
@@ -212,8 +218,7 @@ def test_a_full_disk_takes_nothing_and_loses_nothing(kafka: Barnabas) -> None:
         assert produced(kafka, other, "b") == "KAFKA_STORAGE_ERROR"
         assert other.values() == ["a"]
     deadline = time.monotonic() + 30
-    while (why := produced(kafka, topic, "c")) is not None:  # for some seconds the directory is watched
-        assert time.monotonic() < deadline, why
+    assert produced_at_last(kafka, topic, "c", deadline)  # for some seconds the directory is watched
     assert topic.values() == ["a", "c"]
     for fields in ({"api": "Produce"}, {"client": "c"}, {"group": "g"}):
         with pytest.raises(CommandError, match="is for the broker itself: it goes without"):
@@ -258,8 +263,7 @@ def test_a_tree_that_does_not_answer_answers_again(kafka: Barnabas) -> None:
         assert fault.fired >= 1
         kafka.ask("GET", "/v1/status")
     deadline = time.monotonic() + 30
-    while (why := produced(kafka, topic, "a")) is not None:
-        assert time.monotonic() < deadline, why
+    assert produced_at_last(kafka, topic, "a", deadline)
     assert kafka.topic("later").values() == []
 
 
@@ -308,12 +312,6 @@ def test_a_broker_that_is_cut_off_leads_no_longer_and_comes_back() -> None:
         assert topic.values() == ["a", "b", "c"]
         assert kafka.coordinator_of(group) in kafka.processes
         assert coordinator in kafka.processes
-
-
-def produced_at_last(kafka: Barnabas, topic: Topic, value: str, deadline: float) -> bool:
-    while (why := produced(kafka, topic, value)) is not None:
-        assert time.monotonic() < deadline, why
-    return True
 
 
 def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:

@@ -5,7 +5,7 @@ A client here is a small class, so that each test can be run with each of them. 
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import aiokafka
@@ -34,6 +34,15 @@ class Client(Protocol):
 
 class NotInTimeError(Exception):
     """Records did not come."""
+
+
+def _polls(found: list[Record], count: int) -> Iterator[None]:
+    """A turn for each poll, until so many records were found."""
+    give_up = time.monotonic() + GIVES_UP_AFTER_S
+    while len(found) < count:
+        if time.monotonic() > give_up:
+            raise NotInTimeError(f"{len(found)} of {count} records have come")
+        yield
 
 
 class KafkaPython:
@@ -109,10 +118,7 @@ class KafkaPython:
 
 def _polled(consumer: Any, count: int) -> list[Record]:
     found: list[Record] = []
-    give_up = time.monotonic() + GIVES_UP_AFTER_S
-    while len(found) < count:
-        if time.monotonic() > give_up:
-            raise NotInTimeError(f"{len(found)} of {count} records have come")
+    for _ in _polls(found, count):
         for partition, records in consumer.poll(200, max_records=count - len(found)).items():
             found += [(partition.partition, record.offset, record.value) for record in records]
     return found
@@ -183,10 +189,7 @@ class Confluent:
     @staticmethod
     def _polled(consumer: Any, count: int) -> list[Record]:
         found: list[Record] = []
-        give_up = time.monotonic() + GIVES_UP_AFTER_S
-        while len(found) < count:
-            if time.monotonic() > give_up:
-                raise NotInTimeError(f"{len(found)} of {count} records have come")
+        for _ in _polls(found, count):
             message = consumer.poll(0.2)
             if message is not None and not message.error():
                 found.append((message.partition(), message.offset(), message.value()))
@@ -250,10 +253,7 @@ class AioKafka:
     @staticmethod
     async def _polled(consumer: Any, count: int) -> list[Record]:
         found: list[Record] = []
-        give_up = time.monotonic() + GIVES_UP_AFTER_S
-        while len(found) < count:
-            if time.monotonic() > give_up:
-                raise NotInTimeError(f"{len(found)} of {count} records have come")
+        for _ in _polls(found, count):
             for partition, records in (await consumer.getmany(timeout_ms=200, max_records=count - len(found))).items():
                 found += [(partition.partition, record.offset, record.value) for record in records]
         return found

@@ -68,6 +68,14 @@ def work(world, log, steps=25):
     return acknowledged
 
 
+def started_again(world, log, ending):
+    """The log manager of the next start: after a clean stop, or after all was flushed and the process was killed."""
+    if ending == "restart":
+        return world.restart()
+    log.flush()
+    return world.crash("kept" if ending == "crash" else "lost")
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
 @pytest.mark.parametrize("ending", ["restart", "crash", "power cut"])
 def test_wherever_there_is_no_room_the_log_goes_on_when_there_is(make_world, read, monkeypatch, code, ending):
@@ -85,11 +93,7 @@ def test_wherever_there_is_no_room_the_log_goes_on_when_there_is(make_world, rea
         shortage.left = ()
         world.clock.advance(3_000)
         assert log.durability.recovery_point >= log.segments.active.base_offset  # every sync was made up for
-        if ending == "restart":
-            manager = world.restart()
-        else:
-            log.flush()
-            manager = world.crash("kept" if ending == "crash" else "lost")
+        manager = started_again(world, log, ending)
         log = manager.get("t", 0)
         assert [value for _, _, value in read(log)] == acknowledged
         assert log.producers.get(7).last_sequence == len(acknowledged) - 1
@@ -484,16 +488,11 @@ def test_wherever_there_is_no_room_it_ends_when_there_is(make_world, read, cut, 
             shortage.left = range(shortage.count, 1 << 30)
             world.manager.shutdown()
             shortage.left = ()
-            world.open()
-            manager = world.manager
+            manager = world.open()
         else:
             shortage.left = ()
             world.fill(log, 7, epoch=2)
-            if ending == "restart":
-                manager = world.restart()
-            else:
-                log.flush()
-                manager = world.crash("kept" if ending == "crash" else "lost")
+            manager = started_again(world, log, ending)
         log = manager.get("t", 0)
         count = cut if ending == "restart without room" else cut + 7
         assert [offset for offset, _, _ in read(log)] == list(range(count))

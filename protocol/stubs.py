@@ -1,17 +1,16 @@
-"""`python -m barnabas.protocol.stubs` writes messages.pyi and records.pyi, so that editors and mypy know every field.
+"""The types of the classes that messages.py and records.py make, as stubs: so that editors and mypy know every field.
 
-Run it after a change of a schema; a test fails if it was forgotten.
+The build writes them (setup.py), and `tests/check_types.py` before mypy runs. They are not in the repository.
 """
 
-import sys
 from pathlib import Path
 
-from barnabas.protocol import messages, schema
+from barnabas.protocol import schema, schemas
 from barnabas.protocol.schema import Field, MessageSchema, Structure
 
 _TYPES = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes", "uuid": "bytes", "records": "Buffer"}
 
-_HEADER = '''"""Types of the classes that {module} makes from the schemas. Written by stubs.py; not to be edited."""
+_HEADER = '''"""Types of the classes that {module} makes from the schemas. Written by stubs.py."""
 
 '''
 _MESSAGES = """from typing import ClassVar
@@ -43,7 +42,7 @@ def version_of(buffer: Buffer) -> int: ...
 
 def render() -> dict[str, str]:
     """The text of each stub by file name."""
-    folder = Path(messages.__file__).parent / "schemas"
+    folder = Path(schemas.__path__[0])
     apis = [message for path in sorted(folder.glob("*.txt")) for message in schema.load(path.stem).values()]
     records = [
         message
@@ -56,11 +55,10 @@ def render() -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """Write both files beside their modules."""
+def write(folder: Path) -> None:
+    """Write both files into a folder: where the modules are."""
     for name, text in render().items():
-        (Path(messages.__file__).parent / name).write_text(text, encoding="utf-8")
-    return 0
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _message(message: MessageSchema) -> str:
@@ -96,7 +94,3 @@ def _type(field: Field, message: str) -> str:
     if field.array:
         name = f"list[{name}]"
     return f"{name} | None" if field.nullable[0] <= field.nullable[1] else name
-
-
-if __name__ == "__main__":
-    sys.exit(main())

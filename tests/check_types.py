@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from barnabas.protocol import stubs
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -23,6 +25,7 @@ def main() -> int:
         link = package / target.name
         if not link.is_symlink():
             link.symlink_to(target)
+    stubs.write(ROOT / "protocol")  # a schema may have changed since the build
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
     environment = {**os.environ, "MYPYPATH": f"{package.parent}:{ROOT / 'tests'}"}
     return subprocess.call([*command, "-p", "barnabas", "-p", "simulator", *sys.argv[1:]], env=environment, cwd=ROOT)

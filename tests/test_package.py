@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = shutil.ignore_patterns(".*", "tests", "build", "dist", "data", "*.egg-info", "__pycache__", "node_modules")
+LEFT_OUT = shutil.ignore_patterns(
+    *(".*", "tests", "build", "dist", "data", "*.egg-info", "__pycache__", "node_modules"),
+    "*.pyi",  # the build makes them
+)
 
 
 @pytest.fixture(scope="module")

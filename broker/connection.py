@@ -51,7 +51,6 @@ FRAME_SIZE = Struct(">i")
 READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
 FRAMES_PER_TURN = 64  # of one connection, before the others get their turn
-
 API_KEY = Struct(">h")
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n%s\n"
 READY, IN_FLIGHT, DROPPED = Requests.READY, Requests.IN_FLIGHT, Requests.DROPPED

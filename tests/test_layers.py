@@ -371,6 +371,7 @@ ONCE = {
     "cluster/tree/zookeeper.py": "the deadline of a session that nothing is heard of, and the next one after it",
     "controller/controller.py": "the first balance after taking over, and an election after one that failed",
     "replication/fetching.py": "the end of a long poll",
+    "cluster/tree/checkpoints.py": "one checkpoint, begun again by a later poll",
     "cluster/tree/embedded.py": "one repair of the sessions, begun again by a later poll",
     "replication/follower_fetches.py": "the end of a long poll",
     "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",

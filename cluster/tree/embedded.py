@@ -1,8 +1,8 @@
 """The coordination tree in one SQLite file, shared by the broker processes of one machine: sessions and operations.
 
 `tree_file.py` owns what is in the file, `session_files.py` says which sessions live, `watches.py` which watches hear of
-a change, and `changes.py` makes changes and waits where another process is in the way. This module knows which session
-makes a change. `:memory:` keeps the tree in memory and is for one broker only.
+a change. `changes.py` makes changes and waits where another process is in the way, `checkpoints.py` brings them into
+the file. This module knows which session makes a change. `:memory:` keeps the tree in memory, for one broker only.
 
 Sessions. The session of a killed process is ended by the first other process that looks, within `LIVENESS_MS`. The
 session of a process that is stopped (SIGSTOP), or whose loop hangs, ends `session_timeout_ms` after it was last
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from barnabas.cluster.tree import tree_copy
 from barnabas.cluster.tree.change_holder import ChangeHolder
 from barnabas.cluster.tree.changes import Change, Changes, OlderTreeError
+from barnabas.cluster.tree.checkpoints import Checkpoints
 from barnabas.cluster.tree.operations import do_all, make_above, parent_of
 from barnabas.cluster.tree.port import (
     ANY_VERSION,
@@ -58,7 +59,6 @@ BUSY_AT_START_MS = 20_000.0  # how long a start waits for other processes: a slo
 BUSY_AT_CLOSE_MS = 1_000.0
 STOPPING_MS = 2_000.0  # how long a start waits for processes that stop to let go of the tree
 NODES_AT_ONCE = 256  # read in one go, some milliseconds
-LOG_BROUGHT_IN_MS = 1_000.0  # after the last change of this process
 
 
 class EmbeddedCoordination:
@@ -99,8 +99,9 @@ class EmbeddedCoordination:
             self._tell,
             in_thread=self._shared,
         )
-        self._log_due_ms = math.inf  # when what is in the -wal is brought into the file
-        self._bringing: asyncio.Task[None] | None = None
+        self._checkpoints = Checkpoints(
+            env.clock, self._place, self._changes, self._note_checkpoint, self._say_unreadable
+        )
         self._on_expired: list[Callable[[], None]] = []
 
     @property
@@ -181,9 +182,9 @@ class EmbeddedCoordination:
         if self._polling is not None:
             self._polling.stop()
             self._polling = None
-        for beside in (self._repair, self._bringing):
-            if beside is not None:
-                beside.cancel()
+        self._checkpoints.stop()
+        if self._repair is not None:
+            self._repair.cancel()
         self._has_session = False
         self._forget_session()
 
@@ -257,7 +258,7 @@ class EmbeddedCoordination:
             nonlocal sent_ms
             if self._shared:
                 tree_copy.check_sessions(file, self._files, self._path, self._locked_id)
-                self._check_age(file)
+                self._place.mark_if_older(file)
             session_id = file.take_session_id()
             sent_ms = self._env.clock.monotonic_ms()
             if self._shared:  # locked before others can see the session, so that none takes it for dead
@@ -281,19 +282,6 @@ class EmbeddedCoordination:
         self._compared_zxid = change.after
         self._data_version = reader.data_version()
         self._others = self._other_sessions(reader)
-
-    def _check_age(self, file: TreeFile) -> None:
-        """Note in the tree if it is older than it was when it was last used."""
-        zxid, newest = file.zxid(), self._place.newest_zxid()
-        if zxid < newest:
-            logger.error(
-                "%s is older than it was: it ends with change %d, and there were %d. Its -wal was lost, or it is an "
-                "older copy. What was changed since then (topics, settings, who leads) is not in it.",
-                self._path,
-                zxid,
-                newest,
-            )
-            file.mark_restored(0, newest)
 
     def _is_dead(self, session_id: int) -> bool:
         return self._files.lives_until_ms(session_id) == NEVER
@@ -469,7 +457,7 @@ class EmbeddedCoordination:
 
     def _tell(self, made: Change) -> None:
         """Fire the watches that wait for a change of this session, and for changes by others before it."""
-        self._log_due_ms = self._env.clock.monotonic_ms() + LOG_BROUGHT_IN_MS
+        self._checkpoints.note_change()
         if made.before == self._compared_zxid:
             self._compared_zxid = made.after
         elif self._reader is not None:
@@ -505,7 +493,7 @@ class EmbeddedCoordination:
         try:
             if self._has_session:
                 self._look(file, now_ms)
-                self._bring_log_in(now_ms)
+                self._checkpoints.look(now_ms)
             elif self._place.look():
                 self._expire()
         except (CoordinationError, OSError) as error:  # the next poll tries again
@@ -524,8 +512,6 @@ class EmbeddedCoordination:
             if not self._place.look():
                 self._give_up()
                 return
-            if self._place.is_unreadable:
-                self._log_due_ms = now_ms
         if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:
             self._prolong()
         data_version = file.data_version()
@@ -543,30 +529,8 @@ class EmbeddedCoordination:
         if is_due and self._others and self._over(now_ms):
             self._repair_by(self._end_others)
 
-    def _bring_log_in(self, now_ms: float) -> None:
-        """When the tree has not been changed for a while, write all of it into its file, beside the polls.
-
-        So a file without its -wal lacks as little as can be. If the -wal was removed, this is not put off.
-        """
-        if now_ms < self._log_due_ms and not (self._place.has_lost_log and self._log_due_ms != math.inf):
-            return
-        if self._bringing is None or self._bringing.done():
-            self._log_due_ms = math.inf
-            self._bringing = asyncio.get_running_loop().create_task(self._brought_in())
-
-    async def _brought_in(self) -> None:
-        async with self._changes.turn:
-            writer = self._changes.writer
-            if writer is None:
-                return
-            try:
-                is_whole = await self._changes.aside(writer.bring_log_in)
-            except CoordinationError as error:
-                is_whole = False
-                self._say_unreadable(error)
-        if not is_whole:
-            self._log_due_ms = self._env.clock.monotonic_ms() + LOG_BROUGHT_IN_MS
-        elif self._reader is not None and self._has_session and not self._place.note_log_brought_in():
+    def _note_checkpoint(self) -> None:
+        if self._reader is not None and self._has_session and not self._place.note_log_brought_in():
             self._give_up()
 
     def _give_up(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from barnabas.cluster.tree.session_files import Files, SessionFiles
+from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.cluster.tree.tree_opening import INDEX, LOG, BusyError, Counters, counters_on_disk
 from barnabas.runtime.ports import Disk, File
 
@@ -125,6 +126,19 @@ class TreePlace:
         except OSError:
             return 0
         return int(noted) if noted.isdigit() else 0
+
+    def mark_if_older(self, file: TreeFile) -> None:
+        """Note in the tree, which a session begins to use, if it is older than it was when it was last used."""
+        zxid, newest = file.zxid(), self.newest_zxid()
+        if zxid < newest:
+            logger.error(
+                "%s is older than it was: it ends with change %d, and there were %d. Its -wal was lost, or it is an "
+                "older copy. What was changed since then (topics, settings, who leads) is not in it.",
+                self._path,
+                zxid,
+                newest,
+            )
+            file.mark_restored(0, newest)
 
     def note_zxid(self, zxid: int) -> None:
         """A change was made and synced. It is never noted before, so what is noted is never newer than the tree."""

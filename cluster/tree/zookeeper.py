@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.cluster.tree.operations import split
 from barnabas.cluster.tree.port import (
@@ -54,9 +54,6 @@ from barnabas.runtime.watchdog import Watchdog
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as requests
 from kazoo.protocol.states import EventType as KazooEventType
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("barnabas.coordination")
 
@@ -157,12 +154,9 @@ class ZooKeeperCoordination:
             await self._usable()
         except SessionExpiredError:
             await self.close()
-            what_to_do = (
-                "Start it, say in zookeeper.connect where it is, or leave that out: the tree is then in a file."
-            )
-            raise ConnectionLossError(
-                "", f"ZooKeeper at {self._hosts} does not answer within {timeout_ms:.0f} ms. {what_to_do}"
-            ) from None
+            what = f"ZooKeeper at {self._hosts} does not answer within {timeout_ms:.0f} ms. Start it, say in "
+            what += "zookeeper.connect where it is, or leave that out: the tree is then in a file."
+            raise ConnectionLossError("", what) from None
         except BaseException:
             await self.close()
             raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.cluster.tree import embedded, paths, tree_backup
+from barnabas.cluster.tree import checkpoints, embedded, paths, tree_backup
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.cluster.tree.port import ConnectionLossError, SessionExpiredError
 from barnabas.cluster.tree.tree_file import TreeFile
@@ -247,7 +247,7 @@ async def test_a_newer_wal_beside_an_older_tree_is_refused(tree: Tree) -> None:
     older = copy_of(tree, "")
     session = await started(tree)
     await write_many(session, "b")
-    await tree.clock.sleep(2 * embedded.LOG_BROUGHT_IN_MS)  # then the -wal begins anew
+    await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)  # then the -wal begins anew
     await write_many(session, "c")
     newer = copy_of(tree, "-wal")
     await stop_all(tree)
@@ -304,7 +304,7 @@ async def test_what_killed_processes_left_is_one_tree(
 async def test_a_tree_that_lost_its_wal_says_that_it_is_older(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
     session = await started(tree)
     await write_many(session, "a")
-    await tree.clock.sleep(2 * embedded.LOG_BROUGHT_IN_MS)
+    await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)
     await write_many(session, "b")
     last = await session.exists("/b29")
     left = copy_of(tree, "", ".newest")
@@ -341,14 +341,14 @@ async def test_vacuum_makes_a_tree_shorter_and_not_older(tree: Tree, caplog: pyt
     await write_many(session, "a", 200)
     for index in range(200):
         await session.delete(f"/a{index}")
-    await tree.clock.sleep(2 * embedded.LOG_BROUGHT_IN_MS)
+    await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)
     path = Path(tree.path)
     before = path.stat().st_size
     for _ in range(2):
         with sqlite3.connect(path, isolation_level=None) as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        await tree.clock.sleep(2 * embedded.LOG_BROUGHT_IN_MS)
+        await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)
         assert path.stat().st_size < before
         await other.create("/a", b"1")
         await session.delete("/a")
@@ -362,7 +362,7 @@ async def test_vacuum_makes_a_tree_shorter_and_not_older(tree: Tree, caplog: pyt
 async def test_a_file_that_is_emptied_while_it_is_in_use_is_noticed(tree: Tree) -> None:
     session = await started(tree)
     await write_many(session, "a")
-    await tree.clock.sleep(2 * embedded.LOG_BROUGHT_IN_MS)
+    await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)
     Path(tree.path).write_bytes(b"")
     await tree.settle()
     with pytest.raises(SessionExpiredError, match="is older than it was"):
@@ -389,7 +389,7 @@ async def test_a_full_disk_on_which_a_part_of_the_wal_was_written_into_the_file_
     await session.create("/b")
     assert await other.exists("/a99") is not None
     monkeypatch.setattr(TreeFile, "bring_log_in", bring_in)
-    await tree.clock.sleep(2 * embedded.LOG_BROUGHT_IN_MS)
+    await tree.clock.sleep(2 * checkpoints.AFTER_CHANGE_MS)
     assert counters_on_disk(tree.path) is not None
     assert session.confirm_at_once()
     assert other.confirm_at_once()

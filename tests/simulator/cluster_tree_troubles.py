@@ -132,9 +132,13 @@ class TreeTroubles(Choices):
         """Nobody reaches the tree for longer than a session."""
         world = self._world
         world.note("nobody reaches the tree")
-        for pair in self._ways_to_the_tree():
-            world.network.block(*pair)
-        await self._sleep(1.1 * world.tree.session_timeout_ms, 2 * world.tree.session_timeout_ms)
+        is_away = False
+        while not is_away:
+            for pair in self._ways_to_the_tree():
+                world.network.block(*pair)
+            await self._sleep(1.1 * world.tree.session_timeout_ms, 2 * world.tree.session_timeout_ms)
+            # The end of another trouble may have opened a way meanwhile, and then a session has gone on.
+            is_away = all(world.network.is_blocked(*pair) for pair in self._ways_to_the_tree())
 
     def _begin_the_service(self) -> None:
         for pair in self._ways_to_the_tree():

@@ -29,6 +29,9 @@ def trace(
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests that name this group.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="NAME", help="Only requests that name this topic.")] = None,
     kept: Annotated[bool, typer.Option("--kept", help="Show what the brokers have kept, and end.")] = False,
+    with_frames: Annotated[
+        bool, typer.Option("--frames", help="With --json: with the bytes of each request, for barnabas replay.")
+    ] = False,
     lint: Annotated[
         bool, typer.Option("--lint", help="Say what the clients could do better, and end: exit code 1 if anything.")
     ] = False,
@@ -42,13 +45,17 @@ def trace(
     barnabas trace
     barnabas trace --client billing-1 --api JoinGroup
     barnabas trace --group billing --kept --json
+    barnabas trace --kept --frames --json > session.jsonl
     barnabas trace --lint
     """
-    filters = {"api": api, "client": client_id, "group": group, "topic": topic}
+    if with_frames and not as_json:
+        fail("--frames goes with --json only.", ExitCode.NOT_VALID)
+    frames = "true" if with_frames else None
+    filters = {"api": api, "client": client_id, "group": group, "topic": topic, "frames": frames}
     with admin(target) as client:
         http = HttpApi(client, target)
         if lint:
-            if api or group or topic or kept:
+            if api or group or topic or kept or with_frames:
                 fail("--lint goes with --client only.", ExitCode.NOT_VALID)
             raise typer.Exit(_lint(http, client_id, as_json))
         following: dict[int, int] = {}

@@ -10,22 +10,26 @@
 
 `barnabas.py` is the brokers and what they are commanded, `process.py` their processes, `control.py` the way to the HTTP
 API, `topic.py`, `group.py` and `clock.py` what a test asks of a topic, of a group and of time, `snapshot.py` copies of
-their data, `plugin.py` the fixtures for pytest. It needs nothing beside Barnabas itself, and works without pytest.
+their data, `replay.py` sends again what clients have asked, `plugin.py` has the fixtures for pytest. It needs nothing
+beside Barnabas itself, and works without pytest.
 """
 
 from barnabas.testing.barnabas import Barnabas, Fault
 from barnabas.testing.control import CommandError, WaitTimeoutError
 from barnabas.testing.group import Group
 from barnabas.testing.process import StartError
+from barnabas.testing.replay import Difference, SessionError
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Record, Topic
 
 __all__ = [
     "Barnabas",
     "CommandError",
+    "Difference",
     "Fault",
     "Group",
     "Record",
+    "SessionError",
     "Snapshot",
     "StartError",
     "Topic",

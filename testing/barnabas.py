@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
 from barnabas.testing.process import BrokerProcess
+from barnabas.testing.replay import Difference, replay
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
 
@@ -22,6 +23,8 @@ TREE_FILE = "coordination.sqlite"
 SNAPSHOT_PREFIX = "snapshot-"
 REPLICAS_MAX = 3
 REQUESTS_PER_ANSWER = 1_000
+REQUESTS = "/v1/control/requests"
+NEVER = 2**53  # a number that no request has
 
 
 class Fault:
@@ -303,23 +306,32 @@ class Barnabas:
         group: Group | str | None = None,
         topic: Topic | str | None = None,
         since: Mapping[int, int] | None = None,
+        frames: bool = False,
     ) -> list[dict[str, Any]]:
         """What clients have asked, and what they got: decoded, in the order in which it came.
 
         The last 5,000 of each broker are kept. `since`: of each broker only those from this `number` on.
+        `frames`: with the bytes of each request, for `replay`.
         """
-        query = {"api": api, "client": client, "group": group, "topic": topic}
+        query = {"api": api, "client": client, "group": group, "topic": topic, "frames": "true" if frames else None}
         texts = {name: str(value) for name, value in query.items() if value is not None}
         found: list[dict[str, Any]] = []
         for node_id, process in self.processes.items():
             following = (since or {}).get(node_id, 0)
             while process.answers:
-                answer = self.ask("GET", "/v1/control/requests", {**texts, "since": following}, node_id=node_id)
+                answer = self.ask("GET", REQUESTS, {**texts, "since": following}, node_id=node_id)
                 found += [{**row, "node_id": node_id} for row in answer["requests"]]
                 following = answer["next"]
                 if len(answer["requests"]) < REQUESTS_PER_ANSWER:
                     break
         return sorted(found, key=lambda row: row["time_ms"])
+
+    def replay(self, session: Sequence[Mapping[str, Any]], *, paced: bool = False) -> list[Difference]:
+        """Send again what `requests(frames=True)` has returned, in its order; returns what is answered differently.
+
+        `paced`: not faster than it came. Put back the snapshot from before the session first.
+        """
+        return replay(session, self.bootstrap, paced=paced)
 
     def lint(self, client: str | None = None) -> list[dict[str, Any]]:
         """What clients could do better, by the requests that are kept: `rule`, `client_id`, `message`, `setting`."""
@@ -369,7 +381,11 @@ class Barnabas:
         One broker does it in its process; several stop for it, so that what they have is of the same moment.
         """
         self._snapshots += 1
-        mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
+        following = {
+            node_id: int(self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)["next"])
+            for node_id in self.running
+        }
+        mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms, following)
         if self._is_single and self.running:
             self.ask("POST", "/v1/control/snapshots", body={"folder": str(mark.folder)})
             return mark

@@ -1,6 +1,6 @@
 """What brokers had at a moment, in a folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -10,3 +10,5 @@ class Snapshot:
 
     folder: Path
     clock_ahead_ms: int
+    next_requests: dict[int, int] = field(default_factory=dict)
+    """Of each broker that ran: the number of its next request, as `Barnabas.requests(since=…)` takes it."""

@@ -26,13 +26,13 @@ LAYERS = [
     "coordinators/transactions",
     "pipeline",
     "broker",
-    "cli",
     "testing",
+    "cli",
 ]
 # Packages left of it that a package does not import all the same, and why.
 APART = {
     ("controller", "replication"): "the controller reaches replicas by messages only, its own broker's too",
-    **{("testing", package): "a test starts brokers as processes" for package in ("broker", "cli")},
+    ("testing", "broker"): "a test starts brokers as processes",
 }
 STARTS_A_BROKER = {"cli/start.py"}  # all else in cli/ talks to brokers as any client does
 # They run in others' processes, which have threads and files of their own: no loop and no Env.

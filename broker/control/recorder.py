@@ -6,21 +6,24 @@ from typing import Any
 
 from barnabas.broker.control.facts import Facts
 from barnabas.broker.requests import RequestContext
-from barnabas.protocol import uuids
+from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.message import Message, Struct
+from barnabas.protocol.as_json import as_json
+from barnabas.protocol.message import Message
 
 EXCHANGES_MAX = 5_000
 VALUES_MAX = 500_000  # of all exchanges that are kept: some hundred megabytes at most
-TEXT_BYTES_MAX = 200  # of bytes that are shown as text
-ITEMS_MAX = 1_000  # of a list that is shown
-UUID_BYTES = 16
+FRAME_VALUES_MAX = 10_000  # of a request whose frame is kept: more would take milliseconds to encode
+FRAME_BYTES_MAX = 64 * 1024 * 1024  # of all frames that are kept
 
 
 class Exchange:
     """A request and, when it has come, its answer."""
 
-    __slots__ = ("answer", "answered_ms", "came_ms", "context", "facts", "fate", "number", "request", "rule", "values")
+    __slots__ = (
+        *("answer", "answered_before", "answered_ms", "came_ms", "context", "facts", "fate", "frame", "number"),
+        *("request", "rule", "values"),
+    )
 
     def __init__(self, number: int, came_ms: int, context: RequestContext, facts: Facts, request: Any) -> None:
         self.number = number
@@ -30,6 +33,8 @@ class Exchange:
         self.request = as_json(request)  # at once: its bytes lie in a frame that is overwritten
         self.answer: Any = None
         self.answered_ms: int | None = None
+        self.answered_before: int | None = None  # the number of the first request that came after the answer
+        self.frame: bytes | None = None  # the request as it was sent; None: it is not kept
         self.fate = "waits"
         self.rule: int | None = None  # the rule that fired for it
         self.values = _count(self.request)
@@ -49,6 +54,7 @@ class Exchange:
             "transactional_ids": sorted(self.facts.transactional_ids),
             "fate": self.fate,
             "answered_ms": self.answered_ms,
+            "answered_before": self.answered_before,
             "rule": self.rule,
             "request": self.request,
             "answer": self.answer,
@@ -61,6 +67,8 @@ class Recorder:
     def __init__(self) -> None:
         self._exchanges: deque[Exchange] = deque()
         self._values = 0  # of those that are kept
+        self._whole: deque[Exchange] = deque()  # those with frames
+        self._frame_bytes = 0
         self.next_number = 1
 
     def begin(self, now_ms: int, context: RequestContext, facts: Facts, request: Any) -> Exchange:
@@ -69,11 +77,31 @@ class Recorder:
         self.next_number += 1
         self._exchanges.append(exchange)
         self._grow(exchange.values)
+        if exchange.values <= FRAME_VALUES_MAX:
+            self._keep_frame(exchange, request)
         return exchange
+
+    def _keep_frame(self, exchange: Exchange, request: Any) -> None:
+        """Keep what a replay sends: encoded anew, because the frame that came is overwritten."""
+        context = exchange.context
+        exchange.frame = frames.encode_request(
+            context.api_key, context.api_version, context.correlation_id, context.client_id, request
+        )
+        self._whole.append(exchange)
+        self._frame_bytes += len(exchange.frame)
+        while self._frame_bytes > FRAME_BYTES_MAX:
+            self._forget_frame()
+
+    def _forget_frame(self) -> None:
+        """Of the oldest exchange that has one."""
+        oldest = self._whole.popleft()
+        assert oldest.frame is not None, "only those with frames are listed"
+        self._frame_bytes -= len(oldest.frame)
+        oldest.frame = None
 
     def end(self, exchange: Exchange, fate: str, now_ms: int, answer: Any = None) -> None:
         """A request was answered, or gets no answer."""
-        exchange.fate, exchange.answered_ms = fate, now_ms
+        exchange.fate, exchange.answered_ms, exchange.answered_before = fate, now_ms, self.next_number
         first = self._exchanges[0].number if self._exchanges else self.next_number
         if isinstance(answer, Message) and exchange.number >= first:
             exchange.answer = as_json(answer)
@@ -85,7 +113,10 @@ class Recorder:
         """Count what is kept, and forget the oldest while it is too much."""
         self._values += values
         while len(self._exchanges) > EXCHANGES_MAX or (self._values > VALUES_MAX and len(self._exchanges) > 1):
-            self._values -= self._exchanges.popleft().values
+            oldest = self._exchanges.popleft()
+            self._values -= oldest.values
+            if oldest.frame is not None:
+                self._forget_frame()
 
     def since(self, number: int) -> Iterator[Exchange]:
         """Those from this number on, in the order in which they came."""
@@ -97,26 +128,3 @@ def _count(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + sum(map(_count, value.values()))
     return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
-
-
-def as_json(value: Any) -> Any:
-    """A structure of the protocol as values of JSON. Records are a length, other bytes a text if they are one."""
-    if isinstance(value, Struct):
-        return {name: _field(name, getattr(value, name)) for name in value._FIELDS}
-    return _field("", value)
-
-
-def _field(name: str, value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_field(name, each) for each in value[:ITEMS_MAX]]
-    if isinstance(value, Struct):
-        return as_json(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        if name.endswith("_id") and len(value) == UUID_BYTES:
-            return uuids.to_text(bytes(value))
-        if name == "records":
-            return {"bytes": len(value)}
-        return bytes(value[:TEXT_BYTES_MAX]).decode(errors="replace")
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return {"bytes": len(value)}  # records that are read from a file while they are sent

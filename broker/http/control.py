@@ -5,6 +5,7 @@ Each broker has rules and a record of its own; commands for a cluster go to all 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,7 @@ from barnabas.runtime.turns import Pieces, ended
 
 if TYPE_CHECKING:
     from barnabas.broker.control.gate import ControlledGate
+    from barnabas.broker.control.recorder import Exchange
     from barnabas.broker.services import Services
     from barnabas.runtime.clock import MovableClock
 
@@ -86,9 +88,11 @@ EXCHANGE = record(
     transactional_ids=array(text("An id."), "The transactional ids that it names."),
     fate=text("What became of it.", one_of=["waits", "answered", "no answer", "cut"]),
     answered_ms=integer("When; null: it waits.", nullable=True),
+    answered_before=integer("The number of the first request that came after the answer.", nullable=True),
     rule=integer("The rule that fired for it.", nullable=True),
     request=anything("Its fields."),
     answer=anything("Its fields; null: there is none."),
+    frame=text("With frames=true: what a replay sends, in base64; null: it is not kept.", nullable=True),
 )
 EXCHANGES = record(
     "Requests of clients, as they came.",
@@ -288,6 +292,7 @@ def _row(active: ActiveRule) -> dict[str, Any]:
         Parameter("group", text("Only requests that name this group.")),
         Parameter("topic", text("Only requests that name this topic.")),
         Parameter("since", integer("Only from this number on. Default: all that are kept.")),
+        Parameter("frames", boolean("With the bytes of each request, for a replay. Default: false.")),
     ],
     answer=EXCHANGES,
 )
@@ -308,7 +313,12 @@ def list_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     found = [each for each in recorder.since(query["since"] or 0) if fits(each.facts)]
     shown = found[:EXCHANGES_PER_ANSWER]
     following = recorder.next_number if len(shown) == len(found) else shown[-1].number + 1
-    return HttpAnswer.json({"next": following, "requests": (each.row() for each in shown)})
+    rows = ({**each.row(), "frame": _frame(each) if query["frames"] else None} for each in shown)
+    return HttpAnswer.json({"next": following, "requests": rows})
+
+
+def _frame(exchange: Exchange) -> str | None:
+    return None if exchange.frame is None else base64.b64encode(exchange.frame).decode()
 
 
 FINDING = record(

@@ -52,7 +52,7 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("DELETE", "/v1/control/rules"): [Example("/v1/control/rules")],
     ("GET", "/v1/control/clock"): [Example("/v1/control/clock")],
     ("POST", "/v1/control/clock"): [Example("/v1/control/clock", {"advance_ms": 1})],
-    ("GET", "/v1/control/requests"): [Example("/v1/control/requests")],
+    ("GET", "/v1/control/requests"): [Example("/v1/control/requests"), Example("/v1/control/requests?frames=true")],
     ("GET", "/v1/control/lint"): [Example("/v1/control/lint")],
     ("GET", "/v1/control/groups/{group}/wait"): [Example("/v1/control/groups/billing/wait?members=1&timeout_ms=0")],
     ("POST", "/v1/control/groups/{group}/members/{member}/expire"): [

@@ -1,0 +1,55 @@
+"""`barnabas replay`: send again what clients have asked, and say what is answered differently."""
+
+import json
+from typing import Annotated
+
+import typer
+from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, new_app
+from barnabas.cli.shared.words import shown
+from barnabas.runtime.counted import counted
+from barnabas.testing.replay import SessionError, replay
+
+app = new_app()
+
+
+@app.command("replay")
+def replay_session(
+    target: Target,
+    session: Annotated[
+        typer.FileText, typer.Argument(metavar="FILE", help="What `barnabas trace --kept --frames --json` has printed.")
+    ],
+    paced: Annotated[bool, typer.Option("--paced", help="Not faster than it came.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send the requests of a session again, in their order, and say what is answered differently.
+
+    To the same broker, when its data is again as it was before, or to any other one, Apache Kafka also.
+    What a broker gives out (member ids, generations, producer ids) is put into the requests that follow.
+    Exit code 1 if an answer differs.
+
+    \b
+    barnabas trace --kept --frames --json > session.jsonl
+    barnabas replay session.jsonl
+    """
+    try:
+        rows = [json.loads(line) for line in session if line.strip()]
+    except ValueError as error:
+        fail(f"{session.name} is not a session: {error}. Make one with barnabas trace --kept --frames --json.")
+    bootstrap = target.reach()
+    try:
+        found = replay(rows, bootstrap, timeout_s=target.timeout_s, paced=paced, progress=target.renew)
+    except (SessionError, OSError) as error:
+        fail(f"{error}.")
+    for each in found:
+        if as_json:
+            print(json.dumps(each._asdict(), ensure_ascii=False))
+            continue
+        field = f" {each.field}" if each.field else ""
+        what = f"request {each.number} ({each.api} of {each.client_id}):{field} was {each.recorded}, is {each.now}"
+        print(shown(what))
+    if not as_json:
+        say(f"{counted(len(rows), 'request')} sent again, {counted(len(found), 'difference')}.")
+    if found:
+        raise typer.Exit(ExitCode.FAILED)

@@ -1,0 +1,392 @@
+"""Sends again what clients have asked, in the order in which it came, and compares the answers.
+
+A session is a list of rows of `GET /v1/control/requests?frames=true`, as `barnabas trace --frames` and
+`Barnabas.requests(frames=True)` give them. Its order is that of the broker: a request is sent when all that came before
+it have been sent, and all answers that were there before it came are here. So members join in the same turn, and a long
+poll waits for the same record.
+
+What a broker gives out is another thing each time: member ids, generations, ids and epochs of producers, ids of topics,
+fetch sessions. Each answer is laid beside the recorded one, and what it gives out stands in the requests that follow.
+"""
+
+import base64
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from barnabas.protocol import batch_layout, frames, uuids
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.as_json import as_json
+from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.message import Message, Struct
+from barnabas.protocol.messages import ApiVersionsRequest, MetadataRequest
+
+SIZE = struct.Struct(">i")
+READ_BYTES = 65_536
+METADATA_VERSION = 9
+CONNECTED_WITHIN_S = 10.0
+CLIENT_ID = "replay"
+ANSWERED = ("answered", "cut")  # fates that are waited for
+
+# What tells whether the same has happened, beside error codes. Other fields are different in each life of a broker.
+COMPARED = frozenset(("base_offset", "committed_offset", "offset"))
+ERROR = "error_code"  # the end of the names of such fields
+OF_OLD_VERSIONS = "v3_and_below_"  # the begin of names in AddPartitionsToTxn
+KEYS = ("name", "topic", "group_id", "key", "partition_index", "partition", "index", "transactional_id")
+MEMBER, GENERATION, PRODUCER, TOPIC, FETCH_SESSION = "member", "generation", "producer", "topic", "fetch session"
+GIVEN = {
+    "member_id": MEMBER,
+    "generation_id": GENERATION,
+    "generation_id_or_member_epoch": GENERATION,
+    "producer_id": PRODUCER,
+    "topic_id": TOPIC,
+    "session_id": FETCH_SESSION,
+}
+NOTHING_GIVEN = {
+    MEMBER: "",
+    GENERATION: -1,
+    PRODUCER: -1,
+    TOPIC: uuids.to_text(uuids.ZERO),
+    FETCH_SESSION: 0,
+}
+
+
+class SessionError(Exception):
+    """The rows are no session that can be sent."""
+
+
+class Difference(NamedTuple):
+    """A field of an answer that is not what it was; `now` is a text where there is no answer."""
+
+    number: int
+    node_id: int
+    api: str
+    client_id: str
+    field: str
+    recorded: Any
+    now: Any
+
+
+class _Asked:
+    """A request of the session, and what became of it now."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        if not isinstance(row, dict) or not row.keys() >= {"number", "time_ms", "fate", "api", "answered_before"}:
+            raise SessionError(f"this is no request of a session: {str(row)[:80]}")
+        self.row = row
+        self.node_id: int = row.get("node_id", 0)
+        self.number: int = row["number"]
+        self.came_ms: int = row["time_ms"]
+        self.is_awaited = row["fate"] in ANSWERED
+        if row.get("frame") is None:
+            what = f"request {self.number} ({row['api']}) has no frame: ask for frames, while they are kept (64 MB are)"
+            raise SessionError(what)
+        self.header, self.request = frames.decode_request(memoryview(base64.b64decode(row["frame"]))[4:])
+        self.is_done = False
+        self.answer: Any = None
+
+    def is_answered_before(self, other: "_Asked") -> bool:
+        """Whether the answer was there when the other request came."""
+        if not self.is_awaited:
+            return False
+        if self.node_id != other.node_id:
+            return bool(self.row["answered_ms"] < other.came_ms)
+        return bool(self.row["answered_before"] <= other.number)
+
+    def difference(self, field: str, recorded: Any, now: Any) -> Difference:
+        """One of this request."""
+        return Difference(
+            self.number, self.node_id, str(self.row["api"]), self.header.client_id or "", field, recorded, now
+        )
+
+
+def replay(
+    session: Sequence[Mapping[str, Any]],
+    bootstrap: str,
+    *,
+    timeout_s: float = 30.0,
+    paced: bool = False,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Difference]:
+    """Send a session to the brokers at `bootstrap` ("host:port", several with commas); returns what is different.
+
+    With `paced`, requests are sent no sooner after the first than they came. If an answer is not there within
+    `timeout_s`, the replay ends with that difference, because what follows would mean nothing. `progress` is called
+    with each request. SessionError, OSError.
+    """
+    asked = [_Asked(row) for row in session]
+    is_of_one = len({each.node_id for each in asked}) <= 1
+    asked.sort(key=lambda each: (0 if is_of_one else each.came_ms, each.number))
+    with _Ways(bootstrap) as ways:
+        return list(_run(asked, ways, timeout_s, paced, progress))
+
+
+def _run(
+    asked: Sequence[_Asked], ways: "_Ways", timeout_s: float, paced: bool, progress: Callable[[], None]
+) -> Iterator[Difference]:
+    given = _Given()
+    began_s = time.monotonic()
+    under_way: list[_Asked] = []
+    for each in asked:
+        progress()
+        if paced:
+            ways.read_until(began_s + (each.came_ms - asked[0].came_ms) / 1_000)
+        before = [other for other in under_way if other.is_answered_before(each)]
+        late = yield from _answers(before, ways, given, timeout_s)
+        if late:
+            return
+        under_way = [other for other in under_way if other not in before]
+        given.replace_in(each.request)
+        ways.send(each)
+        under_way.append(each)
+    yield from _answers([each for each in under_way if each.is_awaited], ways, given, timeout_s)
+
+
+def _answers(
+    awaited: Sequence[_Asked], ways: "_Ways", given: "_Given", timeout_s: float
+) -> Generator[Difference, None, bool]:
+    """Wait for these answers, and tell what is different; returns whether one is late."""
+    deadline_s = time.monotonic() + timeout_s
+    for each in awaited:
+        while not each.is_done and ways.read_until(deadline_s, one=True):
+            pass
+        if not each.is_done:
+            yield each.difference("", each.row["fate"], f"not answered within {timeout_s:g} s")
+            return True
+        recorded, now = each.row["answer"], each.answer
+        if (each.row["fate"] == "answered") != (now is not None):
+            yield each.difference("", each.row["fate"], "closed" if now is None else "answered")
+        elif recorded is not None and now is not None:
+            given.learn(each.request, recorded, now)
+            yield from (each.difference(*found) for found in differences(recorded, now))
+    return False
+
+
+def differences(recorded: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The fields (path, recorded, now) that tell that something else has happened."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        prefix = f"{path}." if path else ""
+        errors = [name for name in recorded if name.endswith(ERROR) and recorded[name] != now.get(name)]
+        if errors:  # then all else is different, too
+            yield from ((prefix + name, recorded[name], now.get(name)) for name in errors)
+            return
+        for name, value in recorded.items():
+            if name in COMPARED and not isinstance(value, dict | list):
+                if value != now.get(name):
+                    yield prefix + name, value, now.get(name)
+            else:
+                yield from differences(value, now.get(name), prefix + name)
+    elif isinstance(recorded, list) and isinstance(now, list):
+        for label, value, other in _pairs(recorded, now):
+            if other is None and isinstance(value, dict):
+                yield f"{path}[{label}]", "there", "missing"
+            else:
+                yield from differences(value, other, f"{path}[{label}]")
+
+
+def _pairs(recorded: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Items of two lists that are about the same: by their names where they have any, else by their places."""
+    labels = [_label(item, place) for place, item in enumerate(now)]
+    by_label = dict(zip(labels, now))
+    for place, item in enumerate(recorded):
+        label = _label(item, place)
+        yield label, item, by_label.get(label)
+
+
+def _label(item: Any, place: int) -> Any:
+    found = (item[key] for key in KEYS if item.get(key) is not None) if isinstance(item, dict) else iter(())
+    return next(found, place)
+
+
+def _kind(name: str) -> str | None:
+    """What a field holds that a broker gives out; None: nothing of that sort."""
+    return GIVEN.get(name.removeprefix(OF_OLD_VERSIONS))
+
+
+class _Given:
+    """What the broker of the session has given out, and what this one gives out in its place."""
+
+    def __init__(self) -> None:
+        self._now: dict[tuple[str, Any, Any], Any] = {}  # kind, whose, recorded value
+        self._epochs: dict[tuple[int, int], int] = {}  # of producers: recorded id and epoch
+
+    def learn(self, request: Message, recorded: Any, now: Any) -> None:
+        """Look at the answer to a request, which names the group that a generation is of."""
+        self._learn(getattr(request, "group_id", ""), recorded, now)
+
+    def _learn(self, group: str, recorded: Any, now: Any) -> None:
+        if isinstance(recorded, dict) and isinstance(now, dict):
+            for name, value in recorded.items():
+                kind = _kind(name)
+                if kind is not None and now.get(name) is not None and NOTHING_GIVEN[kind] not in (value, now[name]):
+                    self._now[kind, self._whose(kind, group), value] = now[name]
+                self._learn(group, value, now.get(name))
+            if "producer_epoch" in recorded and recorded["producer_epoch"] >= 0:
+                epoch = now.get("producer_epoch", -1)
+                self._epochs[recorded.get("producer_id", -1), recorded["producer_epoch"]] = epoch
+        elif isinstance(recorded, list) and isinstance(now, list):
+            for _, value, other in _pairs(recorded, now):
+                self._learn(group, value, other)
+
+    def _whose(self, kind: str, group: str) -> str:
+        return group if kind == GENERATION else ""
+
+    def replace_in(self, value: Any, group: str = "") -> None:
+        """Put what this broker has given out in the place of what the other one has."""
+        group = getattr(value, "group_id", group) or group
+        fields = value._FIELDS
+        for begin in ("", OF_OLD_VERSIONS):
+            if f"{begin}producer_epoch" in fields:
+                epoch = getattr(value, f"{begin}producer_epoch")
+                now = self._epochs.get((getattr(value, f"{begin}producer_id"), epoch), epoch)
+                setattr(value, f"{begin}producer_epoch", now)
+        for name in fields:
+            field = getattr(value, name)
+            kind = _kind(name)
+            if kind == TOPIC:
+                text = self._now.get((kind, "", uuids.to_text(bytes(field))))
+                if text is not None:
+                    setattr(value, name, uuids.from_text(text))
+            elif kind is not None and not isinstance(field, Struct | list):
+                setattr(value, name, self._now.get((kind, self._whose(kind, group), field), field))
+            elif name == "current_leader_epoch":
+                setattr(value, name, -1)  # it is not checked: a broker that has begun again leads in another one
+            elif name == "records" and field is not None:
+                setattr(value, name, self._with_producer(bytearray(field)))
+            for item in field if isinstance(field, list | tuple) else (field,):
+                if isinstance(item, Struct):
+                    self.replace_in(item, group)
+
+    def _with_producer(self, records: bytearray) -> bytearray:
+        """The batches of a Produce, with the producer's id and epoch of now."""
+        at = 0
+        while at + batch_layout.HEADER_BYTES <= len(records):
+            _, length = batch_layout.PREFIX.unpack_from(records, at)
+            end = at + batch_layout.PREFIX_BYTES + length
+            if length < 0 or end > len(records) or records[at + batch_layout.MAGIC_AT] != batch_layout.MAGIC:
+                break  # it was refused when it came, and will be again
+            id_at = at + batch_layout.PRODUCER_ID_AT
+            (producer_id,) = batch_layout.INT64.unpack_from(records, id_at)
+            (epoch,) = batch_layout.INT16.unpack_from(records, id_at + 8)
+            now = self._now.get((PRODUCER, "", producer_id))
+            if now is not None:
+                batch_layout.INT64.pack_into(records, id_at, now)
+                batch_layout.INT16.pack_into(records, id_at + 8, self._epochs.get((producer_id, epoch), epoch))
+                sum_of_it = crc32c(memoryview(records)[at + batch_layout.ATTRIBUTES_AT : end])
+                batch_layout.UINT32.pack_into(records, at + batch_layout.CRC_AT, sum_of_it)
+            at = end
+        return records
+
+
+class _Way:
+    """A connection, and the request that it waits for."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address, timeout=CONNECTED_WITHIN_S)
+        self.received = bytearray()
+        self.asked: _Asked | None = None
+
+
+class _Ways:
+    """Connections to brokers: as many as there are requests under way."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._idle: dict[tuple[str, int], list[_Way]] = {}
+        self._address_of = _addresses(bootstrap)
+        self._last: tuple[tuple[str, int], _Asked] | None = None  # what was sent last, and where
+        self._others: dict[tuple[str, int], socket.socket] = {}  # see `_let_arrive`
+
+    def __enter__(self) -> "_Ways":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.data[0].socket.close()
+        for idle in (*(way.socket for ways in self._idle.values() for way in ways), *self._others.values()):
+            idle.close()
+        self._selector.close()
+
+    def send(self, asked: _Asked) -> None:
+        """Send a request on a connection of its own, if all others wait."""
+        self._let_arrive()
+        header, request = asked.header, asked.request
+        frame = frames.encode_request(
+            header.api_key, header.api_version, header.correlation_id, header.client_id, request
+        )
+        # A session of one broker may be sent to one with another id.
+        address = self._address_of.get(asked.node_id) or next(iter(self._address_of.values()))
+        idle = self._idle.setdefault(address, [])
+        way = idle.pop() if idle else _Way(address)
+        way.socket.sendall(frame)
+        self._last = address, asked
+        if header.api_key == ApiKey.PRODUCE and getattr(request, "acks", -1) == 0:
+            asked.is_done = True  # nothing comes
+            idle.append(way)
+            return
+        way.asked = asked
+        self._selector.register(way.socket, selectors.EVENT_READ, (way, address))
+
+    def _let_arrive(self) -> None:
+        """Return when what was sent last has been read: else one on another connection could overtake it.
+
+        A broker that answers a later question on a third connection has been round all its connections.
+        """
+        if self._last is not None and not self._last[1].is_done:
+            address = self._last[0]
+            if address not in self._others:
+                self._others[address] = socket.create_connection(address, timeout=CONNECTED_WITHIN_S)
+            _ask(self._others[address], 0, ApiVersionsRequest())
+
+    def read_until(self, deadline_s: float, *, one: bool = False) -> bool:
+        """Take what comes until that time, or until something has come. False: the time is over."""
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            for key, _ in self._selector.select(left_s):
+                self._read(*key.data)
+                if one:
+                    return True
+
+    def _read(self, way: _Way, address: tuple[str, int]) -> None:
+        asked = way.asked
+        assert asked is not None, "only connections that wait are listened to"
+        try:
+            received = way.socket.recv(READ_BYTES)
+        except OSError:
+            received = b""
+        way.received += received
+        if received and (len(way.received) < 4 or len(way.received) < 4 + SIZE.unpack_from(way.received)[0]):
+            return
+        self._selector.unregister(way.socket)
+        way.asked = None
+        asked.is_done = True
+        if not received:
+            way.socket.close()
+            return
+        answer = memoryview(bytes(way.received))[4:]
+        way.received.clear()
+        self._idle[address].append(way)
+        _, message = frames.decode_response(asked.header.api_key, asked.header.api_version, answer)
+        asked.answer = as_json(message)
+
+
+def _addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
+    """Where the brokers are, by node id."""
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTED_WITHIN_S) as connection:
+        found: Any = _ask(connection, METADATA_VERSION, MetadataRequest(topics=[]))
+    return {broker.node_id: (broker.host, broker.port) for broker in found.brokers}
+
+
+def _ask(connection: socket.socket, version: int, request: Message) -> Message:
+    """The answer to a request of the replay's own."""
+    connection.sendall(frames.encode_request(request.API_KEY, version, 0, CLIENT_ID, request))
+    with connection.makefile("rb") as answers:
+        (size,) = SIZE.unpack(answers.read(SIZE.size))
+        _, answer = frames.decode_response(request.API_KEY, version, answers.read(size))
+    return answer

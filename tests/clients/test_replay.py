@@ -1,0 +1,154 @@
+"""A recorded session is sent again, in its order, and answered as it was."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.testing import Barnabas, Group, SessionError, Topic
+from kafka import KafkaConsumer, KafkaProducer
+
+RECORDS = 20
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Barnabas]:
+    with Barnabas() as kafka:
+        yield kafka
+
+
+def consume(kafka: Barnabas, topic: Topic, group: Group, seen: list[bytes], name: str, together: Any) -> None:
+    consumer = KafkaConsumer(
+        topic.name,
+        bootstrap_servers=kafka.bootstrap,
+        group_id=group.name,
+        client_id=name,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=100,
+    )
+    while len(seen) < RECORDS:
+        for records in consumer.poll(timeout_ms=200).values():
+            seen += [record.value for record in records]
+        consumer.commit()
+    together.wait(30)  # else one that is left alone would take the other's partition
+    consumer.close()
+
+
+def live(kafka: Barnabas, topic: Topic, group: Group) -> None:
+    """Two members, records between their polls, a transaction that is committed and one that is aborted."""
+    seen: list[bytes] = []
+    together = threading.Barrier(2)
+    members = [
+        threading.Thread(target=consume, args=(kafka, topic, group, seen, f"member-{number}", together))
+        for number in range(2)
+    ]
+    for number, member in enumerate(members, 1):  # one after the other: the delay of a first rebalance is a time
+        member.start()
+        group.wait_stable(members=number, timeout=30)
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{topic.name}-tx")
+    producer.init_transactions()
+    for number in range(RECORDS):
+        producer.begin_transaction()
+        producer.send(topic.name, b"%d" % number, partition=number % 2).get(10)
+        producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send(topic.name, b"never", partition=0).get(10)
+    producer.abort_transaction()
+    producer.close()
+    for member in members:
+        member.join(60)
+        assert not member.is_alive()
+
+
+def test_what_clients_did_is_done_again(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders", partitions=2), kafka.group("billing")
+    mark = kafka.snapshot()
+    live(kafka, topic, group)
+    session = kafka.requests(since=mark.next_requests, frames=True)
+    asked = {"JOIN_GROUP", "SYNC_GROUP", "PRODUCE", "FETCH", "OFFSET_COMMIT", "END_TXN"}
+    assert asked <= {row["api"] for row in session}
+    offsets, values = group.offsets, topic.values()
+    assert sum(offsets.values()) >= RECORDS
+    kafka.restore(mark)
+    assert (topic.values(), group.offsets) == ([], {})
+    assert [each for each in kafka.replay(session) if each.api != "HEARTBEAT"] == []
+    assert sorted(topic.values()) == sorted(values)
+    assert group.offsets == offsets
+
+
+def test_what_is_answered_differently_is_told(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders"), kafka.group("billing")
+    mark = kafka.snapshot()
+    topic.produce(["a"])
+    group.commit(topic, 0, 1)
+    session = kafka.requests(since=mark.next_requests, frames=True)
+    (produce,) = (row for row in session if row["api"] == "PRODUCE")
+    (other,) = kafka.replay(session)
+    assert other[:3] == (produce["number"], 0, "PRODUCE")
+    assert other.field == f"responses[{topic}].partition_responses[0].base_offset"
+    assert (other.recorded, other.now) == (0, 1)
+    kafka.restore(mark)
+    with kafka.fail("OffsetCommit", error="GROUP_AUTHORIZATION_FAILED", group=group):
+        (failed,) = kafka.replay(session)
+    assert (failed.api, failed.recorded, failed.now) == ("OFFSET_COMMIT", 0, 30)
+    kafka.restore(mark)
+    with kafka.cut("OffsetCommit"):
+        (closed,) = kafka.replay(session)
+    assert (closed.field, closed.recorded, closed.now) == ("", "answered", "closed")
+    assert kafka.replay([]) == []
+    with pytest.raises(SessionError, match="has no frame"):
+        kafka.replay(kafka.requests(since=mark.next_requests))
+
+
+def test_a_session_in_a_file(kafka: Barnabas, tmp_path: Path) -> None:
+    topic = kafka.topic("orders")
+    mark = kafka.snapshot()
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, client_id=f"of-{topic}")
+    producer.send(topic.name, b"a").get(10)
+    producer.close()
+    file = tmp_path / "session.jsonl"
+
+    def barnabas(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        whole = [sys.executable, "-m", "barnabas", command, "--bootstrap", kafka.bootstrap, *words]
+        return subprocess.run(whole, capture_output=True, text=True, timeout=60)
+
+    lines = barnabas("trace", "--client", f"of-{topic}", "--kept", "--frames", "--json").stdout
+    file.write_text(lines)
+    number = len(lines.splitlines())
+    kafka.restore(mark)
+    done = barnabas("replay", str(file))
+    assert (done.returncode, done.stdout) == (0, ""), done
+    assert f"{number} requests sent again, 0 differences" in done.stderr
+    assert topic.values() == ["a"]
+    again = barnabas("replay", str(file), "--json")
+    assert again.returncode == 1
+    (row,) = map(json.loads, again.stdout.splitlines())
+    assert (row["recorded"], row["now"]) == (0, 1)
+    for content, message in (("nonsense", "is not a session"), ('{"number": 1}', "no request of a session")):
+        file.write_text(content)
+        wrong = barnabas("replay", str(file))
+        assert (wrong.returncode, wrong.stdout) == (1, "")
+        assert message in wrong.stderr, wrong
+    wrong = barnabas("trace", "--kept", "--frames")
+    assert (wrong.returncode, "--frames goes with --json" in wrong.stderr) == (2, True)
+
+
+def test_three_brokers() -> None:
+    with Barnabas(brokers=3) as kafka:
+        topic, group = kafka.topic("orders", partitions=3), kafka.group("billing")
+        group.commit(topic, 0, 1)
+        before = len(kafka.requests())
+        for partition in range(3):
+            topic.produce(["a", "b"], partition=partition)
+        group.commit(topic, 2, 2)
+        session = kafka.requests(frames=True)[before:]
+        assert {row["node_id"] for row in session if row["api"] == "PRODUCE"} == {0, 1, 2}
+        found = [each for each in kafka.replay(session) if each.api == "PRODUCE"]
+        assert {each.field.rpartition(".")[2] for each in found} == {"base_offset"}
+        assert len(found) == sum(row["api"] == "PRODUCE" for row in session)
+        assert sorted(topic.values()) == ["a"] * 6 + ["b"] * 6

@@ -1,0 +1,82 @@
+"""What is kept of clients' requests: the newest, within bounds, and as they were sent."""
+
+from typing import Any
+
+import pytest
+from barnabas.broker.control import recorder
+from barnabas.broker.control.facts import facts_of
+from barnabas.broker.control.recorder import Exchange, Recorder
+from barnabas.broker.requests import RequestContext
+from barnabas.protocol import frames, messages
+from barnabas.testing.replay import differences
+
+
+def came(kept: Recorder, request: Any, version: int = 5) -> Exchange:
+    context = RequestContext(request.API_KEY, version, 7, "c")
+    return kept.begin(0, context, facts_of(request, version, "c", lambda topic_id: None), request)
+
+
+def test_a_request_is_kept_as_it_was_sent() -> None:
+    kept = Recorder()
+    exchange = came(kept, messages.JoinGroupRequest(group_id="billing", member_id="m"))
+    assert exchange.frame is not None
+    header, request = frames.decode_request(exchange.frame[4:])
+    assert (header.api_version, header.correlation_id, header.client_id) == (5, 7, "c")
+    assert isinstance(request, messages.JoinGroupRequest)
+    assert (request.group_id, request.member_id) == ("billing", "m")
+
+
+def test_an_answer_knows_what_came_after_it() -> None:
+    kept = Recorder()
+    first, second = (came(kept, messages.HeartbeatRequest(), 4) for _ in range(2))
+    kept.end(second, "answered", 0, messages.HeartbeatResponse())
+    third = came(kept, messages.HeartbeatRequest(), 4)
+    kept.end(first, "answered", 0, messages.HeartbeatResponse())
+    assert (second.answered_before, third.number, first.answered_before) == (third.number, 3, 4)
+
+
+def test_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = messages.HeartbeatRequest(group_id="g" * 100)
+    size = len(came(Recorder(), request, 4).frame or b"")
+    monkeypatch.setattr(recorder, "FRAME_BYTES_MAX", 3 * size)
+    kept = Recorder()
+    for _ in range(5):
+        came(kept, request, 4)
+    assert [each.frame is not None for each in kept.since(0)] == [False, False, True, True, True]
+    monkeypatch.setattr(recorder, "EXCHANGES_MAX", 2)
+    came(kept, request, 4)
+    assert [each.number for each in kept.since(0)] == [5, 6]
+    came(kept, request, 4)
+    came(kept, request, 4)
+    assert all(each.frame is not None for each in kept.since(0))
+
+
+def test_a_request_of_very_many_values_is_not_encoded_once_more() -> None:
+    topic = messages.OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1_000)))
+    assert came(Recorder(), messages.OffsetFetchRequest(group_id="g", topics=[topic] * 20), 7).frame is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "found"),
+    [
+        ({"error_code": 0, "a": 1}, {"error_code": 0, "a": 2}, []),
+        ({"error_code": 0, "base_offset": 1}, {"error_code": 3, "base_offset": 2}, [("error_code", 0, 3)]),
+        (
+            {"topics": [{"name": "t", "offset": 1}]},
+            {"topics": [{"name": "t", "offset": 2}]},
+            [("topics[t].offset", 1, 2)],
+        ),
+        (
+            {"topics": [{"name": "a", "offset": 1}, {"name": "b", "offset": 2}]},
+            {"topics": [{"name": "b", "offset": 2}]},
+            [("topics[a]", "there", "missing")],
+        ),
+        (
+            {"rows": [{"error_code": 1}, {"error_code": 2}]},
+            {"rows": [{"error_code": 1}, {"error_code": 0}]},
+            [("rows[1].error_code", 2, 0)],
+        ),
+    ],
+)
+def test_what_counts_as_a_difference(recorded: Any, now: Any, found: list[Any]) -> None:
+    assert list(differences(recorded, now)) == found

@@ -259,15 +259,7 @@ class Durability:
             while self._syncing and self._syncing[0].is_done:
                 self.raise_recovery_point(self._syncing.pop(0).offset)
 
-        files: list[File] = []
-        try:
-            files.extend(disk.open(path) for path in paths)
-            disk.sync_in_background(files, files_synced)
-        except OSError as error:
-            settle(error)
-        finally:
-            for file in files:
-                file.close()
+        sync_later(disk, paths).then(files_synced)
 
     def _sync_again_later(self) -> None:
         def sync() -> None:

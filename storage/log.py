@@ -13,7 +13,6 @@ import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -41,8 +40,6 @@ from barnabas.storage.validation import (
 )
 
 logger = logging.getLogger("barnabas.storage")
-
-T = TypeVar("T")
 
 # Refusals that Kafka answers with log start -1, because it has not asked the log yet.
 _BEFORE_THE_LOG = (

@@ -250,7 +250,7 @@ FAULTS = (
     Fault(
         "checkpoint not synced",
         "storage",
-        "storage.checkpoints:write_bytes",
+        "storage.checkpoints:write_text",
         "file.sync()",
         "pass",
         "a data directory opens",

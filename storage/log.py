@@ -214,7 +214,7 @@ class Log:
     ) -> AppendResult:
         """Validate the records unless that is done, give them offsets and the epoch, write.
 
-        A writable buffer is changed.
+        A writable buffer is changed. Every produced batch passes here, so the steps are not calls of their own.
         """
         health = self.health
         if health.failed is not None or health.closed:
@@ -269,17 +269,7 @@ class Log:
                 if header.producer_id >= 0:
                     last_offset = header.base_offset + header.last_offset_delta
                     self._update_producers(header, last_offset, marker, origin is AppendOrigin.COORDINATOR_OF_VERSION_2)
-        self.producers.map_end_offset = next_offset
-        failure = self._maybe_flush()
-        if failure is not None:
-            return failure
-        return AppendResult(
-            ErrorCode.NONE,
-            base_offset=base_offset,
-            last_offset=next_offset - 1,
-            log_append_time_ms=validated.log_append_time_ms,
-            log_start_offset=self.log_start_offset,
-        )
+        return self._end_append(base_offset, next_offset, validated.log_append_time_ms)
 
     def append_as_follower(self, records: Buffer) -> AppendResult:
         """Write a leader's batches as they are. They begin at the log end; behind it if the leader has compacted there.
@@ -315,14 +305,22 @@ class Log:
                 if header.attributes & CONTROL:
                     marker = marker_of(view[batch.position : batch.position + header.size_bytes])
                 self._update_producers(header, batch.last_offset, marker)
+        return self._end_append(first_offset, next_offset, -1)
+
+    def _end_append(self, base_offset: int, next_offset: int, log_append_time_ms: int) -> AppendResult:
+        """The batches are in the log, and their producers are known: flush if flush.messages asks for it."""
         self.producers.map_end_offset = next_offset
-        failure = self._maybe_flush()
-        if failure is not None:
-            return failure
+        if next_offset - self.durability.recovery_point >= self.config.flush_messages:
+            self.flush()
+            if self.health.write_blocked is not None:  # the batch stays, but flush.messages has promised a sync
+                return self._refuse(self.health.write_blocked)
+        if self.health.failed is not None:
+            return self._refuse_failed()
         return AppendResult(
             ErrorCode.NONE,
-            base_offset=first_offset,
+            base_offset=base_offset,
             last_offset=next_offset - 1,
+            log_append_time_ms=log_append_time_ms,
             log_start_offset=self.log_start_offset,
         )
 
@@ -399,13 +397,6 @@ class Log:
         return AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {reason}")
 
     # -- rolling
-
-    def _maybe_flush(self) -> AppendResult | None:
-        if self.segments.end_offset - self.durability.recovery_point >= self.config.flush_messages:
-            self.flush()
-            if self.health.write_blocked is not None:  # the batch stays, but flush.messages has promised a sync
-                return self._refuse(self.health.write_blocked)
-        return None if self.health.failed is None else self._refuse_failed()
 
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""

@@ -102,9 +102,7 @@ class Segment:
         self._offset_of_max_timestamp = base_offset
         self._times_known = False  # whether the two above are right; if not, the time index must be asked
         self._bytes_since_index_entry = 0
-        # Every batch of the last few appends: where a reader at the log end begins is known exactly.
-        self._recent_offsets = array("q")
-        self._recent_positions = array("q")
+        self._forget_recent()
         self.touched = True
 
     def without_files(self, base_offset: int) -> "Segment":
@@ -234,6 +232,7 @@ class Segment:
         self._loaded = self._times_known = True
 
     def _forget_recent(self) -> None:
+        # Every batch of the last few appends: where a reader at the log end begins is known exactly.
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
 
@@ -482,6 +481,7 @@ class Segment:
 
     def cut_at(self, position: int) -> None:
         """Recovery: drop the bytes from `position` on."""
+        assert position <= self.size, "recovery can only cut off what is there"
         file = self._files.get(self.path)
         if file.size() != position:
             file.truncate(position)

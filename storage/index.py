@@ -145,6 +145,7 @@ class _SparseIndex:
 
     def write(self) -> None:
         """Bring the file up to date (not synced)."""
+        assert self.loaded, "entries that are not in memory cannot be written"
         entries = zip(self._firsts[self._written :], self._seconds[self._written :])
         data = b"".join(itertools.starmap(self.entry.pack, entries))
         _write_entries(self._disk, self.path, self._written * self.entry.size, data)
@@ -318,6 +319,7 @@ class IndexMemory:
     def unloaded(self, segment: Unloadable) -> None:
         """A segment has given its indexes back, or is gone."""
         self.bytes_used -= self._loaded.pop(segment, 0)
+        assert self.bytes_used >= 0, "more memory was given back than taken"
 
 
 class AbortedTransaction(NamedTuple):

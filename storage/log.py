@@ -74,6 +74,7 @@ class Log:
         leader_epochs: LeaderEpochCache,
         unsynced_folders: Sequence[str] = (),
     ) -> None:
+        assert log_start_offset <= segments.end_offset, "a log cannot start behind its end"
         self.env = env
         self._files = files
         self.directory = directory
@@ -421,6 +422,7 @@ class Log:
         If the old one is not needed any more, files are left out for which there is no room.
         """
         old, durability = self.segments.active, self.durability
+        assert base_offset >= self.log_end_offset, "a new segment may not overlap the one before"
         assert base_offset > old.base_offset
         already_flushed = durability.recovery_point >= self.log_end_offset
         old.close_time_index()
@@ -483,6 +485,7 @@ class Log:
 
         A crash that loses it does no harm, because the tree knows it (`recovery.open_log`).
         """
+        assert self.topic_id is None, "a log keeps the topic id that it has"
         path = f"{self.directory}/{checkpoints.PARTITION_METADATA}"
         checkpoints.write_partition_metadata(self.env.disk, path, topic_id)
         self.durability.sync_new_with_next_flush(path)
@@ -577,6 +580,7 @@ def close_together(disk: Disk, logs: Iterable[Log]) -> None:
     for log in logs:
         if log.finish_truncation is not None:
             log.finish_truncation()
+        assert not log.health.is_held, "nothing is sealed while a truncation is under way"
         log.seal()
     flush_together(disk, [log.durability for log in logs])
     for log in logs:

@@ -413,6 +413,7 @@ class Segment:
 
     def append(self, data: Buffer, batches: list[AppendedBatch]) -> None:
         """Write batches at the end, all or nothing. After an OSError that `may_pass` the segment is as it was."""
+        assert batches, "an append without batches"
         if not self._loaded:
             self.load()
         position = self.size

@@ -33,23 +33,47 @@ class CheckpointError(ValueError):
     """A file of the data directory that does not have the form it should have."""
 
 
-def read_text(disk: Disk, path: str) -> str | None:
-    """The whole file, or None when there is none."""
+def read_bytes(disk: Disk, path: str) -> bytes:
+    """The whole file. FileNotFoundError when there is none."""
+    file = disk.open(path, read_only=True)
     try:
-        file = disk.open(path, read_only=True)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.read(0, file.size()).decode()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8 text") from error
+        return file.read(0, file.size())
     finally:
         file.close()
 
 
+def read_text(disk: Disk, path: str) -> str | None:
+    """The whole file, or None when there is none."""
+    try:
+        return read_bytes(disk, path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 text") from error
+
+
 def write_text(disk: Disk, path: str, text: str) -> None:
     """Replace the file. A crash leaves the old one or the new one whole."""
-    write_bytes(disk, path, text.encode())
+    temporary = path + ".tmp"
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, text.encode())
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.rpartition("/")[0] or "/")
+
+
+def write_unsynced(disk: Disk, path: str, data: bytes) -> None:
+    """Overwrite the file. A crash may leave any part of it."""
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write(0, data)
+    finally:
+        file.close()
 
 
 def read_clean_epoch(disk: Disk, path: str) -> int:
@@ -75,12 +99,7 @@ def read_boot_id(disk: Disk, path: str) -> str:
 
 def write_boot_id(disk: Disk, path: str) -> None:
     """Write the machine's boot id. It is not synced: if it is lost, so may be records, and that is what it must say."""
-    file = disk.open(path, create=True)
-    try:
-        file.truncate(0)
-        file.write(0, disk.boot_id().encode())
-    finally:
-        file.close()
+    write_unsynced(disk, path, disk.boot_id().encode())
 
 
 class TreeKnowledge(NamedTuple):
@@ -114,20 +133,6 @@ def write_tree_knowledge(disk: Disk, path: str, known: TreeKnowledge) -> File:
         file.close()
         raise
     return file
-
-
-def write_bytes(disk: Disk, path: str, data: bytes) -> None:
-    """As `write_text`, for bytes."""
-    temporary = path + ".tmp"
-    file = disk.open(temporary, create=True)
-    try:
-        file.truncate(0)
-        file.write(0, data)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
-    disk.sync_directory(path.rpartition("/")[0] or "/")
 
 
 def _shown(text: str) -> str:
@@ -236,9 +241,4 @@ def read_partition_metadata(disk: Disk, path: str) -> bytes | None:
 
 def write_partition_metadata(disk: Disk, path: str, topic_id: bytes) -> None:
     """Write the topic id; not synced."""
-    file = disk.open(path, create=True)
-    try:
-        file.truncate(0)
-        file.write(0, f"version: 0\ntopic_id: {uuids.to_text(topic_id)}".encode())
-    finally:
-        file.close()
+    write_unsynced(disk, path, f"version: 0\ntopic_id: {uuids.to_text(topic_id)}".encode())

@@ -250,6 +250,7 @@ class Cleaner:
 
     def _begin(self, log: Log) -> None:
         self.stop()
+        assert self._work is None, "one compaction at a time"
         self._log = log
         self._work = self._compact(log)
 
@@ -356,6 +357,7 @@ class Cleaner:
                 return  # the disk is full, for example: another time
         latest: dict[bytes, int] = {}
         map_end = yield from self._build_map(log, found, latest)
+        assert map_end >= found.first_dirty, "the cleaner offset never goes back"
         segments = [segment for segment in log.segments[:-1] if segment.base_offset < map_end]
         cleaned_end = log.segments[len(segments)].base_offset  # all markers before it keep their index entries
         before = sum(segment.size for segment in segments)
@@ -463,6 +465,7 @@ class Cleaner:
 
     def _swap(self, log: Log, group: list[Segment], cleaned: Segment) -> _Steps[None]:
         """Before the name `.swap`, nothing has changed; from then on, recovery completes what a crash leaves."""
+        assert cleaned.base_offset == group[0].base_offset, "the new segment takes the place of the first old one"
         doomed = {id(segment) for segment in group}
         folder = _Sync([], [log.directory])
         try:

@@ -59,6 +59,7 @@ class Durability:
         recovery_point: int,
         unsynced_folders: Sequence[str] = (),
     ) -> None:
+        assert recovery_point <= segments.end_offset, "what is not there cannot be durable"
         self.health = health
         self.recovery_point = recovery_point
         self.last_flush_ms = clock.monotonic_ms()  # when the last flush began
@@ -181,6 +182,9 @@ class Durability:
         """Everything below the offset is durable: no segment there can lose its end any more."""
         if offset < self.recovery_point:
             return
+        # A roll that leaves a gap raises it to the new segment, before that has records.
+        end_offset = max(self._segments.end_offset, self._segments.active.base_offset)
+        assert offset <= end_offset, "what is not there cannot be durable"
         first = max(self._segments.slot_of(self.recovery_point) - 1, 0)
         self.recovery_point = offset
         try:
@@ -259,15 +263,7 @@ class Durability:
             while self._syncing and self._syncing[0].is_done:
                 self.raise_recovery_point(self._syncing.pop(0).offset)
 
-        files: list[File] = []
-        try:
-            files.extend(disk.open(path) for path in paths)
-            disk.sync_in_background(files, files_synced)
-        except OSError as error:
-            settle(error)
-        finally:
-            for file in files:
-                file.close()
+        sync_later(disk, paths).then(files_synced)
 
     def _sync_again_later(self) -> None:
         def sync() -> None:

@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Disk, may_pass
+from barnabas.storage import checkpoints
 
 TIME_ENTRY_BYTES = 12
 TRANSACTION_ENTRY_BYTES = 34
@@ -26,14 +27,6 @@ _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
 _TRANSACTION_ENTRY = Struct(">hqqqq")
 _TRANSACTION_FIELDS, _LAST_OFFSET_AT = 4, 2  # of AbortedTransaction
-
-
-def _read_file(disk: Disk, path: str) -> bytes:
-    file = disk.open(path, read_only=True)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
 
 
 def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
@@ -94,7 +87,7 @@ class _SparseIndex:
         """Read the file. False when it is missing or cannot be right: then the index is empty and must be rebuilt."""
         self.reset()
         try:
-            data = _read_file(self._disk, self.path)
+            data = checkpoints.read_bytes(self._disk, self.path)
         except FileNotFoundError:
             return False
         size = self.entry.size
@@ -152,6 +145,7 @@ class _SparseIndex:
 
     def write(self) -> None:
         """Bring the file up to date (not synced)."""
+        assert self.loaded, "entries that are not in memory cannot be written"
         entries = zip(self._firsts[self._written :], self._seconds[self._written :])
         data = b"".join(itertools.starmap(self.entry.pack, entries))
         _write_entries(self._disk, self.path, self._written * self.entry.size, data)
@@ -325,6 +319,7 @@ class IndexMemory:
     def unloaded(self, segment: Unloadable) -> None:
         """A segment has given its indexes back, or is gone."""
         self.bytes_used -= self._loaded.pop(segment, 0)
+        assert self.bytes_used >= 0, "more memory was given back than taken"
 
 
 class AbortedTransaction(NamedTuple):
@@ -409,7 +404,7 @@ class TransactionIndex:
     def entries(self) -> AbortedTransactions:
         """All entries, by rising last offset. CorruptBatchError when the file cannot be right."""
         if self._entries is None:
-            data = _read_file(self._disk, self.path)
+            data = checkpoints.read_bytes(self._disk, self.path)
             if len(data) % TRANSACTION_ENTRY_BYTES:
                 raise CorruptBatchError(f"{self.path}: size {len(data)} is not a multiple of {TRANSACTION_ENTRY_BYTES}")
             entries = AbortedTransactions()

@@ -104,12 +104,7 @@ class LeaderEpochCache:
         if not self.is_unsynced(log_end_offset):
             return None
         temporary = self._path + ".tmp"
-        file = self._disk.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.write(0, checkpoints.epochs_text(self._entries).encode())
-        finally:
-            file.close()
+        checkpoints.write_unsynced(self._disk, temporary, checkpoints.epochs_text(self._entries).encode())
         self._dirty = False
         self._on_disk = list(self._entries)
         self._unnamed = True

@@ -13,7 +13,6 @@ import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -41,8 +40,6 @@ from barnabas.storage.validation import (
 )
 
 logger = logging.getLogger("barnabas.storage")
-
-T = TypeVar("T")
 
 # Refusals that Kafka answers with log start -1, because it has not asked the log yet.
 _BEFORE_THE_LOG = (
@@ -77,6 +74,7 @@ class Log:
         leader_epochs: LeaderEpochCache,
         unsynced_folders: Sequence[str] = (),
     ) -> None:
+        assert log_start_offset <= segments.end_offset, "a log cannot start behind its end"
         self.env = env
         self._files = files
         self.directory = directory
@@ -217,7 +215,7 @@ class Log:
     ) -> AppendResult:
         """Validate the records unless that is done, give them offsets and the epoch, write.
 
-        A writable buffer is changed.
+        A writable buffer is changed. Every produced batch passes here, so the steps are not calls of their own.
         """
         health = self.health
         if health.failed is not None or health.closed:
@@ -272,17 +270,7 @@ class Log:
                 if header.producer_id >= 0:
                     last_offset = header.base_offset + header.last_offset_delta
                     self._update_producers(header, last_offset, marker, origin is AppendOrigin.COORDINATOR_OF_VERSION_2)
-        self.producers.map_end_offset = next_offset
-        failure = self._maybe_flush()
-        if failure is not None:
-            return failure
-        return AppendResult(
-            ErrorCode.NONE,
-            base_offset=base_offset,
-            last_offset=next_offset - 1,
-            log_append_time_ms=validated.log_append_time_ms,
-            log_start_offset=self.log_start_offset,
-        )
+        return self._end_append(base_offset, next_offset, validated.log_append_time_ms)
 
     def append_as_follower(self, records: Buffer) -> AppendResult:
         """Write a leader's batches as they are. They begin at the log end; behind it if the leader has compacted there.
@@ -318,14 +306,22 @@ class Log:
                 if header.attributes & CONTROL:
                     marker = marker_of(view[batch.position : batch.position + header.size_bytes])
                 self._update_producers(header, batch.last_offset, marker)
+        return self._end_append(first_offset, next_offset, -1)
+
+    def _end_append(self, base_offset: int, next_offset: int, log_append_time_ms: int) -> AppendResult:
+        """The batches are in the log, and their producers are known: flush if flush.messages asks for it."""
         self.producers.map_end_offset = next_offset
-        failure = self._maybe_flush()
-        if failure is not None:
-            return failure
+        if next_offset - self.durability.recovery_point >= self.config.flush_messages:
+            self.flush()
+            if self.health.write_blocked is not None:  # the batch stays, but flush.messages has promised a sync
+                return self._refuse(self.health.write_blocked)
+        if self.health.failed is not None:
+            return self._refuse_failed()
         return AppendResult(
             ErrorCode.NONE,
-            base_offset=first_offset,
+            base_offset=base_offset,
             last_offset=next_offset - 1,
+            log_append_time_ms=log_append_time_ms,
             log_start_offset=self.log_start_offset,
         )
 
@@ -403,13 +399,6 @@ class Log:
 
     # -- rolling
 
-    def _maybe_flush(self) -> AppendResult | None:
-        if self.segments.end_offset - self.durability.recovery_point >= self.config.flush_messages:
-            self.flush()
-            if self.health.write_blocked is not None:  # the batch stays, but flush.messages has promised a sync
-                return self._refuse(self.health.write_blocked)
-        return None if self.health.failed is None else self._refuse_failed()
-
     def roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty."""
         if self.health.is_writable and self.segments.active.size:
@@ -433,6 +422,7 @@ class Log:
         If the old one is not needed any more, files are left out for which there is no room.
         """
         old, durability = self.segments.active, self.durability
+        assert base_offset >= self.log_end_offset, "a new segment may not overlap the one before"
         assert base_offset > old.base_offset
         already_flushed = durability.recovery_point >= self.log_end_offset
         old.close_time_index()
@@ -495,6 +485,7 @@ class Log:
 
         A crash that loses it does no harm, because the tree knows it (`recovery.open_log`).
         """
+        assert self.topic_id is None, "a log keeps the topic id that it has"
         path = f"{self.directory}/{checkpoints.PARTITION_METADATA}"
         checkpoints.write_partition_metadata(self.env.disk, path, topic_id)
         self.durability.sync_new_with_next_flush(path)
@@ -589,6 +580,7 @@ def close_together(disk: Disk, logs: Iterable[Log]) -> None:
     for log in logs:
         if log.finish_truncation is not None:
             log.finish_truncation()
+        assert not log.health.is_held, "nothing is sealed while a truncation is under way"
         log.seal()
     flush_together(disk, [log.durability for log in logs])
     for log in logs:

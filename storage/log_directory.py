@@ -163,6 +163,7 @@ class LogDirectory:
 
     def load(self) -> Pieces[None]:
         """Open every log, and recover it if the last stop was not clean. Yields in long logs and after each log."""
+        assert self._is_taken, "a directory is locked before its logs are opened"
         disk = self._env.disk
         self._written = {name: dict(self.contents.offsets.get(name, {})) for name in OFFSET_CHECKPOINTS}
         self._recovery_points = dict(self._written[checkpoints.RECOVERY_POINTS])
@@ -328,6 +329,8 @@ class LogDirectory:
     def create(self, topic: str, partition: int) -> Log:
         """Make a log. OSError when it cannot be made."""
         key = (topic, partition)
+        assert self._is_taken, "no log is made in a directory that is not in use"
+        assert key not in self.logs, "the log is there already"
         self._check_that_it_is_there()
         self._check_that_place_is_free(self.path_of(f"{topic}-{partition}"))
         self._recovery_points.pop(key, None)
@@ -368,6 +371,7 @@ class LogDirectory:
         OSError: the log stays as it is. None: somebody else has taken its folder away.
         """
         key = (log.topic, log.partition)
+        assert self.logs.get(key) is log, "the log is not in this directory"
         path = self.path_of(self._name_taken_away(*key, why))
         log.delete_directory_to(path)
         del self.logs[key]

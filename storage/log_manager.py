@@ -468,6 +468,7 @@ class LogManager:
     # -- upkeep
 
     def _begin_upkeep(self) -> None:
+        assert not self._tasks, "the upkeep has begun already"
         config, every = self.config, self._env.upkeep.every
         checkpoint_intervals_ms: dict[str, Callable[[], float]] = {
             checkpoints.RECOVERY_POINTS: lambda: config.log_flush_offset_checkpoint_interval_ms,

@@ -157,6 +157,7 @@ class OpenFiles:
 
     def release(self, referenced: _Referenced) -> None:
         """One range less refers to the file."""
+        assert referenced.count > 0, "no range refers to the file"
         referenced.count -= 1
         if not referenced.count:
             del self._referenced[referenced.file]

@@ -32,11 +32,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry]:
     """The producers of a snapshot file. CheckpointError when it cannot be right."""
-    file = disk.open(path, read_only=True)
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
+    data = checkpoints.read_bytes(disk, path)
     if len(data) < _SNAPSHOT_HEADER.size:
         raise checkpoints.CheckpointError(f"{path}: {len(data)} bytes are too few")
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)

@@ -387,6 +387,7 @@ class ProducerStateManager:
 
         `latest` is the log end by default. Snapshots above the log end are removed.
         """
+        assert log_start_offset <= log_end_offset, "a log cannot start behind its end"
         self.clear()
         for offset in [offset for offset in self.snapshots if offset > log_end_offset]:
             self.remove_snapshot(offset)

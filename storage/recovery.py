@@ -53,18 +53,17 @@ def open_log(
     partition: int,
     config: TopicConfig,
     *,
-    recovery_point: int = 0,
-    log_start_offset: int = 0,
-    clean: bool = False,
-    found: LogFolder | None = None,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+    found: LogFolder | None,
 ) -> Pieces[Log]:
     """Open or make the log in `directory`, piece by piece. `found` is what is known of its folder already.
 
     If the last stop was `clean`, the files are trusted. If not, every batch from the recovery point's segment on is
     checked, the log is cut at the first bad batch, and the indexes from there on are made again. The caller must flush
     such a log before it takes records: else the part that was cut could come back behind them. Segments that are cut
-    off whole are set aside.
-    OSError, CheckpointError and OldFormatError if it cannot be opened.
+    off whole are set aside. OSError, CheckpointError and OldFormatError if it cannot be opened.
     """
     folder = _Folder(env, files, directory, f"{topic}-{partition}", config)
     names = folder.tidied_names(found)
@@ -72,38 +71,11 @@ def open_log(
     folder.drop_damaged_transaction_indexes(segments, names)
     epochs = () if checkpoints.LEADER_EPOCHS not in names else None if found is None else found.leader_epochs
     leader_epochs = LeaderEpochCache(env.disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", epochs)
-    topic_id = found.topic_id if found is not None else None
-    if topic_id is None:
-        topic_id = folder.topic_id(names, clean)
+    topic_id = folder.topic_id(names, found, clean)
     before = [(segment.base_offset, segment.size) for segment in segments]
-    checked_from = no_producers_from = None
-    if not segments:
-        log_end_offset = log_start_offset
-        clean = True
-    elif clean:
-        log_end_offset = segments[-1].next_offset()
-    else:
-        while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
-            segments.pop(
-                0
-            ).delete_files()  # retention had done so: a crash may bring back some, and not their neighbours
-        check = _Check(folder, segments, leader_epochs)
-        checked_from, log_end_offset = yield from check.run(recovery_point)
-        no_producers_from = None if check.has_producers else checked_from
-    if log_end_offset < log_start_offset:
-        # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
-        text = "%s: what is left ends at %d, the log begins at %d"
-        logger.warning(text, folder.log, log_end_offset, log_start_offset)
-        folder.set_aside(segments)
-        segments.clear()
-        checked_from = log_end_offset = log_start_offset
-    if log_end_offset < recovery_point:
-        logger.error(
-            "%s ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
-            folder.log,
-            log_end_offset,
-            recovery_point,
-        )
+    log_end_offset, checked_from, no_producers_from = yield from _find_end(
+        folder, segments, leader_epochs, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean
+    )
     new = not segments
     if new:
         segments.append(folder.first_segment(log_end_offset))
@@ -135,6 +107,52 @@ def open_log(
         yield Progress(log.name, passed_bytes, log.size_bytes)
     log.producers.keep_snapshots_of(segment.base_offset for segment in segments)
     return log
+
+
+class _Extent(NamedTuple):
+    """Where a log ends. After a crash: from where on it was checked, and from where on no batch has a producer."""
+
+    log_end_offset: int
+    checked_from: int | None = None
+    no_producers_from: int | None = None
+
+
+def _find_end(
+    folder: "_Folder",
+    segments: list[Segment],
+    leader_epochs: LeaderEpochCache,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+) -> Pieces[_Extent]:
+    """Recover the log if it was not closed cleanly. What does not belong to it any more leaves `segments`."""
+    if not segments:
+        extent = _Extent(log_start_offset)
+    elif clean:
+        extent = _Extent(segments[-1].next_offset())
+    else:
+        while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
+            # Retention had done so. A crash may bring back some, and not their neighbours.
+            segments.pop(0).delete_files()
+        check = _Check(folder, segments, leader_epochs)
+        checked_from, log_end_offset = yield from check.run(recovery_point)
+        extent = _Extent(log_end_offset, checked_from, None if check.has_producers else checked_from)
+    if extent.log_end_offset < log_start_offset:
+        # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
+        text = "%s: what is left ends at %d, the log begins at %d"
+        logger.warning(text, folder.log, extent.log_end_offset, log_start_offset)
+        folder.set_aside(segments)
+        segments.clear()
+        extent = extent._replace(log_end_offset=log_start_offset, checked_from=log_start_offset)
+    if extent.log_end_offset < recovery_point:
+        logger.error(
+            "%s ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
+            folder.log,
+            extent.log_end_offset,
+            recovery_point,
+        )
+    return extent
 
 
 class _Folder:
@@ -286,8 +304,10 @@ class _Folder:
             self._disk.remove(f"{self._directory}/{name}")
             names.remove(name)
 
-    def topic_id(self, names: list[str], clean: bool) -> bytes | None:
+    def topic_id(self, names: list[str], found: LogFolder | None, clean: bool) -> bytes | None:
         """The id that partition.metadata says."""
+        if found is not None and found.topic_id is not None:
+            return found.topic_id
         if checkpoints.PARTITION_METADATA not in names:
             return None
         path = f"{self._directory}/{checkpoints.PARTITION_METADATA}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from barnabas.protocol.batch_layout import HEADER_BYTES, MAGIC_AT
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import Buffer, File, may_pass
+from barnabas.runtime.ports import Buffer, Disk, File, may_pass
 from barnabas.storage.batch_headers import (
     WINDOW_BYTES,
     AppendedBatch,
@@ -102,9 +102,7 @@ class Segment:
         self._offset_of_max_timestamp = base_offset
         self._times_known = False  # whether the two above are right; if not, the time index must be asked
         self._bytes_since_index_entry = 0
-        # Every batch of the last few appends: where a reader at the log end begins is known exactly.
-        self._recent_offsets = array("q")
-        self._recent_positions = array("q")
+        self._forget_recent()
         self.touched = True
 
     def without_files(self, base_offset: int) -> "Segment":
@@ -142,15 +140,11 @@ class Segment:
             file = files.get(segment.path, create=True)
             if file.size():
                 file.truncate(0)
-            for path in (segment.offset_index.path, segment.time_index.path):
-                if files.disk.exists(path):
-                    files.disk.remove(path)
+            _remove_if_there(files.disk, segment.offset_index.path, segment.time_index.path)
         except OSError:
             segment.delete_files()  # if it stayed, what is appended to the one before would overlap it
             raise
-        segment.offset_index.reset()
-        segment.time_index.reset()
-        segment._loaded = segment._times_known = True
+        segment.reset_indexes()
         return segment
 
     def file_path(self, extension: str) -> str:
@@ -238,6 +232,7 @@ class Segment:
         self._loaded = self._times_known = True
 
     def _forget_recent(self) -> None:
+        # Every batch of the last few appends: where a reader at the log end begins is known exactly.
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
 
@@ -418,6 +413,7 @@ class Segment:
 
     def append(self, data: Buffer, batches: list[AppendedBatch]) -> None:
         """Write batches at the end, all or nothing. After an OSError that `may_pass` the segment is as it was."""
+        assert batches, "an append without batches"
         if not self._loaded:
             self.load()
         position = self.size
@@ -486,6 +482,7 @@ class Segment:
 
     def cut_at(self, position: int) -> None:
         """Recovery: drop the bytes from `position` on."""
+        assert position <= self.size, "recovery can only cut off what is there"
         file = self._files.get(self.path)
         if file.size() != position:
             file.truncate(position)
@@ -547,9 +544,7 @@ class Segment:
     def remove_mark(self) -> None:
         """The segment is durable up to the one that follows."""
         if self.is_marked_unsynced:
-            path = self.file_path(UNSYNCED)
-            if self._files.disk.exists(path):
-                self._files.disk.remove(path)
+            _remove_if_there(self._files.disk, self.file_path(UNSYNCED))
             self.is_marked_unsynced = False
 
     def set_aside(self, end: str) -> str:
@@ -593,9 +588,7 @@ class Segment:
         """Remove all files; harmless when some are gone."""
         self._files.close(self.path)
         self._files.indexes.unloaded(self)
-        disk = self._files.disk
-        if disk.exists(self.path):
-            disk.remove(self.path)
+        _remove_if_there(self._files.disk, self.path)
         self._remove_other_files()
 
     def empty_files(self) -> None:
@@ -611,8 +604,10 @@ class Segment:
             self._files.disk.rename(self.path, f"{self.directory}/{file_name(base_offset, 'log')}")
 
     def _remove_other_files(self) -> None:
-        disk = self._files.disk
-        for extension in ("index", "timeindex", "txnindex", UNSYNCED):
-            path = self.file_path(extension)
-            if disk.exists(path):
-                disk.remove(path)
+        _remove_if_there(self._files.disk, *map(self.file_path, ("index", "timeindex", "txnindex", UNSYNCED)))
+
+
+def _remove_if_there(disk: Disk, *paths: str) -> None:
+    for path in paths:
+        if disk.exists(path):
+            disk.remove(path)

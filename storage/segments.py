@@ -113,6 +113,7 @@ class Segments(Sequence[Segment]):
 
     def append(self, data: Buffer, batches: list[AppendedBatch], end_offset: int) -> None:
         """Write batches to the active segment, all or nothing."""
+        assert end_offset > self.end_offset, "an append moves the log end offset forward"
         self._segments[-1].append(data, batches)
         self.end_offset = end_offset
 

@@ -81,6 +81,7 @@ class Truncation:
     __slots__ = ("_is_over", "_log", "_steps", "_sync", "has_succeeded")
 
     def __init__(self, log: Log, steps: _Steps) -> None:
+        assert not log.health.is_held, "another truncation is under way"
         self._log = log
         self._steps = steps
         self._sync: _Sync | None = None  # what is waited for
@@ -124,6 +125,7 @@ class Truncation:
     def _go_on(self, error: OSError | None) -> None:
         """The step before is durable, or failed: do the next one."""
         log = self._log
+        assert not self._is_over, "a truncation that is over goes on"
         if log.closed or log.failed is not None:
             self._end()
             return
@@ -192,6 +194,7 @@ def _truncate_fully(log: Log, offset: int) -> _Steps:
 def _delete_from(log: Log, slot: int) -> _Steps:
     """Delete the segments from that place on, the newest first and each for good: never a gap."""
     segments = log.segments
+    assert slot >= 1, "a log keeps its first segment"
     while len(segments) > slot:
         last = segments.active
         segments.replace(segments[:-1])

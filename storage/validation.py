@@ -17,6 +17,7 @@ from barnabas.protocol.batch_layout import (
     CONTROL,
     HEADER_BYTES,
     INT32,
+    LOG_APPEND_TIME,
     RECORD_COUNT_AT,
     TRANSACTIONAL,
 )
@@ -44,7 +45,6 @@ class AppendOrigin(Enum):
     CLIENT = "client"
     COORDINATOR = "coordinator"
     COORDINATOR_OF_VERSION_2 = "coordinator of transaction version 2"  # its markers raise the producer's epoch
-    REPLICATION = "replication"
 
 
 class AppendResult:
@@ -179,40 +179,36 @@ def _check_header(view: memoryview, position: int, config: TopicConfig, is_clien
     try:
         header = record_batch.read_header(view, position)
     except CorruptBatchError as error:
-        return _refused(error.error, str(error))
+        return AppendResult(error.error, str(error))
     size = header.size_bytes
     end = position + size
     if end > len(view):
-        return _refused(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off")
+        return AppendResult(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut off")
     if is_client and header.base_offset != 0:
         message = f"the base offset of the batch should be 0, but it is {header.base_offset}"
-        return _refused(ErrorCode.INVALID_RECORD, message)
+        return AppendResult(ErrorCode.INVALID_RECORD, message)
     if size > config.max_message_bytes:
         message = f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}"
-        return _refused(ErrorCode.MESSAGE_TOO_LARGE, message)
+        return AppendResult(ErrorCode.MESSAGE_TOO_LARGE, message)
     if record_batch.checksum(view, position, end) != header.crc:
-        return _refused(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
+        return AppendResult(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         message = f"{header.record_count} records do not span {header.last_offset_delta + 1} offsets"
-        return _refused(ErrorCode.INVALID_RECORD, message)
+        return AppendResult(ErrorCode.INVALID_RECORD, message)
     attributes = header.attributes
-    if attributes & 7 > 4:
-        return _refused(ErrorCode.INVALID_RECORD, f"codec {attributes & 7} is not known")
+    if attributes & CODEC_MASK > 4:
+        return AppendResult(ErrorCode.INVALID_RECORD, f"codec {attributes & CODEC_MASK} is not known")
     if is_client:
         if attributes & CONTROL:
-            return _refused(ErrorCode.INVALID_RECORD, "clients may not write control records")
+            return AppendResult(ErrorCode.INVALID_RECORD, "clients may not write control records")
         if header.producer_id >= 0 and header.base_sequence < 0:
             message = f"base sequence {header.base_sequence} with a producer id"
-            return _refused(ErrorCode.INVALID_RECORD, message)
-    if attributes & 7:
-        mark = _CODEC_MARKS.get(attributes & 7)
+            return AppendResult(ErrorCode.INVALID_RECORD, message)
+    if attributes & CODEC_MASK:
+        mark = _CODEC_MARKS.get(attributes & CODEC_MASK)
         if mark is not None and view[position + HEADER_BYTES : position + HEADER_BYTES + len(mark)] != mark:
-            return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the records are not in the codec that the batch names")
+            return AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR, "the records are not in the codec that the batch names")
     return header
-
-
-def _refused(error: ErrorCode, message: str) -> AppendResult:
-    return AppendResult(error, message)
 
 
 def _apply_topic_settings(
@@ -237,21 +233,21 @@ def _apply_topic_settings(
         position = positions[slot]
         if origin is AppendOrigin.CLIENT:
             check_times = not log_append_time and (
-                bounded_below or header.max_timestamp > highest or bool(attributes & 0x08)
+                bounded_below or header.max_timestamp > highest or bool(attributes & LOG_APPEND_TIME)
             )
             batch = view[position : position + header.size_bytes]
-            if compacted or check_times or attributes & 7 or target:
+            if compacted or check_times or attributes & CODEC_MASK or target:
                 bounds = None if log_append_time else (lowest, highest)
                 refused = _check_records(batch, header, compacted, bounds, config, topic_partition)
             else:
                 refused = _check_lengths(batch, header)
             if refused is not None:
                 return refused
-        if target is not None and target != attributes & 7:
+        if target is not None and target != attributes & CODEC_MASK:
             rebuilt = True
         elif log_append_time:
             record_batch.patch_log_append_time(view, position, now_ms)
-            header.attributes |= 0x08
+            header.attributes |= LOG_APPEND_TIME
             header.max_timestamp = now_ms
     append_time = now_ms if log_append_time else -1
     if rebuilt:
@@ -285,7 +281,7 @@ def _check_records(
     unpacked_bytes_max = max(config.max_message_unpacked_bytes, config.max_message_bytes)
     errors: list[tuple[int, str | None]] = []
     bad_timestamp = False
-    log_append_time = bool(header.attributes & 0x08)
+    log_append_time = bool(header.attributes & LOG_APPEND_TIME)
     try:
         checks = record_batch.check_records(batch, header, max_bytes=unpacked_bytes_max)
         keys_are_fine = not compacted or checks.first_keyless_index is None

@@ -58,7 +58,7 @@ FAULTS = (
     Fault(
         "every stop taken for a clean one",
         "storage",
-        "storage.recovery:open_log",
+        "storage.recovery:_find_end",
         "elif clean:",
         "elif True:",
         "the epochs agree",
@@ -76,7 +76,7 @@ FAULTS = (
     Fault(
         "hole behind what retention removed",
         "storage",
-        "storage.recovery:open_log",
+        "storage.recovery:_find_end",
         "while len(segments) > 1 and",
         "while False and",
         "everything synced is there",
@@ -250,7 +250,7 @@ FAULTS = (
     Fault(
         "checkpoint not synced",
         "storage",
-        "storage.checkpoints:write_bytes",
+        "storage.checkpoints:write_text",
         "file.sync()",
         "pass",
         "a data directory opens",
@@ -413,7 +413,7 @@ FAULTS = (
     Fault(
         "acknowledged before it is synced",
         "world",
-        "storage.log:Log._maybe_flush",
+        "storage.log:Log._end_append",
         "self.flush()",
         "pass",
         "one record per offset",

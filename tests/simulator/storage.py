@@ -414,7 +414,7 @@ def append_one(log: Log) -> int:
     end = log.log_end_offset
     data = record_batch.build([Record(offset=0, timestamp=1, key=b"after", value=b"crash", headers=[])])
     epoch = max(log.leader_epochs.latest, 0) + 1
-    result = log.append_as_leader(data, leader_epoch=epoch, origin=AppendOrigin.REPLICATION, now_ms=1)
+    result = log.append_as_leader(data, leader_epoch=epoch, origin=AppendOrigin.COORDINATOR, now_ms=1)
     if result.error or result.base_offset != end:
         raise Violation("the log goes on", f"{log.name} at {end}: {result.error.name} {result.base_offset}")
     log.set_high_watermark(log.log_end_offset)

@@ -50,8 +50,8 @@ UNPACKED_BYTES_MAX = 2**31 - 1  # for batches in a log: their leader has applied
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
-_CONTROL_KEY = struct.Struct(">hh")
-_MARKER = struct.Struct(">hi")
+_CONTROL_KEY = struct.Struct(">hh")  # version, kind
+_MARKER = struct.Struct(">hi")  # version, epoch of the coordinator
 
 
 class BatchHeader:
@@ -174,13 +174,6 @@ class BatchHeader:
 
 
 # Reading
-
-
-def magic(buffer: Buffer, position: int = 0) -> int:
-    """The format of the batch or message at `position`: 2, or 0 or 1 (old). CorruptBatchError if bytes are missing."""
-    if len(buffer) < position + 17:
-        raise CorruptBatchError("records end before the format byte of a batch")
-    return buffer[position + 16]
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -475,7 +468,8 @@ def build_marker(
     timestamp: int,
 ) -> bytearray:
     """The batch that ends a transaction on a partition: CONTROL_COMMIT or CONTROL_ABORT."""
-    marker = Record(timestamp=timestamp, key=control_key(control_type), value=marker_value(coordinator_epoch))
+    key, value = _CONTROL_KEY.pack(0, control_type), _MARKER.pack(0, coordinator_epoch)
+    marker = Record(timestamp=timestamp, key=key, value=value)
     return build(
         [marker],
         base_offset=base_offset,
@@ -485,33 +479,3 @@ def build_marker(
         transactional=True,
         control=True,
     )
-
-
-def control_key(control_type: int) -> bytes:
-    """The key of a control record: version 0 and its type."""
-    return _CONTROL_KEY.pack(0, control_type)
-
-
-def control_type(key: bytes | None) -> int:
-    """The type in the key of a control record. Readers skip unknown types. CorruptBatchError if it is no such key."""
-    if key is None or len(key) < 4:
-        raise CorruptBatchError("a control record without a key of four bytes")
-    version, number = _CONTROL_KEY.unpack_from(key)
-    if version < 0:
-        raise CorruptBatchError(f"a control record's key of version {version}")
-    return int(number)
-
-
-def marker_value(coordinator_epoch: int) -> bytes:
-    """The value of a transaction marker: version 0 and the epoch of the coordinator that decided."""
-    return _MARKER.pack(0, coordinator_epoch)
-
-
-def coordinator_epoch(value: bytes | None) -> int:
-    """The epoch in a marker's value. Bytes that newer versions append are ignored. CorruptBatchError if it is none."""
-    if value is None or len(value) < 6:
-        raise CorruptBatchError("a transaction marker without a value of six bytes")
-    version, epoch = _MARKER.unpack_from(value)
-    if version < 0:
-        raise CorruptBatchError(f"a transaction marker's value of version {version}")
-    return int(epoch)

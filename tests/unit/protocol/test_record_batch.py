@@ -9,6 +9,7 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import HEADER_BYTES, Record, build, read_header, records
+from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 
 VECTOR = bytes.fromhex(
     "000000000000000000000046ffffffff0270e7865100000000000100000000000003e800000000000003e9ffffffffffffffffffffffffffff"
@@ -155,7 +156,6 @@ def test_several_batches() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_old_messages_are_recognised_and_refused(number: int) -> None:
-    assert record_batch.magic(OLD[number]) == number
     with pytest.raises(CorruptBatchError, match=f"format {number}") as raised:
         read_header(OLD[number])
     assert raised.value.error == INVALID
@@ -238,18 +238,20 @@ def test_header_keys_that_are_not_utf8_survive() -> None:
     assert record_batch.rebuild(read_header(batch), records(batch)) == batch
 
 
-def test_control_records() -> None:
-    (record,) = records(MARKER)
-    assert record_batch.control_type(record.key) == record_batch.CONTROL_COMMIT
-    assert record_batch.coordinator_epoch(record.value) == 5
-    assert record_batch.coordinator_epoch(record_batch.marker_value(6) + b"later") == 6
-    assert record_batch.control_type(record_batch.control_key(4)) == 4
-    for key in (None, b"", b"\0\0\0", b"\xff\xff\0\0"):
-        with pytest.raises(CorruptBatchError):
-            record_batch.control_type(key)
-    for value in (None, b"", b"\0\0\0\0\0", b"\xff\xff\0\0\0\0"):
-        with pytest.raises(CorruptBatchError):
-            record_batch.coordinator_epoch(value)
+def test_transaction_markers() -> None:
+    assert marker_of(MARKER) == EndTransactionMarker(commit=True, coordinator_epoch=5)
+    key, value = b"\0\0\0\1", b"\0\0\0\0\0\6"
+    for more in (b"", b" of a newer version"):
+        marker = build([Record(key=key, value=value + more)], transactional=True, control=True)
+        assert marker_of(marker) == EndTransactionMarker(commit=True, coordinator_epoch=6)
+    for other in (
+        Record(key=None, value=value),
+        Record(key=b"\0\0\0", value=value),
+        Record(key=b"\0\0\0\4", value=value),
+    ):
+        assert marker_of(build([other], control=True)) is None
+    for wrong in (None, b"", value[:-1]):
+        assert marker_of(build([Record(key=key, value=wrong)], control=True)) is None
 
 
 def test_a_new_batch_needs_a_record() -> None:

@@ -45,11 +45,6 @@ def response_class(key: int) -> type[Message]:
     return cls
 
 
-def flexible(key: int, version: int) -> bool:
-    """Whether requests of that version have tagged fields, also in their header."""
-    return version >= request_class(key).SCHEMA.flexible_since
-
-
 def _class(key: int, suffix: str) -> type[Message]:
     if key not in ApiKey._value2member_map_:
         raise KeyError(key)

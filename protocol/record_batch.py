@@ -39,10 +39,8 @@ from barnabas.protocol.batch_layout import TRANSACTIONAL as TRANSACTIONAL
 from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
-from barnabas.protocol.compression import Compression, compress, decompress
+from barnabas.protocol.compression import Buffer, Compression, compress, decompress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-
-Buffer = bytes | bytearray | memoryview
 
 UNPACKED_BYTES_MAX = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""

@@ -36,7 +36,7 @@ _FILLED = {ApiKey.WRITE_TXN_MARKERS: messages.WriteTxnMarkersRequest(markers=[_M
 for _key, _row in TABLE.items():  # what brokers send each other was not recorded
     for _version in range(_row.first_version, _row.last_version + 1):
         if (_key, _version) not in REQUESTS and _row.is_of_brokers is True:
-            _message = _FILLED.get(ApiKey(_key)) or frames.request_class(_key)()
+            _message = _FILLED.get(ApiKey(_key)) or messages.request_class(_key)()
             _frame = frames.encode_request(_key, _version, 1, "1", _message)
             REQUESTS[_key, _version] = _frame[4:]
 
@@ -55,8 +55,8 @@ def test_a_row_is_complete(key: int) -> None:
     assert row.announced[0] <= row.first_version
     assert row.announced[1] <= row.last_version
     assert callable(row.handler)
-    assert frames.request_class(key)
-    assert frames.response_class(key)
+    assert messages.request_class(key)
+    assert messages.response_class(key)
 
 
 @pytest.mark.parametrize(("key", "version"), EACH)

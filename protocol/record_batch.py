@@ -125,11 +125,6 @@ class BatchHeader:
         return -1 if self.base_sequence < 0 else self.base_sequence + self.last_offset_delta & 0x7FFF_FFFF
 
     @property
-    def compression(self) -> Compression:
-        """The codec. ValueError for an unknown id, which no validated batch has."""
-        return Compression(self.attributes & CODEC_MASK)
-
-    @property
     def is_log_append_time(self) -> bool:
         """Whether all records have the time `max_timestamp`, which the leader has set."""
         return bool(self.attributes & LOG_APPEND_TIME)

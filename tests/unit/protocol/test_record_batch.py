@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CODEC_MASK
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import HEADER_BYTES, Record, build, read_header, records
@@ -78,7 +79,7 @@ def test_header() -> None:
     assert header.is_transactional
     assert not header.is_log_append_time
     assert header.delete_horizon_ms is None
-    assert header.compression is Compression.NONE
+    assert header.attributes & CODEC_MASK == Compression.NONE
     assert record_batch.crc_is_valid(MARKER)
     assert "base_offset=7" in repr(header)
 
@@ -102,7 +103,7 @@ def test_round_trip(codec: Compression, count: int) -> None:
     assert list(records(batch)) == content
     assert header.record_count == count
     assert record_batch.crc_is_valid(batch)
-    assert (header.compression, header.last_offset, header.partition_leader_epoch) == (codec, 49 + count, 4)
+    assert (header.attributes & CODEC_MASK, header.last_offset, header.partition_leader_epoch) == (codec, 49 + count, 4)
     assert header.base_timestamp == content[0].timestamp
     assert header.max_timestamp == max(record.timestamp for record in content)
     found = record_batch.check_records(batch, header)
@@ -214,7 +215,7 @@ def test_rebuild_keeps_offsets(codec: Compression) -> None:
     assert record_batch.crc_is_valid(smaller)
     new = read_header(smaller)
     assert list(records(smaller)) == kept
-    assert (new.base_offset, new.last_offset, new.record_count, new.compression) == (100, 109, 2, codec)
+    assert (new.base_offset, new.last_offset, new.record_count, new.attributes & CODEC_MASK) == (100, 109, 2, codec)
     assert (new.producer_id, new.producer_epoch, new.last_sequence) == (3, 1, 29)
     horizon = record_batch.rebuild(new, kept, delete_horizon_ms=1_800_000_000_000)
     assert list(records(horizon)) == kept
@@ -225,7 +226,7 @@ def test_rebuild_keeps_offsets(codec: Compression) -> None:
     empty = record_batch.rebuild(header, [])
     assert len(empty) == HEADER_BYTES
     assert (read_header(empty).last_offset, read_header(empty).record_count) == (109, 0)
-    assert read_header(empty).compression is Compression.NONE
+    assert read_header(empty).attributes & CODEC_MASK == Compression.NONE
     assert list(records(empty)) == []
 
 

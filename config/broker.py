@@ -133,7 +133,7 @@ class BrokerConfig(BrokerAttributes):
     def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
         """Take these as all dynamic settings there are: of all brokers, and of this one.
 
-        Values that cannot be taken (written by another version, say) are logged and left out.
+        Values that are not valid (written by another version, say) are logged and ignored.
         """
         before = (self.dynamic_cluster, self.dynamic_broker)
         self.dynamic_cluster = _valid(cluster, Dynamic.CLUSTER)
@@ -147,7 +147,7 @@ class BrokerConfig(BrokerAttributes):
             value = None if text is None else setting.parse(text)
             if value != getattr(self, setting.attribute):
                 setattr(self, setting.attribute, value)
-                logger.info("%s is now %s", name, "hidden" if setting.sensitive else text)
+                logger.info("dynamic config %s changed to %s", name, "(hidden)" if setting.sensitive else text)
                 changed.add(name)
         if changed:
             for callback in self.on_change:
@@ -247,13 +247,13 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
     for name, text in values.items():
         setting = BROKER_SETTINGS.get(name)
         if not _may_change(name, cluster=level is Dynamic.CLUSTER):
-            logger.warning("dynamic setting left out: %s cannot be changed here while the broker runs", name)
+            logger.warning("ignored dynamic config %s: it cannot be changed while the broker runs", name)
             continue
         if setting is not None:
             try:
                 setting.parse(text)
             except ConfigError as error:
-                logger.warning("dynamic setting left out: %s", error)
+                logger.warning("ignored dynamic config %s: %s", name, error)
                 continue
         kept[name] = text
     return kept
@@ -270,7 +270,7 @@ def _is_of_kafka(name: str) -> bool:
 
 def _problem(name: str, text: str) -> ConfigError | None:
     if name == "http.address":
-        return ConfigError("http.address is said by the broker itself: set http.listeners instead", key=name)
+        return ConfigError("http.address is set by the broker itself: set http.listeners instead", key=name)
     setting: Setting | None = BROKER_SETTINGS.get(_RENAMED.get(name, name))
     if setting is not None:
         try:
@@ -279,7 +279,7 @@ def _problem(name: str, text: str) -> ConfigError | None:
             return ConfigError(str(error), key=name)
         return None
     if name in _REPLACED:
-        return ConfigError(f"{name} is not read any more: set {_REPLACED[name]} instead", key=name)
+        return ConfigError(f"{name} is no longer supported: set {_REPLACED[name]} instead", key=name)
     if _is_of_kafka(name):
         return None
     return ConfigError(f"Unknown configuration {name}", key=name)
@@ -320,7 +320,7 @@ _RULES: tuple[tuple[Callable[[BrokerConfig], Value], str, str], ...] = (
     (
         lambda c: not c.zookeeper_set_acl or c.zookeeper_digest_credentials,
         "zookeeper.set.acl",
-        "zookeeper.set.acl is true, but ZooKeeper is told no user: set zookeeper.digest.credentials to user:password",
+        "zookeeper.set.acl needs a user: set zookeeper.digest.credentials to user:password",
     ),
     (
         lambda c: ":" in (c.zookeeper_digest_credentials or ":"),

@@ -114,6 +114,7 @@ class DecoderWriter(_Writer):
         self.indent = 2
         self.structure(self.schema.root, "m")
         self.flush()
+        assert self.indent == 2, "a block was not closed"
         self.line("return m, p")
         if self.in_pieces:
             self.line("yield")  # never reached; it makes a generator of the function in any case
@@ -311,6 +312,7 @@ class EncoderWriter(_Writer):
         self.lines = ["def encode(m, out, parts):"]
         self.structure(self.schema.root, "m")
         self.flush()
+        assert self.indent == 1, "a block was not closed"
         self.line("return out")
         if self.in_pieces:
             self.line("yield")  # never reached; it makes a generator of the function in any case

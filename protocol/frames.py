@@ -222,8 +222,9 @@ def _in_pieces(message: Message, version: int, out: bytearray) -> Generator[None
 
 
 def _with_size(out: bytearray, parts: list[Any]) -> list[Any]:
-    size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-    _INT32.pack_into(out, 0, size - 4)  # `out` is always the first part
+    assert parts[0] is out, "a frame does not begin with its header"
+    size = len(out) if len(parts) == 1 else sum(map(len, parts))
+    _INT32.pack_into(out, 0, size - 4)
     return parts
 
 

@@ -194,7 +194,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def _old_format(number: int) -> CorruptBatchError:
-    return CorruptBatchError(f"messages of format {number} are not taken", ErrorCode.INVALID_RECORD)
+    return CorruptBatchError(f"message format {number} is not supported", ErrorCode.INVALID_RECORD)
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -427,6 +427,7 @@ def _set_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, partition_leader_epoch: int) -> None:
     """Give the batch at `position` its place in the log. The CRC covers neither field."""
+    assert base_offset >= 0, "a batch before the first offset"
     INT64.pack_into(buffer, position, base_offset)
     INT32.pack_into(buffer, position + LEADER_EPOCH_AT, partition_leader_epoch)
 

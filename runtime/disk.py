@@ -94,7 +94,8 @@ class RealDirectoryLock:
         """Give the lock up; harmless when given up already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            _locked.discard(self._identity)
+            assert self._identity in _locked, "a lock that this process does not hold"
+            _locked.remove(self._identity)
             os.close(descriptor)
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from barnabas.broker.refusals import Refusals, no_descriptor
 from barnabas.cluster.tree.port import CoordinationError
-from barnabas.protocol import codec, frames
+from barnabas.protocol import codec, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -197,19 +197,19 @@ class Api:
         """The request's body. ProtocolError when the bytes cannot be read."""
         decoder = self._decoders[version]
         if decoder is None:
-            decoder = self._decoders[version] = codec.decoder(frames.request_class(self.key), version)
+            decoder = self._decoders[version] = codec.decoder(messages.request_class(self.key), version)
         return decoder(frame, position)[0]
 
     def decode_in_pieces(self, version: int, frame: memoryview, position: int) -> Pieces[Any]:
         """The same for a long request."""
-        request, _ = yield from codec.decoder_in_pieces(frames.request_class(self.key), version)(frame, position)
+        request, _ = yield from codec.decoder_in_pieces(messages.request_class(self.key), version)(frame, position)
         return request
 
     def failure_response(self, request: Any, error: ErrorCode) -> Any | None:
         """The response with `error` for all that was asked; None if this API's response has no field for an error."""
         if self.failure is not None:
             return self.failure(request, error)
-        response = frames.response_class(self.key)()
+        response = messages.response_class(self.key)()
         if not hasattr(response, "error_code"):
             return None
         response.error_code = error

@@ -15,8 +15,6 @@ from barnabas.protocol.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.config")
 
-DEFAULT_NODE_ID = 0
-
 # Kafka's settings outside the table: of ZooKeeper mode and older releases, and families with names made by users.
 _OTHER_KAFKA_SETTINGS = frozenset(
     """
@@ -135,7 +133,7 @@ class BrokerConfig(BrokerAttributes):
     def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
         """Take these as all dynamic settings there are: of all brokers, and of this one.
 
-        Values that cannot be taken (written by another version, say) are logged and left out.
+        Values that are not valid (written by another version, say) are logged and ignored.
         """
         before = (self.dynamic_cluster, self.dynamic_broker)
         self.dynamic_cluster = _valid(cluster, Dynamic.CLUSTER)
@@ -149,7 +147,7 @@ class BrokerConfig(BrokerAttributes):
             value = None if text is None else setting.parse(text)
             if value != getattr(self, setting.attribute):
                 setattr(self, setting.attribute, value)
-                logger.info("%s is now %s", name, "hidden" if setting.sensitive else text)
+                logger.info("dynamic config %s changed to %s", name, "(hidden)" if setting.sensitive else text)
                 changed.add(name)
         if changed:
             for callback in self.on_change:
@@ -249,13 +247,13 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
     for name, text in values.items():
         setting = BROKER_SETTINGS.get(name)
         if not _may_change(name, cluster=level is Dynamic.CLUSTER):
-            logger.warning("dynamic setting left out: %s cannot be changed here while the broker runs", name)
+            logger.warning("ignored dynamic config %s: it cannot be changed while the broker runs", name)
             continue
         if setting is not None:
             try:
                 setting.parse(text)
             except ConfigError as error:
-                logger.warning("dynamic setting left out: %s", error)
+                logger.warning("ignored dynamic config %s: %s", name, error)
                 continue
         kept[name] = text
     return kept
@@ -272,7 +270,7 @@ def _is_of_kafka(name: str) -> bool:
 
 def _problem(name: str, text: str) -> ConfigError | None:
     if name == "http.address":
-        return ConfigError("http.address is said by the broker itself: set http.listeners instead", key=name)
+        return ConfigError("http.address is set by the broker itself: set http.listeners instead", key=name)
     setting: Setting | None = BROKER_SETTINGS.get(_RENAMED.get(name, name))
     if setting is not None:
         try:
@@ -281,7 +279,7 @@ def _problem(name: str, text: str) -> ConfigError | None:
             return ConfigError(str(error), key=name)
         return None
     if name in _REPLACED:
-        return ConfigError(f"{name} is not read any more: set {_REPLACED[name]} instead", key=name)
+        return ConfigError(f"{name} is no longer supported: set {_REPLACED[name]} instead", key=name)
     if _is_of_kafka(name):
         return None
     return ConfigError(f"Unknown configuration {name}", key=name)
@@ -295,96 +293,105 @@ def _with_identity(values: Mapping[str, str]) -> dict[str, str]:
             known.setdefault(name, values[older])
     number = known.get("node.id", known.get("broker.id", "").strip())
     if number in ("", "-1"):
-        number = str(DEFAULT_NODE_ID)
+        number = "0"
     known["node.id"] = number
     known["broker.id"] = number if known.get("broker.id", "-1").strip() == "-1" else known["broker.id"]
     return known
 
 
-def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
-    """The rules between settings."""
-
-    def rule(holds: Value, key: str, message: str) -> Iterator[ConfigError]:
-        if not holds:
-            yield ConfigError(message, key=key)
-
-    c = config
-    yield from rule(c.node_id == c.broker_id, "broker.id", "You must set `node.id` to the same value as `broker.id`.")
-    yield from rule(
-        c.process_roles is None or "broker" in c.process_roles,
+# The rules between settings: what holds, the setting to blame, and what to tell.
+_RULES: tuple[tuple[Callable[[BrokerConfig], Value], str, str], ...] = (
+    (lambda c: c.node_id == c.broker_id, "broker.id", "You must set `node.id` to the same value as `broker.id`."),
+    (
+        lambda c: c.process_roles is None or "broker" in c.process_roles,
         "process.roles",
         "process.roles does not name broker: this file is of a KRaft controller, and there is nothing to start",
-    )
-    yield from rule(
-        c.data_directories, "log.dirs", "At least one log directory must be defined via log.dirs or log.dir."
-    )
-    yield from rule(
-        not (c.zookeeper_connect and c.coordination_path),
+    ),
+    (
+        lambda c: c.data_directories,
+        "log.dirs",
+        "At least one log directory must be defined via log.dirs or log.dir.",
+    ),
+    (
+        lambda c: not (c.zookeeper_connect and c.coordination_path),
         "coordination.path",
         "zookeeper.connect and coordination.path name two coordination trees: set one of them",
-    )
-    yield from rule(
-        not c.zookeeper_set_acl or c.zookeeper_digest_credentials,
+    ),
+    (
+        lambda c: not c.zookeeper_set_acl or c.zookeeper_digest_credentials,
         "zookeeper.set.acl",
-        "zookeeper.set.acl is true, but ZooKeeper is told no user: set zookeeper.digest.credentials to user:password",
-    )
-    yield from rule(
-        ":" in (c.zookeeper_digest_credentials or ":"),
+        "zookeeper.set.acl needs a user: set zookeeper.digest.credentials to user:password",
+    ),
+    (
+        lambda c: ":" in (c.zookeeper_digest_credentials or ":"),
         "zookeeper.digest.credentials",
         "zookeeper.digest.credentials is not of the form user:password",
-    )
-    yield from rule(
-        _retention(c) != 0,
+    ),
+    (
+        lambda c: _retention(c) != 0,
         "log.retention.ms",
         "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
-    )
-    yield from rule(
-        c.log_roll_ms is None or c.log_roll_ms >= 1, "log.roll.ms", "log.roll.ms must be greater than or equal to 1"
-    )
-    yield from rule(
-        c.log_roll_jitter_ms is None or c.log_roll_jitter_ms >= 0,
+    ),
+    (
+        lambda c: c.log_roll_ms is None or c.log_roll_ms >= 1,
+        "log.roll.ms",
+        "log.roll.ms must be greater than or equal to 1",
+    ),
+    (
+        lambda c: c.log_roll_jitter_ms is None or c.log_roll_jitter_ms >= 0,
         "log.roll.jitter.ms",
         "log.roll.jitter.ms must be greater than or equal to 0",
-    )
-    yield from rule(
-        c.log_cleaner_dedupe_buffer_size >= c.log_cleaner_threads << 20,
+    ),
+    (
+        lambda c: c.log_cleaner_dedupe_buffer_size >= c.log_cleaner_threads << 20,
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
-    )
-    yield from rule(
-        c.replica_fetch_wait_max_ms <= c.replica_socket_timeout_ms,
+    ),
+    (
+        lambda c: c.replica_fetch_wait_max_ms <= c.replica_socket_timeout_ms,
         "replica.fetch.wait.max.ms",
         "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "
         "socket timeouts",
-    )
-    yield from rule(
-        c.replica_fetch_wait_max_ms <= c.replica_lag_time_max_ms,
+    ),
+    (
+        lambda c: c.replica_fetch_wait_max_ms <= c.replica_lag_time_max_ms,
         "replica.fetch.wait.max.ms",
         "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent "
         "frequent changes in ISR",
-    )
-    yield from rule(
-        c.max_connections_per_ip != 0 or c.max_connections_per_ip_overrides,
+    ),
+    (
+        lambda c: c.max_connections_per_ip != 0 or c.max_connections_per_ip_overrides,
         "max.connections.per.ip",
         "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
-    )
-    yield from rule(
-        0 <= c.offsets_topic_compression_codec <= 4,
+    ),
+    (
+        lambda c: 0 <= c.offsets_topic_compression_codec <= 4,
         "offsets.topic.compression.codec",
-        f"Unknown compression type id: {c.offsets_topic_compression_codec}",
-    )
-    yield from rule(
-        "classic" in c.group_coordinator_rebalance_protocols,
+        "Unknown compression type id: {0.offsets_topic_compression_codec}",
+    ),
+    (
+        lambda c: "classic" in c.group_coordinator_rebalance_protocols,
         "group.coordinator.rebalance.protocols",
         "Disabling the 'classic' protocol is not supported.",
-    )
+    ),
+)
+
+
+def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
+    """Which rules between settings are broken."""
+    for holds, key, message in _RULES:
+        if not holds(config):
+            yield ConfigError(message.format(config), key=key)
     for low, value, high in _ORDERED:
-        least, middle, most = (getattr(c, name.replace(".", "_")) for name in (low, value, high))
-        yield from rule(least <= most, high, f"{high} must be greater than or equal to {low}")
-        yield from rule(least <= middle, value, f"{value} must be greater than or equal to {low}")
-        yield from rule(middle <= most, value, f"{value} must be less than or equal to {high}")
-    yield from check_listeners(c)
-    yield from check_http(c)
+        least, middle, most = (getattr(config, name.replace(".", "_")) for name in (low, value, high))
+        if least > most:
+            yield ConfigError(f"{high} must be greater than or equal to {low}", key=high)
+        if least > middle:
+            yield ConfigError(f"{value} must be greater than or equal to {low}", key=value)
+        if middle > most:
+            yield ConfigError(f"{value} must be less than or equal to {high}", key=value)
+    yield from check_listeners(config)
+    yield from check_http(config)
 
 
 _ORDERED = [

@@ -105,6 +105,7 @@ def _unlisted_row(name: str, broker: BrokerConfig) -> ConfigRow:
     ]
     if base is not None and base.default is not None:
         synonyms.append((base.name, None if sensitive else base.default, ConfigSource.DEFAULT))
+    assert synonyms, "a name that is set nowhere"
     _, value, source = synonyms[0]
     type_number = UNKNOWN_TYPE if base is None else base.type
     return ConfigRow(name, value, True, source, sensitive, tuple(synonyms), type_number, UNUSED)

@@ -36,7 +36,7 @@ def _read_endpoint(word: str) -> Endpoint:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"Unable to parse {word} to a broker endpoint: an IPv6 address stands in brackets")
+        raise ConfigError(f"Unable to parse {word} to a broker endpoint: an IPv6 address must be in brackets")
     return Endpoint(name.upper(), host, int(port))
 
 
@@ -107,9 +107,7 @@ def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
                 message = f"Error creating broker listeners from '{text}': No security protocol defined for listener "
                 yield ConfigError(message + name, key=key)
             elif protocol != "PLAINTEXT":  # to serve it without encryption would be worse than not to start
-                message = (
-                    f"listener {name} asks for {protocol}; only PLAINTEXT is offered so far: leave that listener out"
-                )
+                message = f"listener {name} asks for {protocol}; only PLAINTEXT is supported: leave that listener out"
                 yield ConfigError(message, key=key)
         if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
             yield ConfigError(f"Each listener must have a different name, {key}: {text}", key=key)

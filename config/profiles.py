@@ -96,7 +96,7 @@ def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def profile(name: str) -> Profile:
     """The profile of that name. ConfigError when there is none."""
     if name not in PROFILES:
-        raise ConfigError(f"there is no profile {name}; there is {', '.join(PROFILES)}")
+        raise ConfigError(f"unknown profile {name}: the profiles are {', '.join(PROFILES)}")
     return PROFILES[name]
 
 

@@ -121,14 +121,14 @@ def notes(source: str, file: Properties) -> list[str]:
     for endpoint in read_endpoints(config.listeners):
         if endpoint.name not in kept:
             place = f"{source}:{file.lines.get('listeners', 0)}"
-            found.append(f"{place}: listener {endpoint.name} is left out: controllers need none here")
+            found.append(f"{place}: listener {endpoint.name} is ignored: controllers need none here")
     return found
 
 
 _WHY = (
-    (("zookeeper.ssl.", "zookeeper.clientCnxnSocket"), "has no effect: ZooKeeper is not asked over TLS so far"),
+    (("zookeeper.ssl.", "zookeeper.clientCnxnSocket"), "has no effect: TLS to ZooKeeper is not supported"),
     (("controller.quorum.", "metadata.", "internal.metadata."), "has no effect: there is no KRaft quorum here"),
-    (("ssl.", "sasl.", "listener.name."), "has no effect: only PLAINTEXT listeners are offered so far"),
+    (("ssl.", "sasl.", "listener.name."), "has no effect: only PLAINTEXT listeners are supported"),
     (("remote.", "rlmm.", "rsm.", "log.local."), "has no effect: there is no tiered storage here"),
     (("metric", "kafka.metrics.", "kafka.csv."), "has no effect: metrics are not reported that way"),
 )

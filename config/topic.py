@@ -160,16 +160,6 @@ class TopicConfig:
             config.segment_bytes = config.internal_segment_bytes
         return config
 
-    @property
-    def compacted(self) -> bool:
-        """Whether old records are removed by key."""
-        return "compact" in self.cleanup_policy
-
-    @property
-    def deleted(self) -> bool:
-        """Whether old segments are removed by age and size."""
-        return "delete" in self.cleanup_policy
-
 
 def broker_default(name: str, broker: BrokerConfig) -> Value:
     """The value for a topic that does not have the setting itself: the broker's, or the table's."""

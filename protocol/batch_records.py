@@ -153,8 +153,10 @@ def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:
                     length, position = _long_unsigned(data, position - 1)
             if not length & 1:
                 position += length >> 1
-            if position >= end or data[position]:
-                position = _skip_headers(data, position, end)
+            if position >= end:
+                raise broken(f"record {index} is not as long as it says")
+            if data[position]:
+                _, position = _headers(data, position, end)
             else:
                 position += 1
             if position != end:
@@ -330,12 +332,6 @@ def _headers(data: bytes, position: int, end: int) -> tuple[list[tuple[str, byte
         headers.append((key, data[position : position + length]))
         position += length
     return headers, position
-
-
-def _skip_headers(data: bytes, position: int, end: int) -> int:
-    if position >= end:
-        raise broken("a record is not as long as it says")
-    return _headers(data, position, end)[1]
 
 
 def short_records(data: bytes, position: int, end: int, count: int) -> list[tuple[bytes | None, bytes | None]] | None:

@@ -9,36 +9,8 @@ that is set and that must not be dropped.
 
 from typing import TypeVar
 
-from barnabas.protocol.compile import (
-    compile_decoder,
-    compile_decoder_in_pieces,
-    compile_encoder,
-    compile_encoder_in_pieces,
-)
-from barnabas.protocol.message import (
-    Buffer,
-    Decoder,
-    DecoderInPieces,
-    Encoder,
-    EncoderInPieces,
-    Message,
-    Struct,
-)
-
-__all__ = [
-    "Buffer",
-    "Decoder",
-    "Encoder",
-    "Message",
-    "Struct",
-    "decode",
-    "decoder",
-    "decoder_in_pieces",
-    "encode",
-    "encode_parts",
-    "encoder",
-    "encoder_in_pieces",
-]
+from barnabas.protocol.compile import DecoderWriter, EncoderWriter
+from barnabas.protocol.message import Buffer, Decoder, DecoderInPieces, Encoder, EncoderInPieces, Message
 
 M = TypeVar("M", bound=Message)
 
@@ -47,7 +19,7 @@ def decoder(cls: type[Message], version: int) -> Decoder:
     """The function `(memoryview, position) -> (message, position)`, compiled at first use."""
     function = cls.DECODERS.get(version)
     if function is None:
-        function = cls.DECODERS[version] = compile_decoder(cls, version)
+        function = cls.DECODERS[version] = DecoderWriter(cls, version).build()
     return function
 
 
@@ -55,7 +27,7 @@ def decoder_in_pieces(cls: type[Message], version: int) -> DecoderInPieces:
     """The same function as a generator, which pauses within long arrays."""
     function = cls.DECODERS_IN_PIECES.get(version)
     if function is None:
-        function = cls.DECODERS_IN_PIECES[version] = compile_decoder_in_pieces(cls, version)
+        function = cls.DECODERS_IN_PIECES[version] = DecoderWriter(cls, version, in_pieces=True).build()
     return function
 
 
@@ -63,7 +35,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
     """The function `(message, out, parts) -> out` (see compile.py), compiled at first use."""
     function = cls.ENCODERS.get(version)
     if function is None:
-        function = cls.ENCODERS[version] = compile_encoder(cls, version)
+        function = cls.ENCODERS[version] = EncoderWriter(cls, version).build()
     return function
 
 
@@ -71,7 +43,7 @@ def encoder_in_pieces(cls: type[Message], version: int) -> EncoderInPieces:
     """The same function as a generator, which pauses within long arrays."""
     function = cls.ENCODERS_IN_PIECES.get(version)
     if function is None:
-        function = cls.ENCODERS_IN_PIECES[version] = compile_encoder_in_pieces(cls, version)
+        function = cls.ENCODERS_IN_PIECES[version] = EncoderWriter(cls, version, in_pieces=True).build()
     return function
 
 
@@ -82,11 +54,6 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> tup
 
 def encode(message: Message, version: int) -> bytes:
     """The message without size and header."""
-    return b"".join(encode_parts(message, version))
-
-
-def encode_parts(message: Message, version: int) -> list[Buffer]:
-    """The same bytes in parts; large `records` are parts of their own, and not copied."""
     parts: list[Buffer] = []
     parts.append(encoder(type(message), version)(message, bytearray(), parts))
-    return parts
+    return b"".join(parts)

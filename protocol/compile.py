@@ -18,16 +18,12 @@ returned.
 """
 
 import struct
-from typing import Any
+from typing import Any, ClassVar
 
 from barnabas.protocol.compiled_calls import GLOBALS, MESSAGE_CHARACTERS_MAX, UNKNOWN_TAGS_MAX
 from barnabas.protocol.errors import UnsupportedVersionError
 from barnabas.protocol.message import (
     BY_REFERENCE_BYTES,
-    Decoder,
-    DecoderInPieces,
-    Encoder,
-    EncoderInPieces,
     Message,
     default_source,
     has_shared_default,
@@ -35,34 +31,6 @@ from barnabas.protocol.message import (
 from barnabas.protocol.schema import FIXED, SIZES, Field, Structure
 
 NUMBERS_PER_PIECE = 4096
-
-
-def compile_decoder(message: type[Message], version: int) -> Decoder:
-    """The decoder of one version. UnsupportedVersionError when the message has no such version."""
-    writer = _DecoderWriter(message, version)
-    decoder: Decoder = writer.build("decode", f"<decode {message.SCHEMA.name} v{version}>")
-    return decoder
-
-
-def compile_decoder_in_pieces(message: type[Message], version: int) -> DecoderInPieces:
-    """The decoder as a generator, for requests that may be very long."""
-    writer = _DecoderWriter(message, version, in_pieces=True)
-    decoder: DecoderInPieces = writer.build("decode", f"<decode {message.SCHEMA.name} v{version} in pieces>")
-    return decoder
-
-
-def compile_encoder(message: type[Message], version: int) -> Encoder:
-    """The encoder of one version. UnsupportedVersionError when the message has no such version."""
-    writer = _EncoderWriter(message, version)
-    encoder: Encoder = writer.build("encode", f"<encode {message.SCHEMA.name} v{version}>")
-    return encoder
-
-
-def compile_encoder_in_pieces(message: type[Message], version: int) -> EncoderInPieces:
-    """The encoder as a generator, for answers that may be very long."""
-    writer = _EncoderWriter(message, version, in_pieces=True)
-    encoder: EncoderInPieces = writer.build("encode", f"<encode {message.SCHEMA.name} v{version} in pieces>")
-    return encoder
 
 
 def _minimum_size(structure: Structure, version: int, flexible: bool) -> int:
@@ -87,7 +55,10 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 class _Writer:
     """The source of one function, and the run of fixed-width fields that will be packed or unpacked together."""
 
-    def __init__(self, message: type[Message], version: int, in_pieces: bool = False) -> None:
+    verb: ClassVar[str]  # the name of the function
+
+    def __init__(self, message: type[Message], version: int, *, in_pieces: bool = False) -> None:
+        """UnsupportedVersionError when the message has no such version."""
         self.in_pieces = in_pieces
         self.schema = message.SCHEMA
         if not self.schema.versions[0] <= version <= self.schema.versions[1]:
@@ -121,22 +92,29 @@ class _Writer:
         self.globals[name] = _repeated.setdefault(name, _Repeated(layout, method))
         return name
 
-    def build(self, name: str, title: str) -> Any:
+    def build(self) -> Any:
+        """The function, compiled."""
         self.write()
+        title = f"<{self.verb} {self.schema.name} v{self.version}{' in pieces' if self.in_pieces else ''}>"
         exec(compile("\n".join(self.lines), title, "exec"), self.globals)
-        return self.globals[name]
+        return self.globals[self.verb]
 
     def write(self) -> None:
         raise NotImplementedError
 
 
-class _DecoderWriter(_Writer):
+class DecoderWriter(_Writer):
+    """The decoder of one version; `in_pieces` as a generator, for requests that may be very long."""
+
+    verb = "decode"
+
     def write(self) -> None:
         self.less = " - 1" if self.flexible else ""
         self.lines = ["def decode(buffer, p):", " end = len(buffer)", " try:"]
         self.indent = 2
         self.structure(self.schema.root, "m")
         self.flush()
+        assert self.indent == 2, "a block was not closed"
         self.line("return m, p")
         if self.in_pieces:
             self.line("yield")  # never reached; it makes a generator of the function in any case
@@ -324,13 +302,17 @@ class _DecoderWriter(_Writer):
         self.indent -= 2
 
 
-class _EncoderWriter(_Writer):
+class EncoderWriter(_Writer):
+    """The encoder of one version; `in_pieces` as a generator, for answers that may be very long."""
+
+    verb = "encode"
     out = "out"
 
     def write(self) -> None:
         self.lines = ["def encode(m, out, parts):"]
         self.structure(self.schema.root, "m")
         self.flush()
+        assert self.indent == 1, "a block was not closed"
         self.line("return out")
         if self.in_pieces:
             self.line("yield")  # never reached; it makes a generator of the function in any case

@@ -12,28 +12,13 @@ import struct
 from collections.abc import Generator
 from typing import Any
 
-from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.codec import Buffer, Message, decoder, encoder, encoder_in_pieces
+from barnabas.protocol.codec import decoder, encoder, encoder_in_pieces
 from barnabas.protocol.compiled_calls import decode_tags
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
-from barnabas.protocol.message import Part
+from barnabas.protocol.message import Buffer, Message, Part
 from barnabas.protocol.messages import request_class, response_class
-
-__all__ = [
-    "EncodedResponse",
-    "RequestHeader",
-    "check_frame_size",
-    "decode_request",
-    "decode_request_header",
-    "decode_response",
-    "encode_request",
-    "encode_request_in_pieces",
-    "encode_response",
-    "foreign_protocol",
-    "request_class",
-    "response_class",
-]
+from barnabas.protocol.schema import NEWEST
 
 _START = struct.Struct(">hhih")
 _WITHOUT_CLIENT_ID = int(ApiKey.CONTROLLED_SHUTDOWN)
@@ -129,25 +114,27 @@ def encode_request(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
     """A whole request frame, size included."""
-    out = _request_start(api_key, api_version, correlation_id, client_id)
+    out = _request_start(api_key, api_version, correlation_id, client_id, message)
     return b"".join(_sized(message, api_version, out))
 
 
 def encode_request_in_pieces(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
-) -> "Generator[None, None, EncodedFrame]":
+) -> Generator[None, None, "EncodedFrame"]:
     """Encode the same frame in a generator, which pauses after every structure in an array."""
-    out = _request_start(api_key, api_version, correlation_id, client_id)
+    out = _request_start(api_key, api_version, correlation_id, client_id, message)
     return (yield from _in_pieces(message, api_version, out))
 
 
-def _request_start(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytearray:
+def _request_start(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, message: Message
+) -> bytearray:
     out = bytearray(_REQUEST_START.pack(0, api_key, api_version, correlation_id))
     if api_key != ApiKey.CONTROLLED_SHUTDOWN or api_version > 0:
         encoded = (client_id or "").encode()
         out += _INT16.pack(-1 if client_id is None else len(encoded))
         out += encoded
-    if messages.flexible(api_key, api_version):
+    if api_version >= type(message).SCHEMA.flexible_since:
         out.append(0)
     return out
 
@@ -235,12 +222,12 @@ def _in_pieces(message: Message, version: int, out: bytearray) -> Generator[None
 
 
 def _with_size(out: bytearray, parts: list[Any]) -> list[Any]:
-    size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-    _INT32.pack_into(out, 0, size - 4)  # `out` is always the first part
+    assert parts[0] is out, "a frame does not begin with its header"
+    size = len(out) if len(parts) == 1 else sum(map(len, parts))
+    _INT32.pack_into(out, 0, size - 4)
     return parts
 
 
-VERSION_MAX = 2**15 - 1
 _FLEXIBLE_SINCE: dict[int, int] = {}
 
 
@@ -250,6 +237,6 @@ def _flexible_since(api_key: int) -> int:
     except KeyError:
         if api_key not in ApiKey._value2member_map_:
             raise ProtocolError(f"no API has the key {api_key}") from None
-        since = VERSION_MAX + 1  # what is behind the client id is not read, because the request is refused
+        since = NEWEST + 1  # what is behind the client id is not read, because the request is refused
     _FLEXIBLE_SINCE[api_key] = since
     return since

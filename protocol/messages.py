@@ -45,17 +45,6 @@ def response_class(key: int) -> type[Message]:
     return cls
 
 
-def valid_versions(key: int) -> range:
-    """Every version that has a schema. The handlers decide which of them the broker offers."""
-    first, last = request_class(key).SCHEMA.versions
-    return range(first, last + 1)
-
-
-def flexible(key: int, version: int) -> bool:
-    """Whether requests of that version have tagged fields, also in their header."""
-    return version >= request_class(key).SCHEMA.flexible_since
-
-
 def _class(key: int, suffix: str) -> type[Message]:
     if key not in ApiKey._value2member_map_:
         raise KeyError(key)

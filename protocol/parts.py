@@ -16,6 +16,7 @@ def count_rows(message: Message, topics: str, rows: str) -> int:
 
 def in_parts(message: M, topics: str, rows: str, rows_max: int) -> Iterator[M]:
     """The rows in their order, in copies of the message with at most `rows_max` of them. Copies share the rows."""
+    assert rows_max > 0, "a part without room for a row"
     part: list[Any] = []
     room = rows_max
     for topic in getattr(message, topics):

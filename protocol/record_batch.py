@@ -39,10 +39,8 @@ from barnabas.protocol.batch_layout import TRANSACTIONAL as TRANSACTIONAL
 from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
-from barnabas.protocol.compression import Compression, compress, decompress
+from barnabas.protocol.compression import Buffer, Compression, compress, decompress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-
-Buffer = bytes | bytearray | memoryview
 
 UNPACKED_BYTES_MAX = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
@@ -50,8 +48,8 @@ UNPACKED_BYTES_MAX = 2**31 - 1  # for batches in a log: their leader has applied
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
-_CONTROL_KEY = struct.Struct(">hh")
-_MARKER = struct.Struct(">hi")
+_CONTROL_KEY = struct.Struct(">hh")  # version, kind
+_MARKER = struct.Struct(">hi")  # version, epoch of the coordinator
 
 
 class BatchHeader:
@@ -127,11 +125,6 @@ class BatchHeader:
         return -1 if self.base_sequence < 0 else self.base_sequence + self.last_offset_delta & 0x7FFF_FFFF
 
     @property
-    def compression(self) -> Compression:
-        """The codec. ValueError for an unknown id, which no validated batch has."""
-        return Compression(self.attributes & CODEC_MASK)
-
-    @property
     def is_log_append_time(self) -> bool:
         """Whether all records have the time `max_timestamp`, which the leader has set."""
         return bool(self.attributes & LOG_APPEND_TIME)
@@ -176,13 +169,6 @@ class BatchHeader:
 # Reading
 
 
-def magic(buffer: Buffer, position: int = 0) -> int:
-    """The format of the batch or message at `position`: 2, or 0 or 1 (old). CorruptBatchError if bytes are missing."""
-    if len(buffer) < position + 17:
-        raise CorruptBatchError("records end before the format byte of a batch")
-    return buffer[position + 16]
-
-
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`, after a check of its length, format and counts. The batch itself may be cut off.
 
@@ -208,7 +194,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def _old_format(number: int) -> CorruptBatchError:
-    return CorruptBatchError(f"messages of format {number} are not taken", ErrorCode.INVALID_RECORD)
+    return CorruptBatchError(f"message format {number} is not supported", ErrorCode.INVALID_RECORD)
 
 
 def batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -441,6 +427,7 @@ def _set_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
 
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, partition_leader_epoch: int) -> None:
     """Give the batch at `position` its place in the log. The CRC covers neither field."""
+    assert base_offset >= 0, "a batch before the first offset"
     INT64.pack_into(buffer, position, base_offset)
     INT32.pack_into(buffer, position + LEADER_EPOCH_AT, partition_leader_epoch)
 
@@ -475,7 +462,8 @@ def build_marker(
     timestamp: int,
 ) -> bytearray:
     """The batch that ends a transaction on a partition: CONTROL_COMMIT or CONTROL_ABORT."""
-    marker = Record(timestamp=timestamp, key=control_key(control_type), value=marker_value(coordinator_epoch))
+    key, value = _CONTROL_KEY.pack(0, control_type), _MARKER.pack(0, coordinator_epoch)
+    marker = Record(timestamp=timestamp, key=key, value=value)
     return build(
         [marker],
         base_offset=base_offset,
@@ -485,33 +473,3 @@ def build_marker(
         transactional=True,
         control=True,
     )
-
-
-def control_key(control_type: int) -> bytes:
-    """The key of a control record: version 0 and its type."""
-    return _CONTROL_KEY.pack(0, control_type)
-
-
-def control_type(key: bytes | None) -> int:
-    """The type in the key of a control record. Readers skip unknown types. CorruptBatchError if it is no such key."""
-    if key is None or len(key) < 4:
-        raise CorruptBatchError("a control record without a key of four bytes")
-    version, number = _CONTROL_KEY.unpack_from(key)
-    if version < 0:
-        raise CorruptBatchError(f"a control record's key of version {version}")
-    return int(number)
-
-
-def marker_value(coordinator_epoch: int) -> bytes:
-    """The value of a transaction marker: version 0 and the epoch of the coordinator that decided."""
-    return _MARKER.pack(0, coordinator_epoch)
-
-
-def coordinator_epoch(value: bytes | None) -> int:
-    """The epoch in a marker's value. Bytes that newer versions append are ignored. CorruptBatchError if it is none."""
-    if value is None or len(value) < 6:
-        raise CorruptBatchError("a transaction marker without a value of six bytes")
-    version, epoch = _MARKER.unpack_from(value)
-    if version < 0:
-        raise CorruptBatchError(f"a transaction marker's value of version {version}")
-    return int(epoch)

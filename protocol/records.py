@@ -9,9 +9,9 @@ import struct
 from typing import Any, TypeVar
 
 from barnabas.protocol import schema
-from barnabas.protocol.codec import Buffer, Message, decoder, encoder
+from barnabas.protocol.codec import decoder, encoder
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
-from barnabas.protocol.message import make_class
+from barnabas.protocol.message import Buffer, Message, make_class
 
 M = TypeVar("M", bound=Message)
 _INT16 = struct.Struct(">h")

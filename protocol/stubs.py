@@ -15,22 +15,15 @@ _HEADER = '''"""Types of the classes that {module} makes from the schemas. Writt
 '''
 _MESSAGES = """from typing import ClassVar
 
-from barnabas.protocol.codec import Buffer as Buffer
-from barnabas.protocol.codec import Message as Message
-from barnabas.protocol.codec import Struct as Struct
-from barnabas.protocol.message import Reference as Reference
+from barnabas.protocol.message import Buffer, Message, Reference, Struct
 
 def api_name(key: int) -> str: ...
 def request_class(key: int) -> type[Message]: ...
 def response_class(key: int) -> type[Message]: ...
-def valid_versions(key: int) -> range: ...
-def flexible(key: int, version: int) -> bool: ...
 """
 _RECORDS = """from typing import TypeVar
 
-from barnabas.protocol.codec import Buffer as Buffer
-from barnabas.protocol.codec import Message as Message
-from barnabas.protocol.codec import Struct as Struct
+from barnabas.protocol.message import Buffer, Message, Struct
 
 M = TypeVar("M", bound=Message)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CODEC_MASK, RECORD_COUNT_AT
-from barnabas.protocol.record_batch import Buffer
+from barnabas.protocol.compression import Buffer
 
 # A batch of one marker: the number of records; length, attributes, timestamp and offset delta, length of the key, its
 # version; the kind; the length of the value; its version, which does not matter; the epoch; the number of headers.

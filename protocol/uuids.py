@@ -5,9 +5,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 ZERO = bytes(16)
 """No id: what older versions of a message read as."""
 
-METADATA_TOPIC_ID = bytes(15) + b"\x01"
-"""Reserved for the topic of a KRaft quorum; never given to another topic."""
-
 
 def to_text(uuid: bytes) -> str:
     """22 characters, as Kafka prints and stores ids."""

@@ -45,9 +45,4 @@ def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maxim
     raise ProtocolError("a variable-length integer is too long")
 
 
-def size_of_unsigned(value: int) -> int:
-    """Bytes that `encode_unsigned` takes."""
-    return (value.bit_length() + 6) // 7 or 1
-
-
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]

@@ -73,7 +73,7 @@ class BreakableNetwork(KeptListeners):
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         """Connect."""
         if self.is_cut_off():
-            raise OSError(errno.EHOSTUNREACH, "a test has cut this broker off")
+            raise OSError(errno.EHOSTUNREACH, "a test has isolated this broker")
         made = await super().connect(host, port, factory)
         self._made = [*(each for each in self._made if not each.is_closing()), made[0]]
         return made

@@ -87,6 +87,7 @@ class MovableClock(RealClock):
 
     def move(self, delta_ms: int) -> None:
         """Set the wall clock forward."""
+        assert delta_ms >= 0, "the wall clock goes back"
         self.moved_ms += delta_ms
         if self.stands_at_ms is not None:
             self.stands_at_ms += delta_ms
@@ -98,10 +99,11 @@ class MovableClock(RealClock):
 
     def stand(self) -> None:
         """The wall clock stands still from now on."""
+        assert self.stands_at_ms is None, "the wall clock stands already"
         self.stands_at_ms = self.now_ms()
 
     def go_on(self) -> None:
         """The wall clock goes on from where it stands."""
-        if self.stands_at_ms is not None:
-            self.moved_ms = self.stands_at_ms - super().now_ms()
-            self.stands_at_ms = None
+        assert self.stands_at_ms is not None, "the wall clock goes on already"
+        self.moved_ms = self.stands_at_ms - super().now_ms()
+        self.stands_at_ms = None

@@ -77,10 +77,6 @@ class RealFile:
         """The file descriptor; -1 when closed."""
         return self._descriptor
 
-    def duplicate(self) -> int:
-        """A second descriptor of the open file. A thread can use it while this object is closed."""
-        return os.dup(self._descriptor)
-
     def __del__(self) -> None:
         self.close()
 
@@ -98,7 +94,8 @@ class RealDirectoryLock:
         """Give the lock up; harmless when given up already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            _locked.discard(self._identity)
+            assert self._identity in _locked, "a lock that this process does not hold"
+            _locked.remove(self._identity)
             os.close(descriptor)
 
 
@@ -179,7 +176,7 @@ class RealDisk:
         try:
             for file in files:
                 assert isinstance(file, RealFile)
-                descriptors.append(file.duplicate())
+                descriptors.append(os.dup(file.descriptor))  # the caller may close its own
             descriptors.extend(os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in directories)
         except OSError as error:
             for descriptor in descriptors:

@@ -25,7 +25,7 @@ logger = logging.getLogger("barnabas.broker")
 
 
 class SnapshotError(Exception):
-    """A snapshot cannot be made or put back. The message says why; what the broker has is as it was."""
+    """A snapshot cannot be made or restored. The message says why; the data of the broker is unchanged."""
 
 
 def _exists(path: Path) -> bool:
@@ -69,17 +69,17 @@ class Lives:
         self.number += 1
 
     def serves(self) -> None:
-        """This life serves: whoever has commanded it is answered."""
+        """This life serves: answer the command that began it, and remove what was there before a restore."""
         answer, self._answer = self._answer, None
         if answer is not None:
-            assert self._outcome is not None
+            assert self._outcome is not None, "a command was not carried out between two lives"
             answer.complete(self._outcome)
         replaced, self._replaced = self._replaced, None
         if replaced is not None:
             try:
                 restoring.forget(replaced[0])
             except OSError as error:
-                logger.warning("what was there before a restore stays until the next one: %s", error)
+                logger.warning("could not remove the data from before the restore: %s", error)
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
 
@@ -94,7 +94,7 @@ class Lives:
     def between(self) -> None:
         """No broker uses the data: do what was commanded."""
         between, self._between = self._between, None
-        assert between is not None
+        assert between is not None, "a life has ended without a command"
         self._is_wanted.clear()
         try:
             self._outcome = between()
@@ -103,7 +103,7 @@ class Lives:
                 f"{error.filename or ''}: {error.strerror}. Make room, or name another folder"
             )
         except Exception as error:  # whatever was commanded, the broker goes on
-            logger.exception("a snapshot could not be made or put back")
+            logger.exception("could not make or restore a snapshot")
             self._outcome = SnapshotError(f"{type(error).__name__}: {error}")
 
     def goes_back(self, error: Exception) -> bool:
@@ -192,9 +192,10 @@ class Lives:
 
     def _check(self) -> None:
         if self._answer is not None:
-            raise SnapshotError("another snapshot is being made or put back: ask again")
+            raise SnapshotError("another snapshot is being made or restored: try again")
 
     def _change(self, between: Callable[[], Path]) -> Pending[Path | SnapshotError]:
+        assert self._between is None, "a life ends for one command only"
         self._between = between
         self._answer = Pending()
         self._is_wanted.set()

@@ -26,6 +26,7 @@ class RealListener:
     __slots__ = ("_backlog", "_servers")
 
     def __init__(self, servers: Sequence[asyncio.Server], backlog: int) -> None:
+        assert servers, "a listener without a socket"
         self._servers = servers
         self._backlog = backlog
 
@@ -66,7 +67,7 @@ def _tries_as_often_as_the_backlog() -> bool:
 def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what asyncio has to say. A connection that cannot be accepted waits, and is tried every second."""
     if "socket.accept()" in context["message"]:
-        logger.warning("no connection can be accepted now: %s", context.get("exception"))
+        logger.warning("could not accept a connection, retrying every second: %s", context.get("exception"))
     else:
         loop.default_exception_handler(context)
 

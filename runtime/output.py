@@ -161,6 +161,7 @@ class RotatingFile:
         self._descriptor = descriptor
 
     def _rotate(self) -> None:
+        assert self._descriptor >= 0, "a file that is not open cannot be full"
         for number in range(self._old_files_max, 0, -1):
             source = self._path if number == 1 else f"{self._path}.{number - 1}"
             with suppress(FileNotFoundError):

@@ -71,6 +71,7 @@ class Pending(Generic[T]):
 
     def take(self) -> T:
         """Take the value, once, instead of calling `then`. It must be there (`done`)."""
+        assert self.done, "the value is not there yet"
         box: list[T] = []
         self.then(box.append)
         return box[0]

@@ -57,7 +57,7 @@ class ProcessHandle:
         return True
 
     def close(self) -> None:
-        """Let go of it. The process goes on."""
+        """Close the handle. The process goes on."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

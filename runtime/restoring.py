@@ -89,6 +89,7 @@ def replace(
 
     What is the same is left as it is. What no broker has put there stays. Call `forget` or `go_back` then.
     """
+    assert len(files) == len(directories), "the snapshot has another number of data directories"
     with held(directories, disk):
         first = Path(directories[0])
         places = {os.path.relpath(directory, first): Path(directory) for directory in directories}
@@ -126,7 +127,7 @@ def replace(
 
 
 def forget(directory: str) -> None:
-    """What was in the directories is not needed any more."""
+    """Remove what was in the directories before `replace`. OSError."""
     first = Path(directory)
     _end(first, _read(first))
 
@@ -140,7 +141,7 @@ def go_back(directory: str, disk: Disk) -> None:
 
 
 def finish(directory: str, disk: Disk) -> None:
-    """What a killed process has begun in this directory is done to its end, or undone if it had not got far.
+    """Complete what a killed process has begun in this directory, or roll it back if it had not got far.
 
     OSError: it cannot be. The message says why.
     """
@@ -149,7 +150,7 @@ def finish(directory: str, disk: Disk) -> None:
     directories = [str(first / name) for name in plan.wanted]
     for each in directories:
         if not os.path.isdir(each):
-            message = f"a restore of it was broken off, and {each} is missing: put that back beside it"
+            message = f"a restore of it was interrupted, and {each} is missing: put that directory back"
             raise OSError(errno.ENOENT, message, directory)
     with held(directories, disk):
         if plan.step == "changing":
@@ -157,8 +158,8 @@ def finish(directory: str, disk: Disk) -> None:
             _end(first, plan)
         else:
             _undo(first, plan)
-    done = "is done to its end" if plan.step == "changing" else "is undone"
-    logger.warning("%s: a restore that was broken off %s", directory, done)
+    what = "completed" if plan.step == "changing" else "rolled back"
+    logger.info("%s: %s an interrupted restore", directory, what)
 
 
 def held(directories: Sequence[str], disk: Disk) -> ExitStack:
@@ -185,13 +186,14 @@ def _read(first: Path) -> _Plan:
         if not all(isinstance(part, dict) for part in plan[1:]):
             raise ValueError("a part is missing")
     except (ValueError, TypeError):
-        message = "it does not say what was being put back. Remove it, and the directory is taken as it is"
+        message = "the plan of an interrupted restore is damaged. Remove it to use the directory as it is"
         raise OSError(errno.EINVAL, message, str(first / RESTORE_PLAN)) from None
     return plan
 
 
 def _carry_out(first: Path, plan: _Plan) -> None:
     """Let the copies take their places, and put aside what was there. May be done again."""
+    assert plan.step == "changing", "not all copies are there"
     for name, paths in plan.changed.items():
         directory = first / name
         replaced = directory / REPLACED

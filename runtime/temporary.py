@@ -18,7 +18,7 @@ def _parent_folder() -> str:
 
 def path_for(random_name: str) -> str:
     """The path of a folder. Its name, 32 hexadecimal digits, shows later that a broker made it."""
-    assert _NAME.match(PREFIX + random_name)
+    assert _NAME.match(PREFIX + random_name), "a later process would not remove a folder of this name"
     return os.path.join(_parent_folder(), PREFIX + random_name)
 
 

@@ -161,6 +161,7 @@ class Turns:
         await turn
 
     def _wait(self, work: Work) -> None:
+        assert work.waits_for is None, "a work that waits cannot take a turn"
         self._works.append(work)
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -168,6 +169,7 @@ class Turns:
             self._clock.call_soon(self._give)
 
     def _wait_for(self, pending: Pending[Any], work: Work) -> None:
+        assert work.waits_for is None, "a work waits for one Pending at a time"
         work.waits_for = pending
 
         def go_on(value: Any) -> None:
@@ -188,6 +190,7 @@ class Turns:
     def _give(self) -> None:
         """Give the tasks the rest of the budget, in equal shares. At least one piece of one work is done."""
         works = self._works
+        assert works, "a turn without works"
         now = self._clock.work_ms()
         left_ms = max(BUDGET_MS - self._spent_ms, 0.0)
         ends = now + left_ms

@@ -135,6 +135,7 @@ class Task(Generic[Item]):
     # -- a round
 
     def _begin(self) -> None:
+        assert self._work is None, "a round begins while another one is running"
         self._upkeep.recover_supervisor()
         self._work = self._round()
         self._resume(None)
@@ -233,7 +234,7 @@ class Task(Generic[Item]):
         if known is None:
             expected = isinstance(error, OSError)
             logger.error(
-                "%s: %s failed, and is tried again later: %s",
+                "%s: %s failed, it is retried later: %s",
                 self.name,
                 _named(item),
                 error if expected else repr(error),
@@ -291,7 +292,7 @@ class Upkeep:
     def recover_supervisor(self) -> None:
         """Start the supervisor's timer again if it was lost. Every task calls this when it begins a round."""
         if self.tasks and self.clock.monotonic_ms() > self._next_look_ms + LATE_MS:
-            logger.error("the supervisor of the upkeep was not called in time")
+            logger.error("the supervisor of the upkeep did not run in time, restarted it")
             self._look_later()
 
     def _look_later(self) -> None:
@@ -308,7 +309,7 @@ class Upkeep:
             return
         for task in list(self.tasks):
             if task.look(now_ms):
-                logger.error("%s did not run in time, so it is started again", task.name)
+                logger.error("%s did not run in time, restarted it", task.name)
                 task.restart()
 
 

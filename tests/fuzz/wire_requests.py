@@ -15,7 +15,7 @@ from typing import Any
 
 from barnabas.broker import api as _handlers  # noqa: F401  (fills the table)
 from barnabas.broker.requests import TABLE
-from barnabas.protocol import frames
+from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
@@ -232,7 +232,7 @@ def made_up(random: Random, names: Names) -> bytes:
     """
     row = TABLE[random.choice([key for key, row in sorted(TABLE.items()) if row.is_of_brokers is not True])]
     version = random.randint(row.first_version, row.last_version)
-    schema = frames.request_class(row.key).SCHEMA
+    schema = messages.request_class(row.key).SCHEMA
     flexible = version >= schema.flexible_since
     writer = _Writer(random, names, version, flexible)
     out = writer.out

@@ -22,6 +22,7 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
+from barnabas.protocol.transaction_marker import marker_of
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
@@ -264,13 +265,11 @@ def test_open_transactions_are_ended_by_their_coordinator_or_else_aborted(
     aborted = [(row.producer_id, row.first_offset) for row in partition.aborted_transactions]
     assert aborted == [(701, first), (704, first + 3), (703, first + 2)], "as they ended"
     ended = {
-        header.producer_id: record_batch.control_type(record.key)
+        header.producer_id: marker.commit
         for header, batch in record_batch.batches(partition.records)
-        for record in record_batch.records(batch)
-        if header.is_control
+        if header.is_control and (marker := marker_of(batch)) is not None
     }
-    abort = record_batch.CONTROL_ABORT
-    assert ended == {701: abort, 702: record_batch.CONTROL_COMMIT, 703: abort, 704: abort}
+    assert ended == {701: False, 702: True, 703: False, 704: False}
     states = [describe(world, each).transaction_state for each in ("holiday", "decided", "slow", "teller-1")]
     assert states == ["CompleteCommit", "CompleteCommit", "CompleteAbort", "CompleteAbort"]
     world.env.run(world.broker.stop())

@@ -223,7 +223,6 @@ def test_a_topic_takes_the_brokers_settings_where_it_has_none() -> None:
     assert topic.segment_jitter_ms == 3_600_000
     assert topic.segment_ms == 7
     assert topic.cleanup_policy == {"compact", "delete"}
-    assert (topic.compacted, topic.deleted) == (True, True)
     assert topic.flush_ms == 2**63 - 1
     assert topic.overrides == {"segment.ms": "7", "cleanup.policy": "compact,delete"}
 

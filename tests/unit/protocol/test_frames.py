@@ -7,7 +7,6 @@ from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from barnabas.protocol.messages import (
-    ApiVersionsRequest,
     ApiVersionsResponse,
     ControlledShutdownRequest,
     HeartbeatRequest,
@@ -121,8 +120,6 @@ def test_the_size_counts_every_part() -> None:
     data = frames.encode_request(ApiKey.PRODUCE, 9, 1, None, request)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert frames.decode_request(data[4:])[1] == request
-    assert frames.request_class(18) is ApiVersionsRequest
-    assert frames.response_class(18) is ApiVersionsResponse
 
 
 def test_a_request_of_an_api_without_a_schema_is_told_apart_from_one_that_cannot_be_read() -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CODEC_MASK
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import HEADER_BYTES, Record, build, read_header, records
+from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 
 VECTOR = bytes.fromhex(
     "000000000000000000000046ffffffff0270e7865100000000000100000000000003e800000000000003e9ffffffffffffffffffffffffffff"
@@ -77,7 +79,7 @@ def test_header() -> None:
     assert header.is_transactional
     assert not header.is_log_append_time
     assert header.delete_horizon_ms is None
-    assert header.compression is Compression.NONE
+    assert header.attributes & CODEC_MASK == Compression.NONE
     assert record_batch.crc_is_valid(MARKER)
     assert "base_offset=7" in repr(header)
 
@@ -101,7 +103,7 @@ def test_round_trip(codec: Compression, count: int) -> None:
     assert list(records(batch)) == content
     assert header.record_count == count
     assert record_batch.crc_is_valid(batch)
-    assert (header.compression, header.last_offset, header.partition_leader_epoch) == (codec, 49 + count, 4)
+    assert (header.attributes & CODEC_MASK, header.last_offset, header.partition_leader_epoch) == (codec, 49 + count, 4)
     assert header.base_timestamp == content[0].timestamp
     assert header.max_timestamp == max(record.timestamp for record in content)
     found = record_batch.check_records(batch, header)
@@ -155,7 +157,6 @@ def test_several_batches() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_old_messages_are_recognised_and_refused(number: int) -> None:
-    assert record_batch.magic(OLD[number]) == number
     with pytest.raises(CorruptBatchError, match=f"format {number}") as raised:
         read_header(OLD[number])
     assert raised.value.error == INVALID
@@ -214,7 +215,7 @@ def test_rebuild_keeps_offsets(codec: Compression) -> None:
     assert record_batch.crc_is_valid(smaller)
     new = read_header(smaller)
     assert list(records(smaller)) == kept
-    assert (new.base_offset, new.last_offset, new.record_count, new.compression) == (100, 109, 2, codec)
+    assert (new.base_offset, new.last_offset, new.record_count, new.attributes & CODEC_MASK) == (100, 109, 2, codec)
     assert (new.producer_id, new.producer_epoch, new.last_sequence) == (3, 1, 29)
     horizon = record_batch.rebuild(new, kept, delete_horizon_ms=1_800_000_000_000)
     assert list(records(horizon)) == kept
@@ -225,7 +226,7 @@ def test_rebuild_keeps_offsets(codec: Compression) -> None:
     empty = record_batch.rebuild(header, [])
     assert len(empty) == HEADER_BYTES
     assert (read_header(empty).last_offset, read_header(empty).record_count) == (109, 0)
-    assert read_header(empty).compression is Compression.NONE
+    assert read_header(empty).attributes & CODEC_MASK == Compression.NONE
     assert list(records(empty)) == []
 
 
@@ -238,18 +239,20 @@ def test_header_keys_that_are_not_utf8_survive() -> None:
     assert record_batch.rebuild(read_header(batch), records(batch)) == batch
 
 
-def test_control_records() -> None:
-    (record,) = records(MARKER)
-    assert record_batch.control_type(record.key) == record_batch.CONTROL_COMMIT
-    assert record_batch.coordinator_epoch(record.value) == 5
-    assert record_batch.coordinator_epoch(record_batch.marker_value(6) + b"later") == 6
-    assert record_batch.control_type(record_batch.control_key(4)) == 4
-    for key in (None, b"", b"\0\0\0", b"\xff\xff\0\0"):
-        with pytest.raises(CorruptBatchError):
-            record_batch.control_type(key)
-    for value in (None, b"", b"\0\0\0\0\0", b"\xff\xff\0\0\0\0"):
-        with pytest.raises(CorruptBatchError):
-            record_batch.coordinator_epoch(value)
+def test_transaction_markers() -> None:
+    assert marker_of(MARKER) == EndTransactionMarker(commit=True, coordinator_epoch=5)
+    key, value = b"\0\0\0\1", b"\0\0\0\0\0\6"
+    for more in (b"", b" of a newer version"):
+        marker = build([Record(key=key, value=value + more)], transactional=True, control=True)
+        assert marker_of(marker) == EndTransactionMarker(commit=True, coordinator_epoch=6)
+    for other in (
+        Record(key=None, value=value),
+        Record(key=b"\0\0\0", value=value),
+        Record(key=b"\0\0\0\4", value=value),
+    ):
+        assert marker_of(build([other], control=True)) is None
+    for wrong in (None, b"", value[:-1]):
+        assert marker_of(build([Record(key=key, value=wrong)], control=True)) is None
 
 
 def test_a_new_batch_needs_a_record() -> None:

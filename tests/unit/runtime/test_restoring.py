@@ -252,7 +252,7 @@ def test_directories_that_were_moved_together_are_finished_and_one_alone_is_refu
     moved = place.folder / "moved"
     moved.mkdir()
     os.rename(place.data[0], moved / "data")
-    with pytest.raises(OSError, match=r"was broken off, and .*more/data is missing"):
+    with pytest.raises(OSError, match=r"was interrupted, and .*more/data is missing"):
         restoring.finish(str(moved / "data"), RealDisk())
     os.rename(place.folder / "more", moved / "more")
     place.data = [moved / "data", moved / "more" / "data"]
@@ -302,7 +302,7 @@ def test_what_was_there_comes_back_if_no_broker_starts_on_it(place: Place, kind:
 def test_a_plan_that_nobody_can_read_is_refused_and_changes_nothing(place: Place, text: str) -> None:
     before = place.trees()
     (place.data[0] / RESTORE_PLAN).write_text(text)
-    with pytest.raises(OSError, match="it does not say what was being put back"):
+    with pytest.raises(OSError, match="the plan of an interrupted restore is damaged"):
         place.start()
     (place.data[0] / RESTORE_PLAN).unlink()
     assert place.trees() == before

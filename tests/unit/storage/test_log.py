@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from barnabas.protocol.batch_layout import CODEC_MASK
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, batches, build, read_header
@@ -558,12 +559,13 @@ def test_compression_type_of_the_topic_rebuilds_batches(world, read):
     assert world.append(log, *[(b"k", b"v" * 50)] * 3, codec=Compression.GZIP).error == 0
     assert world.append(log, (b"l", b"w"), producer_id=5, producer_epoch=0, base_sequence=0).error == 0
     headers = [header for header, _ in batches(log.read(0, 9999, upper_bound=4, at_least_one=True).records)]
-    assert [header.compression for header in headers] == [Compression.ZSTD] * 2
+    assert [header.attributes & CODEC_MASK for header in headers] == [Compression.ZSTD] * 2
     assert (headers[1].producer_id, headers[1].base_sequence, headers[1].base_offset) == (5, 0, 3)
     assert len(read(log)) == 4
     world.set(log, compression_type="uncompressed")
     world.append(log, (b"m", b"x"), codec=Compression.SNAPPY)
-    assert read_header(log.read(4, 9999, upper_bound=5, at_least_one=True).records).compression == Compression.NONE
+    header = read_header(log.read(4, 9999, upper_bound=5, at_least_one=True).records)
+    assert header.attributes & CODEC_MASK == Compression.NONE
 
 
 def test_log_append_time_stamps_batches(world):

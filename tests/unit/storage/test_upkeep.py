@@ -76,7 +76,7 @@ def test_a_log_that_cannot_be_compacted_is_set_aside_and_tried_again(world, read
     assert is_compacted(first, read)
     told = [record.message for record in caplog.records if record.message.startswith("cleaner")]
     assert [text.partition("first-0")[2] for text in told] == [
-        " failed, and is tried again later: [Errno 5] simulated",
+        " failed, it is retried later: [Errno 5] simulated",
         ": recovered",
     ]
 

@@ -12,7 +12,7 @@ from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, Corr
 from barnabas.pipeline.directories import is_wanted
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
-from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
+from barnabas.pipeline.origin import TASKS_AT_LEAST, LogKey, LogState, OffsetRange, Wanted
 from barnabas.pipeline.place import Place, Read
 from barnabas.pipeline.transactions import Aborted, Deciding, Ended, Transactions, control_types
 from barnabas.pipeline.wire import (
@@ -37,7 +37,6 @@ from pyspark.sql.datasource import InputPartition
 logger = logging.getLogger("barnabas.pipeline")
 
 FETCH_BYTES = 4 << 20
-TASKS_AT_LEAST = 16
 _TASK_OFFSETS_MIN = 10_000
 _FETCH_BYTES_MAX = 128 << 20  # brokers take no larger request (socket.request.max.bytes), so no larger batch
 
@@ -110,7 +109,7 @@ class BrokerOrigin:
             return False
         if wanted.groups is None:
             return True
-        count = sum(topic == partition[0] for topic, _ in cluster.partitions)
+        count = cluster.partition_count(partition[0])
         return any(partition_for(group, count) == partition[1] for group in wanted.groups)
 
     def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
@@ -145,11 +144,10 @@ class BrokerOrigin:
             average = sizes.get((key.topic, key.partition), 0) / max(1, state.end_offset - state.first_offset)
             there[key] = (end - starts[key]) * average
         total = sum(there.values())
-        share = 1.0 if total <= size else size / total
-        return {
-            key: end if share == 1.0 else min(end, starts[key] + max(1, int((end - starts[key]) * share)))
-            for key, end in ends.items()
-        }
+        if total <= size:
+            return dict(ends)
+        share = size / total
+        return {key: min(end, starts[key] + max(1, int((end - starts[key]) * share))) for key, end in ends.items()}
 
     def within_files(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], count: int) -> dict[LogKey, int]:
         """A broker does not say where its files end."""
@@ -178,7 +176,7 @@ class Fetching:
     bytes_max: int = field(default_factory=lambda: FETCH_BYTES)
     isolation: int = READ_COMMITTED  # up to the last stable offset a broker says which transactions are aborted
     deadline: float = 0.0
-    answer: Answer | None = field(default=None)
+    answer: Answer | None = None
     stable_offset: int = 0  # what is above it a broker does not decide
     undecided: Ended | None = None
 

@@ -204,8 +204,3 @@ class _Following:
 
 
 _following: dict[str, _Following] = {}  # by folder
-
-
-def forget() -> None:
-    """Follow everything from its begin again."""
-    _following.clear()

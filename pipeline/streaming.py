@@ -141,8 +141,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._add(name, why, max(low, 0), high, comes_and_goes=True)
                 continue
             key, state = states[name]
-            if 0 <= low < min(state.first_offset, high):
-                below = min(state.first_offset, high)
+            below = min(state.first_offset, high)
+            if 0 <= low < below:
                 self._add(name, REMOVED, low, below)
             if self.losses.folder is not None and not self.losses.fails and state.end_offset < high:
                 below, high = high, max(state.end_offset, low)  # an unclean election has cut it meanwhile

@@ -81,14 +81,11 @@ class Partition(NamedTuple):
 class Cluster:
     """The brokers of a cluster, and who leads what."""
 
-    def __init__(
-        self, addresses: Sequence[str], sleep: Callable[[float], None] = time.sleep, patience_s: float | None = None
-    ) -> None:
+    def __init__(self, addresses: Sequence[str], patience_s: float | None = None) -> None:
         self.patience_s = PATIENCE_S if patience_s is None else patience_s
         self._bootstrap = [_address(text) for text in addresses]
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], _Connection] = {}
-        self._sleep = sleep
         self._controller_id = -1
         self.cluster_id: str | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -178,7 +175,7 @@ class Cluster:
         """Wait a moment and ask again who leads. UnreachableError when the time is over."""
         if time.monotonic() > deadline:
             raise UnreachableError(f"{why}, and this did not change in {self.patience_s:.0f} s")
-        self._sleep(_BACK_OFF_S)
+        time.sleep(_BACK_OFF_S)
         self.refresh(sorted({topic for topic, _ in self.partitions}) if topics is None else topics)
 
     def log_bytes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -258,8 +255,8 @@ class Cluster:
     def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         found: dict[int, list[tuple[str, int]]] = {}
         for one in partitions:
-            leader = self.partitions[one].leader_id if one in self.partitions else -1
-            if leader in self._brokers:
+            leader = self.leader_of(*one)
+            if leader is not None:
                 found.setdefault(leader, []).append(one)
         return found
 
@@ -288,7 +285,7 @@ class Cluster:
                     reason = str(error)
             if time.monotonic() > deadline:
                 raise UnreachableError(f"no broker answers: {reason}")
-            self._sleep(_BACK_OFF_S)
+            time.sleep(_BACK_OFF_S)
 
     def _connection(self, address: tuple[str, int]) -> "_Connection":
         connection = self._connections.get(address)

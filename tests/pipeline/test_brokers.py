@@ -206,7 +206,7 @@ def test_open_transactions_are_read_behind_the_last_stable_offset() -> None:
         key = broker_origin.LogKey("t", 0)
         stub: Any = Stub()
         fetching = broker_origin.Fetching(stub, broker_origin.OffsetRange(key, 0, high), options)
-        rows = [row for one in fetching.batches() for some in reader.reading.rows(*one) for row in some.to_pylist()]
+        rows = [row for one in fetching.batches() for some in reader.reading.rows(one) for row in some.to_pylist()]
         return [(row["offset"], row["transaction"]) for row in rows]
 
     assert states("read_uncommitted", 3) == [(0, None), (1, "open"), (2, None)]

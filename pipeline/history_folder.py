@@ -106,7 +106,7 @@ class HistoryFolder:
         self._number += 1
         folder = f"{self._path}/_complete"
         self._files.write(f"{folder}/_new", self.state.text())
-        self._files.move_file(f"{folder}/_new", f"{folder}/{self._number}.json")
+        self._files.move(f"{folder}/_new", f"{folder}/{self._number}.json")
         for name in self._files.names(folder):
             if name != f"{self._number}.json":  # also `writing`, and what an earlier version wrote
                 self._files.remove(f"{folder}/{name}")

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from barnabas.pipeline.batches import Array
@@ -105,10 +105,11 @@ class Looks(StatefulProcessor):
     """Spark's side: keeps the buckets, and wakes them when the watermark has passed the end of a window."""
 
     has_groups = False
+    result: ClassVar[str]  # the columns of its rows, of which `at` is a time; places say it in milliseconds
 
-    def __init__(self, every_ms: int, names: Sequence[str]) -> None:
+    def __init__(self, every_ms: int) -> None:
         self.every_ms = every_ms
-        self._row = Row(*names)
+        self._row = Row(*(column.split()[0] for column in self.result.split(", ")))
 
     def new_place(self, *, is_group: bool) -> Place:
         """A place that has heard of nothing yet."""
@@ -158,14 +159,14 @@ class Looks(StatefulProcessor):
         self._handle.registerTimer(look_ms)
 
 
-def looked_at(events: "DataFrame", looks: Looks, result: str, delay_s: int) -> "DataFrame":
-    """What the places say. `result`: its columns, of which `at` is a time; places say it in milliseconds."""
+def looked_at(events: "DataFrame", looks: Looks, delay_s: int) -> "DataFrame":
+    """What the places say."""
     # Each row is there twice. The one with a time moves the watermark, and the other one is taken: Spark drops rows
     # whose time the watermark has passed, and those without a time it does not.
     clock = F.timestamp_millis("clock_ms")
     twice = F.explode(F.array_distinct(F.array(clock, F.lit(None).cast("timestamp"))))
     taken = packed(events, looks).withColumn("at", twice).withWatermark("at", f"{delay_s} seconds").where("at is null")
     rows = taken.groupBy("bucket").transformWithState(
-        looks, result.replace("at timestamp", "at bigint"), outputMode="append", timeMode="eventTime"
+        looks, looks.result.replace("at timestamp", "at bigint"), outputMode="append", timeMode="eventTime"
     )
     return rows.withColumn("at", F.timestamp_millis("at"))

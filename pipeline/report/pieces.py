@@ -35,6 +35,9 @@ NEXT_COMMANDS = {
     "STOP": ("groups", "describe"),
 }
 
+YEAR_10000_MS = 253_402_300_800_000
+"""Times of clients can be beyond the years that datetime knows."""
+
 Cell = object
 Rows = Sequence[Sequence[Cell]]
 
@@ -100,8 +103,7 @@ def status_mark(status: str) -> Html:
 
 def time_text(at_ms: int) -> str:
     """A time to the minute."""
-    # Times of clients can be beyond the years that datetime knows.
-    if not 0 <= at_ms < 253_402_300_800_000:
+    if not 0 <= at_ms < YEAR_10000_MS:
         return f"{at_ms} ms since 1970"
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M")
 

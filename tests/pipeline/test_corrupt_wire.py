@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from data_directories import read_aside
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.pipeline.aside import read_aside
 from barnabas.pipeline.broker_origin import Fetching
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.origin import LogKey, OffsetRange

@@ -43,7 +43,7 @@ class Aside:
                 raise CorruptLogError(
                     f"{sentence(about)}. The option `aside` names a folder for corrupt batches; then the query goes on"
                 )
-            logger.warning("%s: put aside in %s", sentence(about), self.folder)
+            logger.warning("%s: skipped, and put aside in %s", sentence(about), self.folder)
             content = data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes()
             self._write(self.folder, about, content)
 

@@ -17,11 +17,11 @@ from barnabas.pipeline.place import Place, Read
 from barnabas.pipeline.transactions import Aborted, Deciding, Ended, Transactions, control_types
 from barnabas.pipeline.wire import (
     EARLIEST,
+    INVALID_METADATA_ERRORS,
     LATEST,
-    PASSING_ERRORS,
-    PATIENCE_S,
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    RETRY_TIMEOUT_S,
     Answer,
     Cluster,
     LostConnectionError,
@@ -166,7 +166,7 @@ class BrokerOrigin:
 
 @dataclass
 class Fetching:
-    """Fetches one range, from whichever broker leads. While rows are made, the next answer is on its way."""
+    """Fetches one range, from the leader. While rows are made, the next answer is on its way."""
 
     cluster: Cluster
     range: OffsetRange
@@ -183,20 +183,20 @@ class Fetching:
     def batches(self) -> Iterator[Read]:
         """What is in the range."""
         self.position = self.range.low
-        self._be_patient()
+        self._restart_deadline()
         while self.position < self.range.high:
             found = self._next()
             if found is None:
                 continue
-            self._be_patient()
+            self._restart_deadline()
             if self.position < self.range.high:
                 self._ask()
             yield found
 
-    def _be_patient(self) -> None:
-        self.deadline = time.monotonic() + PATIENCE_S
+    def _restart_deadline(self) -> None:
+        self.deadline = time.monotonic() + RETRY_TIMEOUT_S
 
-    def _try_again(self, why: str) -> None:
+    def _retry(self, why: str) -> None:
         self.answer = None
         try:
             self.cluster.wait(self.deadline, f"{self.range.key}: {why}")
@@ -207,7 +207,7 @@ class Fetching:
             raise LostRecordsError(f"{self.range.key}: deleted while it was read") from None
 
     def _ask(self) -> None:
-        """Send the next request, if it is known to whom; if not, or if it is lost, `_next` sees to it."""
+        """Send the next Fetch, if the leader is known; if not, or if it is lost, `_next` tries again."""
         key = self.range.key
         leader = self.cluster.leader_of(key.topic, key.partition)
         if leader is None:
@@ -223,20 +223,20 @@ class Fetching:
         if self.answer is None:
             self._ask()
         if self.answer is None:
-            self._try_again("no broker leads it")
+            self._retry("it has no leader")
             return None
         answer, self.answer = self.answer, None
         try:
             (topic,) = answer.receive().responses
             (found,) = topic.partitions
         except (LostConnectionError, ValueError) as error:
-            self._try_again(f"lost its leader ({error})")
+            self._retry(f"lost the connection to its leader ({error})")
             return None
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range()
             return None
-        if found.error_code in PASSING_ERRORS:
-            self._try_again(error_name(found.error_code))
+        if found.error_code in INVALID_METADATA_ERRORS:
+            self._retry(error_name(found.error_code))
             return None
         if found.error_code != ErrorCode.NONE:
             raise UnreachableError(f"{self.range.key}: {error_name(found.error_code)}")
@@ -299,7 +299,7 @@ class Fetching:
             self.isolation = READ_UNCOMMITTED
             self.stable_offset = found.last_stable_offset
         else:
-            self._try_again("it has no records there yet")
+            self._retry(f"it has no records at offset {self.position} yet")
 
     def _ended(self, found: Any, batches: Batches, end: int) -> Ended:
         """Which transactions of the batches are aborted: the broker says where each begins, a marker where it ends."""
@@ -338,7 +338,7 @@ class Fetching:
             raise LostRecordsError(text)
         logger.warning("%s", text)
         self.position = below
-        self._be_patient()
+        self._restart_deadline()
 
 
 def _from(position: int, batches: Batches) -> Batches:

@@ -1,4 +1,4 @@
-"""What streams have lost: records that were gone before they were read (retention, deleted topics, logs that were cut).
+"""What streams have lost: records that were gone before they were read (retention, deleted topics, truncated logs).
 
 The option `lost` names a folder of the machine of the driver. There is a small JSON file for each gap, named by its log
 and its first offset, so a micro-batch that is planned again writes the same file again. A run tells what is there, and

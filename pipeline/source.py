@@ -90,7 +90,7 @@ class Source:
 
         if self.brokers:
             try:
-                with Cluster(self.brokers, patience_s=0) as cluster:  # a guess is not worth waiting
+                with Cluster(self.brokers, retry_timeout_s=0) as cluster:  # a guess is not worth waiting
                     cluster.refresh()
                     partitions = [one for one in cluster.partitions if not topics or one[0] in topics]
                     sizes = cluster.log_bytes(partitions)

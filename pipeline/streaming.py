@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 DELETED = "the topic was deleted"
-MADE_ANEW = "the topic was deleted and made anew"
+CREATED_AGAIN = "the topic was deleted and created again"
 REMOVED = "removed before they were read"
 
 StreamOffset = dict[str, dict[str, Any]]
@@ -108,7 +108,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return state.first_offset
         offset = int(known["offset"])
         if known["topic_id"] != state.topic_id:
-            self._add(str(key), MADE_ANEW, offset, comes_and_goes=True)
+            self._add(str(key), CREATED_AGAIN, offset, comes_and_goes=True)
             return state.first_offset
         if offset > state.end_offset and self.target is None:
             self._add(str(key), f"it was read up to {offset}, and ends at {state.end_offset} now", state.end_offset)
@@ -137,7 +137,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_same = known is not None and known["topic_id"] == end[name]["topic_id"]
             low = int(known["offset"]) if known is not None and is_same else -1
             if name not in states or states[name][1].topic_id != end[name]["topic_id"]:
-                why = MADE_ANEW if name in states else DELETED
+                why = CREATED_AGAIN if name in states else DELETED
                 self._add(name, why, max(low, 0), high, comes_and_goes=True)
                 continue
             key, state = states[name]

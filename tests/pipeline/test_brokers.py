@@ -140,7 +140,7 @@ def test_spark_reads_from_a_broker(spark: "SparkSession", broker: tuple[Process,
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.pipeline.wire.PATIENCE_S", 0.2)
+    monkeypatch.setattr("barnabas.pipeline.wire.RETRY_TIMEOUT_S", 0.2)
     with pytest.raises(UnreachableError, match="no broker answers"):
         read("barnabas.commits", brokers="127.0.0.1:1")
     with pytest.raises(ValueError, match="HOST:PORT"):

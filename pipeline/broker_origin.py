@@ -255,6 +255,7 @@ class Fetching:
         if not len(batches) and not batches.ended and self._asks_for_more(len(records)):
             return None
         end = self.range.high if batches.ended else self._end(batches)
+        assert end > self.position, f"{self.range.key}: offset {self.position} would be fetched again"
         key = self.range.key
         if self.isolation == READ_UNCOMMITTED and self.decides:
             transactions = Transactions(self._decided)

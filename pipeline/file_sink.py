@@ -71,6 +71,7 @@ class FileSink:
         system.remove(staged)
         rows = files.collect()
         for row in rows:
+            assert row.file is not None, "only commits have holes, and a micro-batch has none"
             system.move(f"{written}/{row.file}", f"{staged}/{row.file}")
         system.write(f"{staged}/{SUCCESS}", "")
         return sum(row.row_count for row in rows)

@@ -117,10 +117,10 @@ class HistoryState:
             mine = _joined(one for one in holes if one.partition == partition and one.high > end.first_offset)
             missing = [(one.low, one.high) for one in mine]
             done = without([(0, end.first_offset), *plan.ranges.get(partition, ())], missing)
+            complete = united(without(known.complete, missing), done)
+            assert not common(complete, missing), f"{_place(partition, *missing[0], '')} is complete, and missing"
             is_whole = all(one.is_open for one in mine)
-            logs[partition] = LogHistory(
-                united(without(known.complete, missing), done), mine, now_ms if is_whole else known.read_at_ms
-            )
+            logs[partition] = LogHistory(complete, mine, now_ms if is_whole else known.read_at_ms)
         return replace(self, logs=logs)
 
     def text(self) -> str:

@@ -188,7 +188,8 @@ class Producer:
             self.cluster.wait(first.deadline, f"{first}: {first.why}", {log.topic for log in failed})
 
     def _send(self) -> None:
-        """Send the first batch of each partition to its leader. No answer may be on its way."""
+        """Send the first batch of each partition to its leader."""
+        assert not self._open, "a connection has one request at a time, and an answer is on its way"
         if self._is_stale:
             self._is_stale = False
             self.cluster.refresh(sorted({log.topic for log in self._logs.values() if log.batches}))
@@ -259,6 +260,7 @@ class Producer:
         if error in _WRITTEN:
             log.batches.popleft()
             self._full_bytes -= batch.size_bytes
+            assert self._full_bytes >= 0, f"{log}: more bytes were written than were full"
             log.deadline = None
         elif error in _RETRIABLE_ERRORS:
             self._failed(log, f"its leader answered {error_name(error)}")
@@ -277,6 +279,7 @@ class Producer:
         """Two batches in place of one that is too large."""
         batch = log.batches.popleft()
         middle = len(batch.records) // 2
+        assert middle, f"{log}: a batch of one record cannot be halved"
         for records, first in ((batch.records[middle:], middle), (batch.records[:middle], 0)):
             size_bytes = sum(map(_size_bytes, records))
             log.batches.appendleft(_Batch(records, size_bytes, (batch.sequence + first) % _SEQUENCES))

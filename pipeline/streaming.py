@@ -86,7 +86,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[key] = max(end, starts[key])
         if isinstance(limit, ReadMinRows) and self.target is None and _rows(starts, ends) < limit.min_rows:
             ends = starts
-        return _stream_offset(self._within(limit, starts, ends), states, start)
+        ends = self._within(limit, starts, ends)
+        assert all(end >= starts[key] for key, end in ends.items()), "a micro-batch ends before it begins"
+        return _stream_offset(ends, states, start)
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """The ends of the logs when they were last looked at."""

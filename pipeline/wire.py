@@ -369,16 +369,17 @@ class _Connection:
         self._send(api_key, self._versions[api_key], request)
 
     def _send(self, api_key: ApiKey, version: int, request: Message) -> None:
+        assert self._asked is None, "the answer to the request before was not received"
         self._correlation_id += 1
-        self._asked = api_key, version
         try:
             self._socket.sendall(frames.encode_request(api_key, version, self._correlation_id, CLIENT_ID, request))
         except OSError as error:
             raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+        self._asked = api_key, version
 
     def receive(self) -> Any:
         """The answer to the request."""
-        assert self._asked is not None
+        assert self._asked is not None, "nothing was asked"
         api_key, version = self._asked
         try:
             (size,) = _INT32.unpack(self._read(4))
@@ -388,6 +389,7 @@ class _Connection:
             raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
         if correlation_id != self._correlation_id:
             raise LostConnectionError(f"{self.address[0]}:{self.address[1]} answered another request")
+        self._asked = None
         return answer
 
     def _read(self, size: int) -> bytearray:

@@ -88,6 +88,7 @@ class Bucket:
             own, indexes = of_place.get(key, nothing)
             begin = 0
             while (at_ms := place.next_look_ms) is not None and at_ms <= watermark_ms:
+                assert at_ms > place.looked_until_ms, f"{key} looked at {place.looked_until_ms} already"
                 end = bisect_left(own, at_ms, begin, key=attrgetter("at_ms"))
                 place.take_over(own[begin:end])
                 yield from place.say(at_ms)
@@ -155,6 +156,7 @@ class Looks(StatefulProcessor):
         """Nothing to close."""
 
     def _plan(self, look_ms: int, looked_until_ms: int) -> None:
+        assert look_ms > looked_until_ms, f"a look at {look_ms}, and one at {looked_until_ms} was before"
         self._times.update((look_ms, looked_until_ms))
         self._handle.registerTimer(look_ms)
 

@@ -12,7 +12,7 @@ moves what is left.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class FileSink:
     format: str
     partitioned_by: tuple[str, ...]
     by_file: tuple[str, ...] = ()
-    added: int = field(default=0)  # rows, by this object
+    added: int = 0  # rows, by this object
 
     def add(self, rows: "DataFrame", number: int) -> None:
         """Add the rows of a micro-batch, unless they are there. They may be files that tasks write (`FILES`)."""

@@ -330,12 +330,13 @@ class _Connection:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
+        self._name = f"{address[0]}:{address[1]}"
         self._correlation_id = 0
         self._asked: tuple[ApiKey, int] | None = None
         try:
             self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise LostConnectionError(f"{address[0]}:{address[1]}: {error}") from None
+            raise LostConnectionError(f"{self._name}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._versions: dict[int, int] = {}
         try:
@@ -363,9 +364,7 @@ class _Connection:
     def send(self, api_key: ApiKey, request: Message) -> None:
         """Send a request. Its answer must be received before the next one."""
         if api_key not in self._versions:
-            raise UnreachableError(
-                f"{self.address[0]}:{self.address[1]} supports no version of {api_key.name} that this client knows"
-            )
+            raise UnreachableError(f"{self._name} supports no version of {api_key.name} that this client knows")
         self._send(api_key, self._versions[api_key], request)
 
     def _send(self, api_key: ApiKey, version: int, request: Message) -> None:
@@ -374,7 +373,7 @@ class _Connection:
         try:
             self._socket.sendall(frames.encode_request(api_key, version, self._correlation_id, CLIENT_ID, request))
         except OSError as error:
-            raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+            raise LostConnectionError(f"{self._name}: {error}") from None
         self._asked = api_key, version
 
     def receive(self) -> Any:
@@ -386,9 +385,9 @@ class _Connection:
             frames.check_frame_size(size, _ANSWER_BYTES_MAX)
             correlation_id, answer = frames.decode_response(api_key, version, self._read(size))
         except (OSError, ProtocolError) as error:
-            raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+            raise LostConnectionError(f"{self._name}: {error}") from None
         if correlation_id != self._correlation_id:
-            raise LostConnectionError(f"{self.address[0]}:{self.address[1]} answered another request")
+            raise LostConnectionError(f"{self._name} answered another request")
         self._asked = None
         return answer
 

@@ -120,9 +120,9 @@ class Chart:
             text = text.replace(light, f"var(--{name})")
         return text.replace("<defs>", f"<defs><style>{colour_variables()}</style>", 1)
 
-    def png(self, width: int = WIDE) -> bytes:
+    def png(self) -> bytes:
         """The picture as a file, light, with two dots for each pixel."""
-        return self._drawn(width, "png", dpi=2 * DOTS_PER_INCH, facecolor=COLOURS["page"][LIGHT])
+        return self._drawn(WIDE, "png", dpi=2 * DOTS_PER_INCH, facecolor=COLOURS["page"][LIGHT])
 
     def _drawn(self, width: int, form: str, **options: Any) -> bytes:
         file = BytesIO()

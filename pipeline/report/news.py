@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, Behind, LeaderChange, Move, Top, Unwell
 from barnabas.pipeline.report.markup import Html, element, join, named
 from barnabas.pipeline.report.pieces import (
+    NEXT_COMMANDS,
     YEAR_10000_MS,
     command,
     duration,
     left_out,
     moment,
-    next_command,
     status_mark,
     table,
     time_text,
@@ -171,7 +171,7 @@ def unwell(rows: Top[Unwell]) -> Html:
             moment(one.since_ms),
             NOT_KNOWN if one.lag_records is None else f"{one.lag_records:,}",
             NOT_KNOWN if one.lag_seconds is None else duration(one.lag_seconds * 1000),
-            next_command(one.status, one.group) or NOT_KNOWN,
+            command(*NEXT_COMMANDS[one.status], of=one.group) or NOT_KNOWN,
         )
         for one in rows.rows
     ]

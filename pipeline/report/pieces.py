@@ -23,6 +23,7 @@ MEANINGS = {
     "STOP": "does not commit any more",
 }
 
+# Where to look when a group is not well.
 NEXT_COMMANDS = {
     "EXPIRES_SOON": ("groups", "describe"),
     "WARN": ("groups", "lag", "--watch"),
@@ -134,8 +135,3 @@ def command(*words: str, of: str) -> Html | None:
     name = ("--", of) if of.startswith("-") else (of,)
     typed = [element("span", shlex.quote(word)) for word in ("barnabas", *words, *name)]
     return element("code", *(join(" " if index else "", word) for index, word in enumerate(typed)))
-
-
-def next_command(status: str, group: str) -> Html | None:
-    """Where to look when a group is not well."""
-    return command(*NEXT_COMMANDS[status], of=group)

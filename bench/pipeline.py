@@ -104,7 +104,7 @@ def stages(path: str, watch: Watch) -> None:
             take_apart(one.batches)
             spent["take records apart"] += time.process_time() - began
             began = time.process_time()
-            for _ in reader.reading.rows(*one):
+            for _ in reader.reading.rows(one):
                 pass
             spent["Arrow columns"] += time.process_time() - began
     with open(pieces[0].segment.path, "rb") as file:

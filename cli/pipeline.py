@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.shared.target import addresses_of
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
 
@@ -348,7 +348,6 @@ def prepare(memory: Memory = DEFAULT_MEMORY, setting: Setting = None) -> None:
 
     Once for each version of Java and Spark; it takes half a minute, and about 200 MB in ~/.cache/barnabas.
     """
-    from barnabas.cli.shared.exits import key_values
     from barnabas.pipeline.java_classes import make_archive
     from barnabas.pipeline.session import what_is_missing
     from py4j.protocol import Py4JError
@@ -360,9 +359,7 @@ def prepare(memory: Memory = DEFAULT_MEMORY, setting: Setting = None) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         fail("under spark-submit Java has started already: prepare where the command runs by itself.")
     try:
-        path = make_archive(
-            {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
-        )
+        path = make_archive(_spark_settings(memory, setting))
     except (OSError, PySparkException, Py4JError) as error:
         fail(_sentence(str(error)))
     print(f"{path} has {path.stat().st_size:,} bytes. Runs take Spark's classes from there.")
@@ -379,30 +376,13 @@ def _run(
     **words: Any,
 ) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
-    from barnabas.cli.shared.exits import key_values
     from barnabas.pipeline.local_files import BusyError, OutError, check_file, only_run_in
-    from barnabas.pipeline.session import what_is_missing
-    from barnabas.pipeline.source import Source as Origin
-    from barnabas.pipeline.source import source_of
 
     if words.get("on_loss", "stop") not in ("stop", "continue"):
         fail(f"--on-loss {words['on_loss']}: it can be stop or continue.", ExitCode.NOT_VALID)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers say so what people say by Ctrl-C
-    # What ends the command is said at the end, without the stacks of Java.
-    spark_settings = {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
-    try:
-        where = source_of(source) if source else Origin()
-    except ValueError as error:
-        fail(f"--source {error}.", ExitCode.NOT_VALID)
-    except OSError as error:
-        fail(f"--source {source} cannot be read: {(error.strerror or str(error)).lower()}.")
-    missing = what_is_missing("matplotlib" if job == "report" else "pyspark")
-    if missing:
-        fail(f"{missing}.")
-    refused = where.refused()
-    if refused:
-        _tell_what_is_there(where.brokers)
-        fail(f"no broker of --source can be reached: {refused}.", ExitCode.TRY_AGAIN)
+    spark_settings = _spark_settings(memory, setting)
+    where = _source_of(source, job)
     try:
         if job == "report":
             check_file(words["page"])
@@ -412,17 +392,7 @@ def _run(
         fail(f"{error}.", ExitCode.TRY_AGAIN)
     except OutError as error:
         fail(f"{error}.")
-    if as_json:
-        names = [column.removeprefix("#").replace(" ", "_") for column in summary.columns]
-        print_json({"summary": summary.sentence, "rows": [dict(zip(names, row)) for row in summary.rows]})
-    else:
-        # The last sentence leads to the table.
-        print(
-            summary.sentence if summary.rows or not summary.sentence.endswith(":") else f"{summary.sentence} nothing."
-        )
-        if summary.rows:
-            print()
-            print_table(summary.columns, [[_cell(value) for value in row] for row in summary.rows])
+    _show(summary, as_json)
     if summary.has_failed:
         raise typer.Exit(ExitCode.FAILED)
     if summary.has_lost:
@@ -437,6 +407,45 @@ def _run(
         raise typer.Exit(ExitCode.NOTHING_THERE)
     if tell_nothing_new and summary.added == 0:
         raise typer.Exit(ExitCode.NOTHING_NEW)
+
+
+def _spark_settings(memory: str, setting: list[str] | None) -> dict[str, str]:
+    """What ends the command is said at its end, without the stacks of Java."""
+    return {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
+
+
+def _source_of(text: str, job: str) -> Any:
+    """What `--source` says. Ends the command if it cannot be read, or Spark cannot run here."""
+    from barnabas.pipeline.session import what_is_missing
+    from barnabas.pipeline.source import Source as Origin
+    from barnabas.pipeline.source import source_of
+
+    try:
+        source = source_of(text) if text else Origin()
+    except ValueError as error:
+        fail(f"--source {error}.", ExitCode.NOT_VALID)
+    except OSError as error:
+        fail(f"--source {text} cannot be read: {(error.strerror or str(error)).lower()}.")
+    missing = what_is_missing("matplotlib" if job == "report" else "pyspark")
+    if missing:
+        fail(f"{missing}.")
+    refused = source.refused()
+    if refused:
+        _tell_what_is_there(source.brokers)
+        fail(f"no broker of --source can be reached: {refused}.", ExitCode.TRY_AGAIN)
+    return source
+
+
+def _show(summary: Any, as_json: bool) -> None:
+    """The sentence, and the table to which its end leads."""
+    if as_json:
+        names = [column.removeprefix("#").replace(" ", "_") for column in summary.columns]
+        print_json({"summary": summary.sentence, "rows": [dict(zip(names, row)) for row in summary.rows]})
+        return
+    print(summary.sentence if summary.rows or not summary.sentence.endswith(":") else f"{summary.sentence} nothing.")
+    if summary.rows:
+        print()
+        print_table(summary.columns, [[_cell(value) for value in row] for row in summary.rows])
 
 
 def _tell_what_is_there(brokers: Sequence[str]) -> None:

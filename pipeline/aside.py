@@ -6,13 +6,13 @@ wrong. A task that runs again writes the same files again, so they can be counte
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from barnabas.pipeline.batches import Array, Corrupt
+from barnabas.pipeline.local_files import write_file
 from barnabas.pipeline.place import Place
 from barnabas.protocol.checksum import crc32c
 from barnabas.runtime.counted import counted
@@ -43,13 +43,11 @@ class Aside:
                 raise CorruptLogError(
                     f"{sentence(about)}. The option `aside` names a folder for corrupt batches; then the query goes on"
                 )
-            logger.warning("%s: put aside in %s", sentence(about), self.folder)
-            self._write(about, data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes())
+            logger.warning("%s: skipped, and put aside in %s", sentence(about), self.folder)
+            content = data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes()
+            self._write(self.folder, about, content)
 
-    def _write(self, about: dict[str, object], content: bytes) -> None:
-        assert self.folder is not None
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    def _write(self, folder: str, about: dict[str, object], content: bytes) -> None:
         where = about["position"] if about["position"] is not None else about["offset"]
         if where is None:  # over the wire there is no position, and without a header no offset
             where = f"crc-{crc32c(content):08x}"
@@ -62,9 +60,7 @@ class Aside:
         if len(name) > _NAME_MAX:  # a topic may have 249 characters, and so may a file
             name = f"{name[:_NAME_MAX]}.{blake2b(name.encode(), digest_size=8).hexdigest()}"
         for suffix, written in ((".batch", content), (".json", json.dumps(about, indent=1).encode())):
-            temporary = folder / f".{name}{suffix}.{os.getpid()}"
-            temporary.write_bytes(written)
-            temporary.replace(folder / f"{name}{suffix}")
+            write_file(Path(folder, f"{name}{suffix}"), written)
 
 
 def describe(place: Place, corrupt: Corrupt) -> dict[str, object]:
@@ -90,8 +86,3 @@ def sentence(about: dict[str, object]) -> str:
     if about["offset"] is not None:
         where += f", offset {about['offset']}"
     return f"{where}: {about['reason']} ({counted(int(str(about['size_bytes'])), 'byte')})"
-
-
-def read_aside(folder: str) -> list[dict[str, object]]:
-    """What has been put aside in a folder so far."""
-    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("[!.]*.json"))]

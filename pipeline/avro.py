@@ -13,7 +13,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -106,8 +106,8 @@ class Avro:
     """A schema, and its columns."""
 
     parsed: Any
-    type: DataType = field(default_factory=NullType)
-    convert: Convert | None = None
+    type: DataType
+    convert: Convert | None
 
     @classmethod
     def of(cls, schema: Any) -> "Avro":

@@ -23,7 +23,11 @@ CONTROL_TYPES = ("abort", "commit")
 
 def batch_rows(batches: Batches, place: Place) -> Rows:
     """A row for each good batch."""
-    return Rows(batches, _columns(batches, place, np.zeros(len(batches), bool)) | _state(batches))
+    count = len(batches)
+    columns = _columns(batches, place, np.zeros(count, bool))
+    columns["crc_holds"] = lambda: pa.array(np.ones(count, bool))
+    columns["error"] = lambda: pa.nulls(count, pa.string())
+    return Rows(batches, columns)
 
 
 def corrupt_rows(batches: Batches, corrupt: list[Corrupt], place: Place) -> Rows:
@@ -44,14 +48,6 @@ def corrupt_rows(batches: Batches, corrupt: list[Corrupt], place: Place) -> Rows
     columns["crc_holds"] = lambda: nulls_where(pa.array(~is_wrong), unread)
     columns["error"] = lambda: pa.array(reasons, pa.string())
     return Rows(found, columns)
-
-
-def _state(batches: Batches) -> Columns:
-    count = len(batches)
-    return {
-        "crc_holds": lambda: pa.array(np.ones(count, bool)),
-        "error": lambda: pa.nulls(count, pa.string()),
-    }
 
 
 def _columns(batches: Batches, place: Place, unread: Array) -> Columns:

@@ -65,11 +65,6 @@ class Corrupt:
     header: Array | None = None  # of the batch, where one could be read
     is_record: bool = False
 
-    @property
-    def last_offset(self) -> int:
-        """The last offset of the batch, as its header says; −1 if none could be read."""
-        return -1 if self.header is None else self.offset + int(self.header["last_offset_delta"])
-
 
 @dataclass
 class Batches:

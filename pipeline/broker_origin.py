@@ -12,16 +12,16 @@ from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, Corr
 from barnabas.pipeline.directories import is_wanted
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
-from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
+from barnabas.pipeline.origin import TASKS_AT_LEAST, LogKey, LogState, OffsetRange, Wanted
 from barnabas.pipeline.place import Place, Read
 from barnabas.pipeline.transactions import Aborted, Deciding, Ended, Transactions, control_types
 from barnabas.pipeline.wire import (
     EARLIEST,
+    INVALID_METADATA_ERRORS,
     LATEST,
-    PASSING_ERRORS,
-    PATIENCE_S,
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    RETRY_TIMEOUT_S,
     Answer,
     Cluster,
     LostConnectionError,
@@ -37,7 +37,6 @@ from pyspark.sql.datasource import InputPartition
 logger = logging.getLogger("barnabas.pipeline")
 
 FETCH_BYTES = 4 << 20
-TASKS_AT_LEAST = 16
 _TASK_OFFSETS_MIN = 10_000
 _FETCH_BYTES_MAX = 128 << 20  # brokers take no larger request (socket.request.max.bytes), so no larger batch
 
@@ -110,7 +109,7 @@ class BrokerOrigin:
             return False
         if wanted.groups is None:
             return True
-        count = sum(topic == partition[0] for topic, _ in cluster.partitions)
+        count = cluster.partition_count(partition[0])
         return any(partition_for(group, count) == partition[1] for group in wanted.groups)
 
     def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
@@ -145,11 +144,10 @@ class BrokerOrigin:
             average = sizes.get((key.topic, key.partition), 0) / max(1, state.end_offset - state.first_offset)
             there[key] = (end - starts[key]) * average
         total = sum(there.values())
-        share = 1.0 if total <= size else size / total
-        return {
-            key: end if share == 1.0 else min(end, starts[key] + max(1, int((end - starts[key]) * share)))
-            for key, end in ends.items()
-        }
+        if total <= size:
+            return dict(ends)
+        share = size / total
+        return {key: min(end, starts[key] + max(1, int((end - starts[key]) * share))) for key, end in ends.items()}
 
     def within_files(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], count: int) -> dict[LogKey, int]:
         """A broker does not say where its files end."""
@@ -168,7 +166,7 @@ class BrokerOrigin:
 
 @dataclass
 class Fetching:
-    """Fetches one range, from whichever broker leads. While rows are made, the next answer is on its way."""
+    """Fetches one range, from the leader. While rows are made, the next answer is on its way."""
 
     cluster: Cluster
     range: OffsetRange
@@ -178,27 +176,27 @@ class Fetching:
     bytes_max: int = field(default_factory=lambda: FETCH_BYTES)
     isolation: int = READ_COMMITTED  # up to the last stable offset a broker says which transactions are aborted
     deadline: float = 0.0
-    answer: Answer | None = field(default=None)
+    answer: Answer | None = None
     stable_offset: int = 0  # what is above it a broker does not decide
     undecided: Ended | None = None
 
     def batches(self) -> Iterator[Read]:
         """What is in the range."""
         self.position = self.range.low
-        self._be_patient()
+        self._restart_deadline()
         while self.position < self.range.high:
             found = self._next()
             if found is None:
                 continue
-            self._be_patient()
+            self._restart_deadline()
             if self.position < self.range.high:
                 self._ask()
             yield found
 
-    def _be_patient(self) -> None:
-        self.deadline = time.monotonic() + PATIENCE_S
+    def _restart_deadline(self) -> None:
+        self.deadline = time.monotonic() + RETRY_TIMEOUT_S
 
-    def _try_again(self, why: str) -> None:
+    def _retry(self, why: str) -> None:
         self.answer = None
         try:
             self.cluster.wait(self.deadline, f"{self.range.key}: {why}")
@@ -209,7 +207,7 @@ class Fetching:
             raise LostRecordsError(f"{self.range.key}: deleted while it was read") from None
 
     def _ask(self) -> None:
-        """Send the next request, if it is known to whom; if not, or if it is lost, `_next` sees to it."""
+        """Send the next Fetch, if the leader is known; if not, or if it is lost, `_next` tries again."""
         key = self.range.key
         leader = self.cluster.leader_of(key.topic, key.partition)
         if leader is None:
@@ -225,20 +223,20 @@ class Fetching:
         if self.answer is None:
             self._ask()
         if self.answer is None:
-            self._try_again("no broker leads it")
+            self._retry("it has no leader")
             return None
         answer, self.answer = self.answer, None
         try:
             (topic,) = answer.receive().responses
             (found,) = topic.partitions
         except (LostConnectionError, ValueError) as error:
-            self._try_again(f"lost its leader ({error})")
+            self._retry(f"lost the connection to its leader ({error})")
             return None
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range()
             return None
-        if found.error_code in PASSING_ERRORS:
-            self._try_again(error_name(found.error_code))
+        if found.error_code in INVALID_METADATA_ERRORS:
+            self._retry(error_name(found.error_code))
             return None
         if found.error_code != ErrorCode.NONE:
             raise UnreachableError(f"{self.range.key}: {error_name(found.error_code)}")
@@ -257,6 +255,7 @@ class Fetching:
         if not len(batches) and not batches.ended and self._asks_for_more(len(records)):
             return None
         end = self.range.high if batches.ended else self._end(batches)
+        assert end > self.position, f"{self.range.key}: offset {self.position} would be fetched again"
         key = self.range.key
         if self.isolation == READ_UNCOMMITTED and self.decides:
             transactions = Transactions(self._decided)
@@ -301,7 +300,7 @@ class Fetching:
             self.isolation = READ_UNCOMMITTED
             self.stable_offset = found.last_stable_offset
         else:
-            self._try_again("it has no records there yet")
+            self._retry(f"it has no records at offset {self.position} yet")
 
     def _ended(self, found: Any, batches: Batches, end: int) -> Ended:
         """Which transactions of the batches are aborted: the broker says where each begins, a marker where it ends."""
@@ -340,7 +339,7 @@ class Fetching:
             raise LostRecordsError(text)
         logger.warning("%s", text)
         self.position = below
-        self._be_patient()
+        self._restart_deadline()
 
 
 def _from(position: int, batches: Batches) -> Batches:

@@ -140,7 +140,7 @@ class _Commits:
         return {
             "group_id": lambda: self.group_id,
             "topic": lambda: self.topic,
-            "topic_id": self._topic_ids,
+            "topic_id": lambda: _topic_ids(data, self.id_at),
             "partition": lambda: numbers(self.partition, pa.int32()),
             "offset": lambda: nulls_where(numbers(self.offset, pa.int64()), gone),
             "leader_epoch": lambda: numbers(self.leader_epoch, pa.int32(), -1),
@@ -149,9 +149,6 @@ class _Commits:
             "expire_timestamp": lambda: times(self.expire_timestamp),
             "is_tombstone": lambda: pa.array(gone),
         }
-
-    def _topic_ids(self) -> pa.Array:
-        return topic_ids(self.data, self.id_at)
 
 
 def _where(chosen: Array, one: Array | int, other: Array | int) -> Array:
@@ -163,7 +160,7 @@ def _where(chosen: Array, one: Array | int, other: Array | int) -> Array:
     return np.where(chosen, one, other)
 
 
-def topic_ids(data: Array, at: Array) -> pa.Array:
+def _topic_ids(data: Array, at: Array) -> pa.Array:
     """The texts of the ids at these positions; null at −1 and for the id of zeros."""
     absent = at < 0
     if absent.all():

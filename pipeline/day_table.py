@@ -19,9 +19,8 @@ from barnabas.pipeline.file_sink import data_files
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.source import Identity
-from barnabas.pipeline.table_folder import ABOUT, About, read_about, write_table
+from barnabas.pipeline.table_folder import ABOUT, About, read_about, read_rows, write_table
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,10 +79,7 @@ class DayTable:
         if self.table is not None:
             return self.spark.table(self.table) if self.spark.catalog.tableExists(self.table) else None
         about = read_about(self.spark, self.folder, self.name)
-        if about is None:
-            return None
-        schema = StructType.fromJson(json.loads(about.columns))
-        return self.spark.read.schema(schema).parquet(self.path)
+        return None if about is None else read_rows(self.spark, self.folder, self.name, about)
 
     def update(self, now: "DataFrame", merge: Merge, made: Made) -> "DataFrame":
         """Add what a run says now, and give out all rows. OutError: the place has something else."""
@@ -123,8 +119,7 @@ class DayTable:
             files.write(f"{self.path}/{ABOUT}", files.read(f"{self._making}/{ABOUT}") or "")
         files.remove(self._making)
         files.remove(replaced)
-        if not files.names(f"{self.folder}/_making"):
-            files.remove(f"{self.folder}/_making")
+        files.remove_if_empty(f"{self.folder}/_making")
 
     def _update_catalog(self, table: str, now: "DataFrame", merge: Merge, made: Made) -> "DataFrame":
         files, old = Files(self.spark, self.folder), self.read()
@@ -145,8 +140,8 @@ class DayTable:
             )
         there = self.spark.table(table)
         if data_files(files, self._making):
-            mode, before = "spark.sql.sources.partitionOverwriteMode", "static"
-            before = self.spark.conf.get(mode) or before
+            mode = "spark.sql.sources.partitionOverwriteMode"
+            before = self.spark.conf.get(mode) or "static"
             self.spark.conf.set(mode, "dynamic")  # only the days that come are replaced
             try:
                 rows.select(there.columns).write.insertInto(table, overwrite=True)

@@ -161,7 +161,7 @@ def logs_of(
     watermarks_path = f"{directory}/{checkpoints.HIGH_WATERMARKS}"
     has_watermarks = os.path.exists(watermarks_path)
     if until_high_watermark and not has_watermarks:
-        logger.warning("%s has no checkpoint of high watermarks: its logs are read to their ends", directory)
+        logger.warning("%s has no checkpoint of high watermarks: reading its logs to their ends", directory)
     watermarks = checkpoints.read_offsets(disk, watermarks_path)
     starts = checkpoints.read_offsets(disk, f"{directory}/{checkpoints.LOG_START_OFFSETS}")
     found = []
@@ -185,7 +185,9 @@ def logs_of(
             if until_high_watermark and has_watermarks:
                 end = watermarks.get((topic, partition), 0)
                 if (topic, partition) not in watermarks and any(one.size_bytes for one in segments):
-                    logger.warning("%s: nothing is read, %s does not name it (yet)", folder, watermarks_path)
+                    logger.warning(
+                        "%s: nothing is read, because it has no high watermark in %s (yet)", folder, watermarks_path
+                    )
             text = None if topic_id is None else uuids.to_text(topic_id)
             start = starts.get((topic, partition), 0)
             found.append(Log(directory, topic, partition, text, start, end, segments))

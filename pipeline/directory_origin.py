@@ -8,13 +8,10 @@ from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.directories import Log, Piece, offsets_at, pieces_of, read_logs
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
-from barnabas.pipeline.origin import LogKey, LogState, OffsetRange, Wanted
+from barnabas.pipeline.origin import TASKS_AT_LEAST, LogKey, LogState, OffsetRange, Wanted
 from barnabas.pipeline.place import Read
 from barnabas.pipeline.segment_reading import check_reached, ended_transactions, log_end, read_piece
 from pyspark.sql.datasource import InputPartition
-
-TASKS_AT_LEAST = 16
-"""A query is cut into about so many tasks, even if `splitBytes` would make fewer."""
 
 _TASK_BYTES_MIN = 1 << 20
 

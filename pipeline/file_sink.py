@@ -12,7 +12,7 @@ moves what is left.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ class FileSink:
     format: str
     partitioned_by: tuple[str, ...]
     by_file: tuple[str, ...] = ()
-    added: int = field(default=0)  # rows, by this object
+    added: int = 0  # rows, by this object
 
     def add(self, rows: "DataFrame", number: int) -> None:
         """Add the rows of a micro-batch, unless they are there. They may be files that tasks write (`FILES`)."""
@@ -71,6 +71,7 @@ class FileSink:
         system.remove(staged)
         rows = files.collect()
         for row in rows:
+            assert row.file is not None, "only commits have holes, and a micro-batch has none"
             system.move(f"{written}/{row.file}", f"{staged}/{row.file}")
         system.write(f"{staged}/{SUCCESS}", "")
         return sum(row.row_count for row in rows)

@@ -43,6 +43,11 @@ class AnyFiles(Protocol):
         """Remove a file, or a folder with everything in it, if it is there."""
         raise NotImplementedError
 
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder with nothing in it."""
+        if not self.names(folder):
+            self.remove(folder)
+
     def check_ours(self, folder: str, what: str, *marks: str) -> None:
         """OutError if the folder has files but none of these, by which one knows `what` a run has written."""
         names = self.names(folder)
@@ -61,21 +66,18 @@ class Files(AnyFiles):
         self._system: Any = hadoop.Path(path).getFileSystem(spark._jsc.hadoopConfiguration())
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
         return bool(self._system.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; nothing if there is no such folder."""
         return sorted(self.sizes(folder))
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The same, with the bytes of each file."""
+        """What is in a folder, with the bytes of each file."""
         if not self.exists(folder):
             return {}
         return {one.getPath().getName(): one.getLen() for one in self._system.listStatus(self._path(folder))}
 
     def names_below(self, folder: str) -> list[str]:
-        """The files in a folder and in those below it: their paths from it, sorted."""
         if not self.exists(folder):
             return []
         root = self._system.makeQualified(self._path(folder)).toUri()
@@ -89,19 +91,12 @@ class Files(AnyFiles):
         self._system.mkdirs(self._path(path))
 
     def move(self, old: str, new: str) -> None:
-        """Give a folder another name, in one step. The folders above the new name are made."""
         target = self._path(new)
         self._system.mkdirs(target.getParent())
         if not self._system.rename(self._path(old), target):
             raise OSError(f"{old} could not be renamed to {new}")
 
-    def move_file(self, old: str, new: str) -> None:
-        """Give a file another name, which no other one has, in one step."""
-        if not self._system.rename(self._path(old), self._path(new)):
-            raise OSError(f"{old} could not be renamed to {new}")
-
     def read(self, path: str) -> str | None:
-        """The text of a small file; None if there is no such file."""
         if not self.exists(path):
             return None
         stream = self._system.open(self._path(path))
@@ -111,13 +106,11 @@ class Files(AnyFiles):
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Write a small file, in place of the one that is there."""
         stream = self._system.create(self._path(path), True)
         stream.write(bytearray(text.encode()))
         stream.close()
 
     def remove(self, path: str) -> None:
-        """Remove a folder with everything in it, if it is there."""
         self._system.delete(self._path(path), True)
 
 
@@ -125,35 +118,30 @@ class LocalFiles(AnyFiles):
     """The same without Spark, for paths of this machine. Beside `NAME` Hadoop keeps its checksums, as `.NAME.crc`."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
         return os.path.exists(path)
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; nothing if there is no such folder."""
         with suppress(FileNotFoundError):
             return sorted(name for name in os.listdir(folder) if not _is_checksums(name))
         return []
 
     def names_below(self, folder: str) -> list[str]:
-        """The files in a folder and in those below it: their paths from it, sorted."""
         found = (os.path.relpath(f"{place}/{name}", folder) for place, _, names in os.walk(folder) for name in names)
         return sorted(name for name in found if not _is_checksums(os.path.basename(name)))
 
     def move(self, old: str, new: str) -> None:
-        """Give a file or folder another name, in one step. The folders above the new name are made."""
         os.makedirs(os.path.dirname(new), exist_ok=True)
         with suppress(FileNotFoundError):
             os.replace(_checksums(old), _checksums(new))
         os.replace(old, new)
 
     def read(self, path: str) -> str | None:
-        """The text of a small file; None if there is no such file."""
         with suppress(FileNotFoundError):
             return Path(path).read_text()
         return None
 
     def write(self, path: str, text: str) -> None:
-        """Write a small file, in place of the one that is there; whoever reads it meanwhile finds one of the two."""
+        """Whoever reads it meanwhile finds the old text or the new one."""
         folder, name = os.path.split(path)
         os.makedirs(folder, exist_ok=True)
         beside = f"{folder}/.{name}.new"
@@ -163,7 +151,6 @@ class LocalFiles(AnyFiles):
         os.replace(beside, path)
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with everything in it, if it is there."""
         for one in (path, _checksums(path)):
             if os.path.isdir(one) and not os.path.islink(one):
                 shutil.rmtree(one)

@@ -63,12 +63,12 @@ class Conditions:
             result &= pc.fill_null(holds, False).to_numpy(zero_copy_only=False)
         return result
 
-    def values(self, name: str) -> set[Any] | None:
+    def values(self, name: str) -> frozenset[Any] | None:
         """The only values that a column may have; None if there is no such condition."""
-        found: set[Any] | None = None
+        found: frozenset[Any] | None = None
         for one in self._of(name):
-            values = {one.value} if isinstance(one, EqualTo) else set(one.value) if isinstance(one, In) else None
-            if values is not None:
+            if isinstance(one, EqualTo | In):
+                values = frozenset(one.value if isinstance(one, In) else (one.value,))
                 found = values if found is None else found & values
         return found
 

@@ -23,10 +23,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barnabas.pipeline.files import Files
-from barnabas.pipeline.history_state import OPEN, HistoryState, Hole, LogEnds, LogHistory, Plan, read_state
+from barnabas.pipeline.history_state import (
+    DELETE_RETENTION_MS,
+    OPEN,
+    HistoryState,
+    Hole,
+    LogEnds,
+    LogHistory,
+    Plan,
+    read_state,
+)
 from barnabas.pipeline.jobs import offsets
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.parquet_files import FILES
@@ -106,7 +115,7 @@ class HistoryFolder:
         self._number += 1
         folder = f"{self._path}/_complete"
         self._files.write(f"{folder}/_new", self.state.text())
-        self._files.move_file(f"{folder}/_new", f"{folder}/{self._number}.json")
+        self._files.move(f"{folder}/_new", f"{folder}/{self._number}.json")
         for name in self._files.names(folder):
             if name != f"{self._number}.json":  # also `writing`, and what an earlier version wrote
                 self._files.remove(f"{folder}/{name}")
@@ -118,13 +127,13 @@ class HistoryFolder:
         """All commits of the history."""
         return self._spark.read.schema(SCHEMA).parquet(self._path)
 
-    def plan(self, ends: Mapping[int, LogEnds], now_ms: int, **settings: Any) -> Plan:
+    def plan(self, ends: Mapping[int, LogEnds], now_ms: int, delete_retention_ms: int = DELETE_RETENTION_MS) -> Plan:
         """What is to be added."""
         self._finish_compaction()
         names = self._files.names(f"{self._path}/_complete")
         self._files.remove(self.staged)
         was_killed = "writing" in names or (not self._number and bool(self._days()))
-        return self.state.plan(ends, now_ms, was_killed=was_killed, **settings)
+        return self.state.plan(ends, now_ms, was_killed=was_killed, delete_retention_ms=delete_retention_ms)
 
     def append(
         self,

@@ -14,6 +14,7 @@ from barnabas.runtime.counted import counted
 
 OPEN = "open transaction"
 DELETE_RETENTION_MS = 86_400_000  # Kafka's default of `delete.retention.ms`
+_SHOWN_MAX = 3  # places, or groups, in a sentence
 
 
 class LogEnds(NamedTuple):
@@ -117,10 +118,10 @@ class HistoryState:
             mine = _joined(one for one in holes if one.partition == partition and one.high > end.first_offset)
             missing = [(one.low, one.high) for one in mine]
             done = without([(0, end.first_offset), *plan.ranges.get(partition, ())], missing)
+            complete = united(without(known.complete, missing), done)
+            assert not common(complete, missing), f"{_place(partition, *missing[0], '')} is complete, and missing"
             is_whole = all(one.is_open for one in mine)
-            logs[partition] = LogHistory(
-                united(without(known.complete, missing), done), mine, now_ms if is_whole else known.read_at_ms
-            )
+            logs[partition] = LogHistory(complete, mine, now_ms if is_whole else known.read_at_ms)
         return replace(self, logs=logs)
 
     def text(self) -> str:
@@ -159,7 +160,7 @@ def _joined(holes: Iterable[Hole]) -> tuple[Hole, ...]:
     return tuple(found)
 
 
-def sentences(holes: Iterable[Hole], plan: Plan, shown_max: int = 3) -> str:
+def sentences(holes: Iterable[Hole], plan: Plan) -> str:
     """What is missing, for people; empty: nothing is."""
     said = []
     held, unread = [one for one in holes if one.is_open], [one for one in holes if not one.is_open]
@@ -168,20 +169,20 @@ def sentences(holes: Iterable[Hole], plan: Plan, shown_max: int = 3) -> str:
         of = {one.reason.removeprefix(OPEN).strip().removeprefix("of group ") for one in held}
         said.append(held_back(count, of))
     if unread:
-        some = "; ".join(_place(one.partition, one.low, one.high, one.reason) for one in unread[:shown_max])
-        more = f"; and {counted(len(unread) - shown_max, 'more place')}" if len(unread) > shown_max else ""
+        some = "; ".join(_place(one.partition, one.low, one.high, one.reason) for one in unread[:_SHOWN_MAX])
+        more = f"; and {counted(len(unread) - _SHOWN_MAX, 'more place')}" if len(unread) > _SHOWN_MAX else ""
         said.append(f"Not read, and asked for again by the next run: {some}{more}")
     removed = [(partition, low, high) for partition, some in plan.removed.items() for low, high in some]
     if removed:
-        some = "; ".join(_place(*one, "") for one in removed[:shown_max])
+        some = "; ".join(_place(*one, "") for one in removed[:_SHOWN_MAX])
         said.append(f"Gone from the log before a run has read it: {some}")
     return ". ".join(said)
 
 
-def held_back(count: int, groups: Iterable[str], shown_max: int = 3) -> str:
+def held_back(count: int, groups: Iterable[str]) -> str:
     """What open transactions hold back, for people: how many commits, and of which groups. Empty: nothing."""
     of = [f"of group {group}" for group in sorted(set(groups))]
-    names = ", ".join(of[:shown_max]) + (f" and {len(of) - shown_max} more" if len(of) > shown_max else "")
+    names = ", ".join(of[:_SHOWN_MAX]) + (f" and {len(of) - _SHOWN_MAX} more" if len(of) > _SHOWN_MAX else "")
     if not count:
         return ""
     if count == 1:

@@ -7,36 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from barnabas.pipeline.directories import logs_of
-from barnabas.pipeline.schemas import arrow_schema
+from barnabas.pipeline.schemas import INT, LONG, STRING, arrow_schema, struct
 from barnabas.pipeline.small_tables import as_small
 from barnabas.runtime.disk import RealDisk
 from barnabas.storage import checkpoints
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ABORTED = Struct(">hqqqq")  # version, producer id, first and last offset, last stable offset
-_STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
-_LOG = (StructField("directory", _STRING), StructField("topic", _STRING), StructField("partition", _INT))
-LOGS = StructType(
-    [
-        *_LOG,
-        StructField("start_offset", _LONG),
-        StructField("high_watermark", _LONG),
-        StructField("last_segment_offset", _LONG),  # where the last segment begins
-    ]
-)
-SEGMENTS = StructType([*_LOG, StructField("segment", _STRING), StructField("path", _STRING)])
-ENTRIES = StructType(
-    [
-        *SEGMENTS.fields[:4],
-        StructField("number", _LONG),
-        StructField("timestamp_ms", _LONG),  # of the time index
-        StructField("entry_offset", _LONG),
-        StructField("position", _LONG),  # of the offset index
-        StructField("producer_id", _LONG),  # of the transaction index; the offset is that of the marker
-    ]
+_LOG = {"directory": STRING, "topic": STRING, "partition": INT}
+# `last_segment_offset`: where the last segment begins.
+LOGS = struct(**_LOG, start_offset=LONG, high_watermark=LONG, last_segment_offset=LONG)
+SEGMENTS = struct(**_LOG, segment=STRING, path=STRING)
+ENTRIES = struct(
+    **_LOG,
+    segment=STRING,
+    number=LONG,
+    timestamp_ms=LONG,  # of the time index
+    entry_offset=LONG,
+    position=LONG,  # of the offset index
+    producer_id=LONG,  # of the transaction index; the offset is that of the marker
 )
 
 

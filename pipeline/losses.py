@@ -1,4 +1,4 @@
-"""What streams have lost: records that were gone before they were read (retention, deleted topics, logs that were cut).
+"""What streams have lost: records that were gone before they were read (retention, deleted topics, truncated logs).
 
 The option `lost` names a folder of the machine of the driver. There is a small JSON file for each gap, named by its log
 and its first offset, so a micro-batch that is planned again writes the same file again. A run tells what is there, and
@@ -9,7 +9,6 @@ In a stream over all topics, or over a pattern, a deleted topic is no loss but n
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -17,7 +16,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from barnabas.pipeline.errors import LostRecordsError
-from barnabas.pipeline.local_files import local_path
+from barnabas.pipeline.local_files import local_path, write_file
 from barnabas.runtime.counted import counted
 
 logger = logging.getLogger("barnabas.pipeline")
@@ -62,15 +61,11 @@ class Losses:
             raise LostRecordsError(f"{loss}. With --on-loss continue (failOnDataLoss=false) the next run goes on")
         logger.warning("%s", loss)
         if self.folder is not None:
-            self._note(loss)
+            self._note(self.folder, loss)
 
-    def _note(self, loss: Loss) -> None:
-        folder = Path(str(self.folder))
-        folder.mkdir(parents=True, exist_ok=True)
+    def _note(self, folder: str, loss: Loss) -> None:
         name = f"{loss.log.strip('/').replace('/', '_')}.{'' if loss.from_offset is None else loss.from_offset}.json"
-        beside = folder / f".{name}.{os.getpid()}"
-        beside.write_text(json.dumps(asdict(loss)))
-        beside.replace(folder / name)
+        write_file(Path(folder, name), json.dumps(asdict(loss)).encode())
 
 
 def lost_in(out: str, job: str) -> str:

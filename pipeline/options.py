@@ -24,7 +24,7 @@ up to there; what has been written since needs another `load()`, or a stream. On
 | `splitOffsets` | 1 000 000 | wire only: how many offsets of a partition one task reads |
 | `startingOffsets` | `earliest` | streaming only: `earliest` or `latest`, for a query without a checkpoint |
 | `maxRowsPerTrigger`, `maxBytesPerTrigger`, `maxFilesPerTrigger` | | streaming only: how much one micro-batch takes; one of them. A file is a segment (directories only). Over the wire bytes are estimated from a partition's average record |
-| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a log that was cut, a topic made anew): `true` fails the query, `false` says it in the log and goes on behind the gap. A topic that is deleted is lost only if `topics` names it: a stream over a pattern, or over all topics, goes on |
+| `failOnDataLoss` | `true` | what happens when records that should be read are gone (retention, a log that was truncated, a topic that was created again): `true` fails the query, `false` says it in the log and goes on behind the gap. A topic that is deleted is lost only if `topics` names it: a stream over a pattern, or over all topics, goes on |
 | `lost` | | streaming only: folder, of the machine of the driver, for notes on what was lost (`losses.py`) |
 
 Of the sink `barnabas.records` (`df.write` with `mode("append")`, `df.writeStream`):

@@ -8,6 +8,9 @@ from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.place import Read
 from pyspark.sql.datasource import InputPartition
 
+TASKS_AT_LEAST = 16
+"""A query is cut into about so many tasks, even if `splitBytes` or `splitOffsets` would make fewer."""
+
 
 class LogKey(NamedTuple):
     """A partition; with `replicas` = `all` also whose replica of it."""

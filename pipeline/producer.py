@@ -1,7 +1,7 @@
 """An idempotent producer for tasks, on `wire.py`: brokers put each batch into a log once, however often it is sent.
 
 One batch of a partition is on its way at a time, and a request to each leader at once, while the next batches are
-filled. A batch that was not acknowledged is sent again with the same sequence numbers to whoever leads then.
+filled. A batch that was not acknowledged is sent again with the same sequence numbers to the leader of that time.
 """
 
 import struct
@@ -14,8 +14,8 @@ from typing import Any
 
 from barnabas.pipeline.errors import RefusedRecordsError
 from barnabas.pipeline.wire import (
-    PASSING_ERRORS,
-    PATIENCE_S,
+    INVALID_METADATA_ERRORS,
+    RETRY_TIMEOUT_S,
     Answer,
     Cluster,
     LostConnectionError,
@@ -34,21 +34,25 @@ REQUEST_BYTES = 1 << 20
 BUFFER_BYTES = 64 << 20
 """More than so many bytes do not wait for brokers that do not answer."""
 
-TOPIC_PATIENCE_S = 3.0  # a topic that was just made is not known to all brokers at once
+TOPIC_RETRY_TIMEOUT_S = 3.0  # a topic that was just created is not known to all brokers at once
 RECORD_BYTES_MAX = 64 << 20  # brokers close connections with requests of more than 100 MB (socket.request.max.bytes)
 _RECORD_OVERHEAD_BYTES = 24
 _SEQUENCES = 1 << 31
 _PRODUCE_TIMEOUT_MS = 30_000
 _ACKS_OF_ALL = -1
 
-_TRIED_AGAIN = PASSING_ERRORS | {
+_RETRIABLE_ERRORS = INVALID_METADATA_ERRORS | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.CORRUPT_MESSAGE,
 }
 _WRITTEN = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-_FORGOTTEN = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH)
+_UNKNOWN_PRODUCER = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _WHAT_TO_DO: dict[int, str] = {
     ErrorCode.INVALID_TIMESTAMP: "change the column `timestamp`, or message.timestamp.before.max.ms of the topic",
@@ -95,7 +99,7 @@ class Producer:
         self._open: list[tuple[Answer, list[_Log]]] = []
         self._full_bytes = 0
         self._asked_bytes = 0  # of them on their way
-        self._is_stale = False  # who leads must be asked again
+        self._is_stale = False  # the metadata must be read again
         self._id = self._new_id()
 
     def __enter__(self) -> "Producer":
@@ -109,13 +113,13 @@ class Producer:
             self._receive()
 
     def _new_id(self) -> tuple[int, int]:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + RETRY_TIMEOUT_S
         while True:
             request = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
             answer = self.cluster.ask_any(ApiKey.INIT_PRODUCER_ID, request)
             if answer.error_code == ErrorCode.NONE:
                 return answer.producer_id, answer.producer_epoch
-            why = f"no broker gives a producer id: {error_name(answer.error_code)}"
+            why = f"no broker assigns a producer id: {error_name(answer.error_code)}"
             if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise UnreachableError(f"{why}: {_WHAT_TO_DO[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]}")
             self.cluster.wait(deadline, why)
@@ -142,10 +146,10 @@ class Producer:
         found = self.cluster.partition_count(topic)
         if not found:
             self._receive()
-            deadline = time.monotonic() + TOPIC_PATIENCE_S
+            deadline = time.monotonic() + TOPIC_RETRY_TIMEOUT_S
             self.cluster.refresh([topic])
             while not (found := self.cluster.partition_count(topic)) and time.monotonic() < deadline:
-                self.cluster.wait(deadline + PATIENCE_S, topic, [topic])
+                self.cluster.wait(deadline + RETRY_TIMEOUT_S, topic, [topic])
         return found
 
     def flush(self) -> None:
@@ -156,7 +160,7 @@ class Producer:
         while self._full_bytes:
             self._exchange()
             self._receive()
-            self._be_patient()
+            self._wait_to_retry()
 
     def _close(self, log: _Log) -> None:
         """The batch that is being filled is full."""
@@ -173,10 +177,10 @@ class Producer:
             if self._full_bytes < BUFFER_BYTES:
                 return
             self._receive()
-            self._be_patient()
+            self._wait_to_retry()
 
-    def _be_patient(self) -> None:
-        """Wait, if nothing else is to be done than to try again."""
+    def _wait_to_retry(self) -> None:
+        """Wait, if every partition with batches has failed."""
         failed = [log for log in self._logs.values() if log.deadline is not None]
         if failed and len(failed) == sum(bool(log.batches) for log in self._logs.values()):
             first = min(failed, key=lambda log: log.deadline or 0)
@@ -184,7 +188,8 @@ class Producer:
             self.cluster.wait(first.deadline, f"{first}: {first.why}", {log.topic for log in failed})
 
     def _send(self) -> None:
-        """Send the first batch of each partition to its leader. No answer may be on its way."""
+        """Send the first batch of each partition to its leader."""
+        assert not self._open, "a connection has one request at a time, and an answer is on its way"
         if self._is_stale:
             self._is_stale = False
             self.cluster.refresh(sorted({log.topic for log in self._logs.values() if log.batches}))
@@ -194,7 +199,7 @@ class Producer:
                 continue
             leader = self.cluster.leader_of(log.topic, log.partition)
             if leader is None:
-                self._failed(log, "no broker leads it")
+                self._failed(log, "it has no leader")
             else:
                 by_leader.setdefault(leader, []).append(log)
         for leader, logs in by_leader.items():
@@ -203,7 +208,7 @@ class Producer:
                     answer = self.cluster.send(leader, ApiKey.PRODUCE, self._request(some))
                 except LostConnectionError as error:
                     for log in some:
-                        self._failed(log, f"lost its leader ({error})")
+                        self._failed(log, f"lost the connection to its leader ({error})")
                     continue
                 for log in some:
                     log.is_asked = True
@@ -241,7 +246,7 @@ class Producer:
                 said = answer.receive()
             except LostConnectionError as error:
                 for log in logs:
-                    self._failed(log, f"lost its leader ({error})")
+                    self._failed(log, f"lost the connection to its leader ({error})")
                 continue
             results = {(topic.name, one.index): one for topic in said.responses for one in topic.partition_responses}
             for log in logs:
@@ -249,15 +254,16 @@ class Producer:
 
     def _answered(self, log: _Log, result: Any) -> None:
         if result is None:
-            self._failed(log, "its leader says nothing of it")
+            self._failed(log, "its leader's answer leaves it out")
             return
         batch, error = log.batches[0], result.error_code
         if error in _WRITTEN:
             log.batches.popleft()
             self._full_bytes -= batch.size_bytes
+            assert self._full_bytes >= 0, f"{log}: more bytes were written than were full"
             log.deadline = None
-        elif error in _TRIED_AGAIN:
-            self._failed(log, f"its leader says {error_name(error)}")
+        elif error in _RETRIABLE_ERRORS:
+            self._failed(log, f"its leader answered {error_name(error)}")
         elif error in _TOO_LARGE and len(batch.records) > 1:
             self._halve(log)
         else:
@@ -267,12 +273,13 @@ class Producer:
         log.why = why
         self._is_stale = True
         if log.deadline is None:
-            log.deadline = time.monotonic() + PATIENCE_S
+            log.deadline = time.monotonic() + RETRY_TIMEOUT_S
 
     def _halve(self, log: _Log) -> None:
         """Two batches in place of one that is too large."""
         batch = log.batches.popleft()
         middle = len(batch.records) // 2
+        assert middle, f"{log}: a batch of one record cannot be halved"
         for records, first in ((batch.records[middle:], middle), (batch.records[:middle], 0)):
             size_bytes = sum(map(_size_bytes, records))
             log.batches.appendleft(_Batch(records, size_bytes, (batch.sequence + first) % _SEQUENCES))
@@ -306,8 +313,8 @@ def _refusal(error: int, batch: _Batch, message: str | None) -> str:
             f"a record of about {size_bytes} bytes is too large for the topic: "
             "raise its max.message.bytes, or write a smaller value"
         )
-    if error in _FORGOTTEN:
-        return f"its broker has lost the producer's last records ({error_name(error)}): run the task again"
+    if error in _UNKNOWN_PRODUCER:
+        return f"the broker no longer knows this producer's last batches ({error_name(error)}): run the task again"
     parts = [f"the broker refuses the records: {error_name(error)}", message, _WHAT_TO_DO.get(error)]
     return "; ".join(part for part in parts if part)
 

@@ -71,16 +71,12 @@ def take_apart(batches: Batches) -> tuple[list[Records], list[Corrupt]]:
     begin = 0
     while begin < len(batches):
         end, unpacked = _unpack(batches, begin, corrupt)
-        part = batches if end - begin == len(batches) else _slice(batches, begin, end)
+        part = Batches(batches.data, batches.starts[begin:end], batches.headers[begin:end])
         records = _take_apart(part, *unpacked, corrupt)
         if len(records):
             parts.append(records)
         begin = end
     return parts, corrupt
-
-
-def _slice(batches: Batches, begin: int, end: int) -> Batches:
-    return Batches(batches.data, batches.starts[begin:end], batches.headers[begin:end])
 
 
 def _broken(batches: Batches, index: int, reason: str) -> Corrupt:
@@ -124,8 +120,7 @@ def _unpack(batches: Batches, begin: int, corrupt: list[Corrupt]) -> tuple[int, 
 
 def _take_apart(batches: Batches, data: Array, begins: Array, ends: Array, corrupt: list[Corrupt]) -> Records:
     counts = batches.of("record_count").astype(np.int64)
-    too_many = counts * SMALLEST_RECORD_BYTES > ends - begins
-    broken = too_many.copy()
+    broken = counts * SMALLEST_RECORD_BYTES > ends - begins
     counts[broken] = 0
     at, end, batch = _find_records(data, begins, ends, counts, broken)
     step = _Reader(data, at, end)
@@ -140,7 +135,8 @@ def _take_apart(batches: Batches, data: Array, begins: Array, ends: Array, corru
     with_headers = np.flatnonzero((header_count > 0) & ~step.bad)
     if len(with_headers):
         walker = _Reader(data, headers_at[with_headers], end[with_headers])
-        _skip_headers(walker, header_count[with_headers])
+        for _ in header_steps(walker, header_count[with_headers]):
+            pass
         step.at = headers_at.copy()
         step.at[with_headers] = walker.at
         step.bad[with_headers] |= walker.bad
@@ -303,12 +299,6 @@ class _Reader:
         at = self.at
         self.skip(np.maximum(length, 0))
         return at, length
-
-
-def _skip_headers(reader: _Reader, counts: Array) -> None:
-    """Pass the headers of many records, each with at least one."""
-    for _ in header_steps(reader, counts):
-        pass
 
 
 HeaderStep = tuple[Array, Array, Array, Array, Array]

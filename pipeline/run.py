@@ -13,6 +13,7 @@ from barnabas.pipeline.history_state import held_back
 from barnabas.pipeline.jobs import changes
 from barnabas.pipeline.local_files import local_path
 from barnabas.pipeline.once import GROUP_PREFIX
+from barnabas.pipeline.options import READ_COMMITTED
 from barnabas.pipeline.parquet_files import CODECS
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.streamed import STARTS_MAX, TRIGGER_S, LiveTable, ToTopic
@@ -37,7 +38,6 @@ BATCH_COLUMNS = (
     *("leader_epoch", "producer_id", "producer_epoch", "is_transactional", "control_type"),
 )
 GROWTH_COLUMNS = ("topic", "partition", "base_offset", "last_offset", "base_timestamp", "max_timestamp", "error")
-COMMITTED = "read_committed"  # what a transaction has not committed does not count
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Run:
 
     def streams(self) -> "tuple[DataFrame, DataFrame, DataFrame]":
         """Commits, groups and batches as they grow."""
-        commits = of_readers(self.stream("commits", isolation=COMMITTED, columns=",".join(COMMIT_COLUMNS)))
+        commits = of_readers(self.stream("commits", isolation=READ_COMMITTED, columns=",".join(COMMIT_COLUMNS)))
         batches = self.stream("batches", topics="*", columns=",".join(GROWTH_COLUMNS))
         return commits, self.stream("groups"), batches
 

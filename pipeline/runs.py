@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.pipeline import log_files, losses
 from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.export_files import exported
@@ -19,11 +20,11 @@ from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
 from barnabas.pipeline.last_run import last_run
 from barnabas.pipeline.local_files import folder_bytes
-from barnabas.pipeline.options import ranges_text
-from barnabas.pipeline.run import COMMITTED, SILENT, Run, Summary, computed_once
+from barnabas.pipeline.options import READ_COMMITTED, ranges_text
+from barnabas.pipeline.run import SILENT, Run, Summary, computed_once
 from barnabas.pipeline.schemas import RECORDS
 from barnabas.pipeline.session import SMALL_BYTES
-from barnabas.pipeline.source import OFFSETS_TOPIC, Source
+from barnabas.pipeline.source import Source
 from barnabas.pipeline.streamed import ToTopic
 from barnabas.runtime.counted import counted
 from pyspark.sql import Window
@@ -149,7 +150,7 @@ def run_offsets(run: Run) -> Summary:
 
 def _run_offsets_in_catalog(run: Run) -> Summary:
     """The same by a stream, which a table of a catalog takes once."""
-    commits = offsets.history(run.stream("commits", isolation=COMMITTED))
+    commits = offsets.history(run.stream("commits", isolation=READ_COMMITTED))
     table, at = run.live("offsets"), run.settings.get("at")
     added = table.add(commits, **run.following)
     history = table.read(commits)
@@ -329,9 +330,9 @@ def run_verify(run: Run) -> Summary:
         raise ValueError("verify reads data directories, not brokers")
     compacted = sorted({*run.settings["compacted"], *log_files.cleaned_topics(run.source.directories)})
     batches = run.batches(replicas="all", until="log-end")
-    of_records = "directory,topic,partition,offset,key,value"
-    records = run.table("records", topics=",".join(compacted), replicas="all", isolation=COMMITTED, columns=of_records)
-    states = run.table("records", topics=verify.TRANSACTION_STATE, columns="key,value,offset")
+    options = {"topics": ",".join(compacted), "replicas": "all", "isolation": READ_COMMITTED}
+    records = run.table("records", columns="directory,topic,partition,offset,key,value", **options)
+    states = run.table("records", topics=TRANSACTIONS_TOPIC, columns="key,value,offset")
     logs, entries = log_files.tables(run.spark, run.source.directories, run.small_tables)
     wrong = verify.verify(batches, logs, entries, states, compacted).unionByName(verify.keys(records, logs))
     rows = run.write("verify", wrong)
@@ -370,7 +371,7 @@ def run_export(run: Run) -> Summary:
     is_raw = json_schema is None and avro_schema is None and table.has_parquet_files
     codec = run.spark.conf.get("spark.sql.parquet.compression.codec", "snappy")
     as_files = run.files(table.staged, codec.lower()) if is_raw else None
-    options = {"topics": topic, "isolation": COMMITTED, "columns": ",".join(export.COLUMNS)}
+    options = {"topics": topic, "isolation": READ_COMMITTED, "columns": ",".join(export.COLUMNS)}
     if as_files is None:
         files, records = None, run.stream("records", **options)
     else:  # the rows are not changed, so tasks write them

@@ -171,6 +171,7 @@ class _Following:
 
     def follow(self, segments: Sequence[Segment], end_offset: int) -> None:
         """Up to this offset."""
+        assert end_offset >= self.end_offset, f"followed up to {self.end_offset}, which is beyond {end_offset}"
         inodes = [one.inode for one in segments]
         done = 0 if self.segment is None else inodes.index(self.segment.inode)
         for segment in segments[done:]:
@@ -204,8 +205,3 @@ class _Following:
 
 
 _following: dict[str, _Following] = {}  # by folder
-
-
-def forget() -> None:
-    """Follow everything from its begin again."""
-    _following.clear()

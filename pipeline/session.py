@@ -80,9 +80,9 @@ def _what_spark_cannot_use() -> str | None:
         spark = version("pyspark")
         names = [path.name for path in Path(home, "jars").glob("spark-core_*.jar")]
         if not names:
-            return f"SPARK_HOME names {home}, and there is no Spark: unset it"
+            return f"SPARK_HOME is {home}, where there is no Spark: unset it"
         if not any(name.endswith(f"-{spark}.jar") for name in names):
-            return f"SPARK_HOME names {home} with {names[0]}, and PySpark is {spark}: unset it"
+            return f"SPARK_HOME is {home} with {names[0]}, and PySpark is {spark}: unset it"
     folders = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one]
     refused = []
     for folder in folders:

@@ -130,7 +130,9 @@ class _Writing:
 
     def _add(self, topic: str | None, partition: int | None, record: Record) -> None:
         if topic is None:
-            raise RefusedRecordsError("a row says no topic: fill its column `topic`, or name one by the option `topic`")
+            raise RefusedRecordsError(
+                "a row names no topic: fill its column `topic`, or name one by the option `topic`"
+            )
         partitions = self._partitions(topic)
         if partition is None:
             partition = self.partitioner.partition(topic, record.key, partitions)
@@ -157,7 +159,7 @@ def _values(name: str, column: pa.Array) -> list[Any]:
 
 def no_topic(topic: str) -> str:
     """What to do about it."""
-    return f"there is no topic {topic!r}: make it (barnabas topics create {topic}), or correct the name"
+    return f"there is no topic {topic!r}: create it (barnabas topics create {topic}), or correct the name"
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -174,7 +176,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             words = " or ".join(one.simpleString() for one in allowed)
             raise ValueError(f"{column.name} must be {words}, and is {column.dataType.simpleString()}: cast it")
     if topic is None and "topic" not in schema.names:
-        raise ValueError("where to? Name a topic by the option `topic`, or add a column `topic`")
+        raise ValueError("no topic is named: say the option `topic`, or add a column `topic`")
 
 
 def _are_headers(type_: DataType) -> bool:

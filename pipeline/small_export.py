@@ -23,6 +23,7 @@ from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.jobs.export import COLUMNS
 from barnabas.pipeline.local_files import local_path
 from barnabas.pipeline.losses import lost_in
+from barnabas.pipeline.options import READ_COMMITTED
 from barnabas.pipeline.parquet_files import FileWriting
 from barnabas.pipeline.run import Summary
 from barnabas.pipeline.runs import export_summary, is_small, with_losses
@@ -48,7 +49,7 @@ def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summa
     if settings.get("format", "parquet") != "parquet" or not is_small("export", source, out, settings):
         return None
     goes_on = settings.get("on_loss") == "continue"
-    options = source.where() | {"topics": topic, "isolation": "read_committed", "columns": ",".join(COLUMNS)}
+    options = source.where() | {"topics": topic, "isolation": READ_COMMITTED, "columns": ",".join(COLUMNS)}
     options |= {"failOnDataLoss": str(not goes_on).lower(), "lost": lost_in(out, "export"), "aside": f"{folder}/aside"}
     records = RecordSource(options)
     try:

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.pipeline.history_state import DELETE_RETENTION_MS, LogEnds
+from barnabas.pipeline.options import READ_COMMITTED, read_options
+from barnabas.pipeline.wire import Cluster, UnreachableError, why_silent
+from barnabas.storage.checkpoints import META_PROPERTIES
+
 if TYPE_CHECKING:
-    from barnabas.pipeline.history_state import LogEnds
+    from barnabas.pipeline.origin import Origin
     from pyspark.sql import DataFrame, SparkSession
 
-OFFSETS_TOPIC = "__consumer_offsets"
-META_FILE = "meta.properties"  # every data directory has one
 NOT_THERE = "is neither a directory that exists nor HOST:PORT"
 
 
@@ -53,8 +57,6 @@ class Source:
 
     def refused(self) -> str | None:
         """Why none of the brokers answers; None: one does. Tasks of Spark would try for minutes."""
-        from barnabas.pipeline.wire import why_silent
-
         reasons = []
         for address in self.brokers:
             reason = why_silent(address)
@@ -66,7 +68,6 @@ class Source:
     def identity(self) -> Identity:
         """Whose commits these are."""
         from barnabas.pipeline.directories import logs_of  # numpy is of the extra `spark`
-        from barnabas.pipeline.wire import Cluster
 
         if self.brokers:
             with Cluster(self.brokers) as cluster:
@@ -86,11 +87,10 @@ class Source:
     def size_bytes(self, topics: Sequence[str] = ()) -> int | None:
         """How large the logs of these topics (none: of all) are, each partition once; None: the brokers do not say."""
         from barnabas.pipeline.directories import logs_of
-        from barnabas.pipeline.wire import Cluster, UnreachableError
 
         if self.brokers:
             try:
-                with Cluster(self.brokers, patience_s=0) as cluster:  # a guess is not worth waiting
+                with Cluster(self.brokers, retry_timeout_s=0) as cluster:  # a guess is not worth waiting
                     cluster.refresh()
                     partitions = [one for one in cluster.partitions if not topics or one[0] in topics]
                     sizes = cluster.log_bytes(partitions)
@@ -117,23 +117,14 @@ class Source:
 
     def partition_counts(self) -> dict[str, int]:
         """How many partitions each topic has."""
-        from barnabas.pipeline.options import read_options
-        from barnabas.pipeline.schemas import BATCHES
-        from barnabas.pipeline.sources import origin_of
-
         counts: dict[str, int] = {}
-        for key in origin_of(BATCHES, read_options(self.where())).states():
+        for key in self._origin("batches").states():
             counts[key.topic] = max(key.partition + 1, counts.get(key.topic, 0))
         return counts
 
-    def commit_logs(self) -> "dict[int, LogEnds]":
+    def commit_logs(self) -> dict[int, LogEnds]:
         """What there is now of each partition of `__consumer_offsets`."""
-        from barnabas.pipeline.history_state import LogEnds
-        from barnabas.pipeline.options import read_options
-        from barnabas.pipeline.schemas import COMMITS
-        from barnabas.pipeline.sources import origin_of
-
-        origin = origin_of(COMMITS, read_options(self.where()))
+        origin = self._origin("commits")
         early = origin.ends_early()
         return {
             key.partition: LogEnds(one.first_offset, one.end_offset, early.get(key, one.end_offset))
@@ -142,22 +133,22 @@ class Source:
 
     def undecided(self) -> dict[int, tuple[tuple[int, int]]]:
         """From where to where `__consumer_offsets` may have commits in open transactions, by partition."""
-        from barnabas.pipeline.options import read_options
-        from barnabas.pipeline.schemas import COMMITS
-        from barnabas.pipeline.sources import origin_of
-
-        states = origin_of(COMMITS, read_options(self.where() | {"isolation": "read_committed"})).states()
+        states = self._origin("commits", isolation=READ_COMMITTED).states()
         return {
             key.partition: ((one.stable_offset, one.end_offset),)
             for key, one in states.items()
             if one.stable_offset is not None and one.stable_offset < one.end_offset
         }
 
+    def _origin(self, name: str, **options: str) -> "Origin":
+        """Where the logs of a table are read."""
+        from barnabas.pipeline.schemas import TABLES
+        from barnabas.pipeline.sources import origin_of
+
+        return origin_of(TABLES[f"barnabas.{name}"], read_options(self.where() | options))
+
     def delete_retention_ms(self) -> int:
         """How long the brokers keep tombstones of `__consumer_offsets`; Kafka's default where this is not known."""
-        from barnabas.pipeline.history_state import DELETE_RETENTION_MS
-        from barnabas.pipeline.wire import Cluster
-
         if not self.brokers:
             return DELETE_RETENTION_MS
         with Cluster(self.brokers) as cluster:
@@ -191,13 +182,13 @@ def source_of(text: str) -> Source:
     found: list[Path] = []
     for part in parts:
         path = Path(part)
-        inside = sorted(file.parent for file in path.glob(f"*/{META_FILE}"))
-        if (path / META_FILE).is_file():
+        inside = sorted(file.parent for file in path.glob(f"*/{META_PROPERTIES}"))
+        if (path / META_PROPERTIES).is_file():
             found.append(path)
         elif inside:
             found += inside
         else:
-            what = "is no data directory: it has no meta.properties" if path.exists() else NOT_THERE
+            what = f"is no data directory: it has no {META_PROPERTIES}" if path.exists() else NOT_THERE
             raise ValueError(f"{part} {what}")
     clusters = {cluster_id: path for path in reversed(found) if (cluster_id := _cluster_id(path))}
     if len(clusters) > 1:
@@ -210,7 +201,7 @@ def source_of(text: str) -> Source:
 def _cluster_id(directory: Path) -> str | None:
     """The cluster that a data directory belongs to, if it says that."""
     try:
-        lines = (directory / META_FILE).read_text().splitlines()
+        lines = (directory / META_PROPERTIES).read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return None
     values = dict(line.partition("=")[::2] for line in lines)

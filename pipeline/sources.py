@@ -3,7 +3,6 @@
 `barnabas.records` is a sink, too (`sink.py`): `df.write.format("barnabas.records").mode("append").options(…).save()`.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -25,8 +24,6 @@ from barnabas.pipeline.table_reading import TableReading
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
-
-logger = logging.getLogger("barnabas.pipeline")
 
 # The tables of internal topics.
 _TOPICS = {COMMITS.name: OFFSETS_TOPIC, GROUPS.name: OFFSETS_TOPIC, JOURNAL.name: JOURNAL_TOPIC}
@@ -171,19 +168,14 @@ class LogReader(DataSourceReader):
     def _wanted(self) -> Wanted:
         partition, first, last, time = _LOG_COLUMNS[self.table.name]
         is_of_groups = self.table.name in _TOPICS
-        topics = None if is_of_groups else self.conditions.values("topic")
-        groups = self.conditions.values("group_id") if is_of_groups else None
-        partitions = self.conditions.values(partition)
-        low, high = self.conditions.bounds(last)[0], self.conditions.bounds(first)[1]
-        newer_than_ms = self.conditions.newer_than_ms(time)
         return Wanted(
-            None if topics is None else frozenset(topics),
-            None if partitions is None else frozenset(partitions),
-            low,
-            high,
-            newer_than_ms,
-            None if groups is None else frozenset(groups),
-            self.options.ranges,
+            topics=None if is_of_groups else self.conditions.values("topic"),
+            partitions=self.conditions.values(partition),
+            low=self.conditions.bounds(last)[0],
+            high=self.conditions.bounds(first)[1],
+            newer_than_ms=self.conditions.newer_than_ms(time),
+            groups=self.conditions.values("group_id") if is_of_groups else None,
+            ranges=self.options.ranges,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

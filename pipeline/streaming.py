@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 DELETED = "the topic was deleted"
-MADE_ANEW = "the topic was deleted and made anew"
+CREATED_AGAIN = "the topic was deleted and created again"
 REMOVED = "removed before they were read"
 
 StreamOffset = dict[str, dict[str, Any]]
@@ -86,7 +86,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[key] = max(end, starts[key])
         if isinstance(limit, ReadMinRows) and self.target is None and _rows(starts, ends) < limit.min_rows:
             ends = starts
-        return _stream_offset(self._within(limit, starts, ends), states, start)
+        ends = self._within(limit, starts, ends)
+        assert all(end >= starts[key] for key, end in ends.items()), "a micro-batch ends before it begins"
+        return _stream_offset(ends, states, start)
 
     def reportLatestOffset(self) -> StreamOffset | None:
         """The ends of the logs when they were last looked at."""
@@ -108,7 +110,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return state.first_offset
         offset = int(known["offset"])
         if known["topic_id"] != state.topic_id:
-            self._add(str(key), MADE_ANEW, offset, comes_and_goes=True)
+            self._add(str(key), CREATED_AGAIN, offset, comes_and_goes=True)
             return state.first_offset
         if offset > state.end_offset and self.target is None:
             self._add(str(key), f"it was read up to {offset}, and ends at {state.end_offset} now", state.end_offset)
@@ -137,12 +139,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_same = known is not None and known["topic_id"] == end[name]["topic_id"]
             low = int(known["offset"]) if known is not None and is_same else -1
             if name not in states or states[name][1].topic_id != end[name]["topic_id"]:
-                why = MADE_ANEW if name in states else DELETED
+                why = CREATED_AGAIN if name in states else DELETED
                 self._add(name, why, max(low, 0), high, comes_and_goes=True)
                 continue
             key, state = states[name]
-            if 0 <= low < min(state.first_offset, high):
-                below = min(state.first_offset, high)
+            below = min(state.first_offset, high)
+            if 0 <= low < below:
                 self._add(name, REMOVED, low, below)
             if self.losses.folder is not None and not self.losses.fails and state.end_offset < high:
                 below, high = high, max(state.end_offset, low)  # an unclean election has cut it meanwhile

@@ -52,18 +52,16 @@ def write_table(
     if partitioned_by:
         rows = rows.repartition(*partitioned_by)
     rows.write.mode("overwrite").partitionBy(*partitioned_by).parquet(making)
-    about = source
-    if not isinstance(about, About):
-        about = About(str(source), datetime.now(UTC).isoformat(), rows.schema.json())
-    files.write(f"{making}/{ABOUT}", json.dumps(asdict(about)))
+    if isinstance(source, str):
+        source = About(source, datetime.now(UTC).isoformat(), rows.schema.json())
+    files.write(f"{making}/{ABOUT}", json.dumps(asdict(source)))
     replaced = f"{making}.replaced"
     files.remove(replaced)
     if files.exists(place):
         files.move(place, replaced)
     files.move(making, place)
     files.remove(replaced)
-    if not files.names(f"{folder}/_making"):
-        files.remove(f"{folder}/_making")
+    files.remove_if_empty(f"{folder}/_making")
     return read_table(rows.sparkSession, folder, name)[0]
 
 
@@ -72,7 +70,12 @@ def read_table(spark: "SparkSession", folder: str, name: str) -> "tuple[DataFram
     about = read_about(spark, folder, name)
     if about is None:
         raise NoTableError(f"{folder} has no table {name!r}")
-    return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(f"{folder}/{name}"), about
+    return read_rows(spark, folder, name, about), about
+
+
+def read_rows(spark: "SparkSession", folder: str, name: str, about: About) -> "DataFrame":
+    """The rows of a table that says this of itself."""
+    return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(f"{folder}/{name}")
 
 
 def read_about(spark: "SparkSession", folder: str, name: str) -> About | None:

@@ -51,16 +51,12 @@ class TableReading:
 
     def of_task(self, reads: Iterable[Read]) -> Iterator[pa.RecordBatch]:
         """What a task that reads this hands to Spark."""
-        rows = (some for one in reads for some in self.rows(*one))
+        rows = (some for read in reads for some in self.rows(read))
         return rows if self.files is None else self.files.written(rows)
 
-    def rows(
-        self, place: Place, batches: Batches, low: int, high: int, only: bool | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of these batches whose offsets are at least `low` and below `high`.
-
-        `only`: of these those in transactions (True), or those outside of any (False).
-        """
+    def rows(self, read: Read) -> Iterator[pa.RecordBatch]:
+        """The rows of what was read, without those whose offsets are not wanted."""
+        place, batches, low, high, only = read
         corrupt = [one for one in batches.corrupt if _may_touch(one, batches, low, high)]
         if self.with_holes and corrupt:
             yield self._holes(batches, corrupt, place, low, high)

@@ -1,4 +1,4 @@
-"""A small client for tasks: one request at a time on blocking sockets, to whichever broker leads.
+"""A small client for tasks: one request at a time on blocking sockets, to the leader of each partition.
 
 kafka-python would decode every record into an object, which is what the pipeline avoids. So this asks for raw batches.
 `producer.py` writes over it.
@@ -19,10 +19,10 @@ from barnabas.protocol.message import Message
 CLIENT_ID = "barnabas-pipeline"
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 40.0
-PATIENCE_S = 60.0
+RETRY_TIMEOUT_S = 60.0
 """How long a request is tried again while brokers are away or leaders move."""
 
-_BACK_OFF_S = 0.1
+_RETRY_BACKOFF_S = 0.1
 _TOPIC = 2  # as a type of what has settings
 _ANSWER_BYTES_MAX = 2**31 - 1
 _INT32 = struct.Struct(">i")
@@ -46,10 +46,10 @@ EARLIEST, LATEST = -2, -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CONSUMER, DEBUGGING_CONSUMER = -1, -2  # as replica ids: who sees only what all replicas have, and who sees everything
 
-PASSING_ERRORS = LEADER_MOVES | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
-"""What a client tries again after it has asked who leads."""
+INVALID_METADATA_ERRORS = LEADER_MOVES | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+"""What a client tries again with new metadata, as with an InvalidMetadataException of Kafka's own clients."""
 
-_MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+_CREATED = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
 _COORDINATOR_MOVES = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -79,16 +79,13 @@ class Partition(NamedTuple):
 
 
 class Cluster:
-    """The brokers of a cluster, and who leads what."""
+    """The brokers of a cluster, and the leaders of its partitions."""
 
-    def __init__(
-        self, addresses: Sequence[str], sleep: Callable[[float], None] = time.sleep, patience_s: float | None = None
-    ) -> None:
-        self.patience_s = PATIENCE_S if patience_s is None else patience_s
+    def __init__(self, addresses: Sequence[str], retry_timeout_s: float | None = None) -> None:
+        self.retry_timeout_s = RETRY_TIMEOUT_S if retry_timeout_s is None else retry_timeout_s
         self._bootstrap = [_address(text) for text in addresses]
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], _Connection] = {}
-        self._sleep = sleep
         self._controller_id = -1
         self.cluster_id: str | None = None
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -106,7 +103,7 @@ class Cluster:
         self.close()
 
     def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Ask any broker who leads (all topics if None). UnreachableError."""
+        """Ask any broker for the metadata of these topics (None: of all). UnreachableError."""
         request = messages.MetadataRequest(
             topics=None
             if topics is None
@@ -134,7 +131,7 @@ class Cluster:
         """The offset of each partition at a time, EARLIEST or LATEST; −1: no record is so new. UnreachableError."""
         found: dict[tuple[str, int], int] = {}
         left = list(partitions)
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.retry_timeout_s
         while left:
             for broker_id, some in self._by_leader(left).items():
                 request = _list_offsets(some, timestamp, isolation, replica_id)
@@ -146,7 +143,7 @@ class Cluster:
                     for one in topic.partitions:
                         if one.error_code == ErrorCode.NONE:
                             found[topic.name, one.partition_index] = one.offset
-                        elif one.error_code not in PASSING_ERRORS:
+                        elif one.error_code not in INVALID_METADATA_ERRORS:
                             raise UnreachableError(f"{topic.name}-{one.partition_index}: {error_name(one.error_code)}")
             left = [one for one in left if one not in found]
             if left:
@@ -158,31 +155,31 @@ class Cluster:
         return sum(name == topic for name, _ in self.partitions)
 
     def create_topic(self, name: str) -> None:
-        """Make a topic as the brokers' defaults say, unless it is there. UnreachableError."""
+        """Create a topic with the defaults of the brokers, unless it is there. UnreachableError."""
         make = messages.CreateTopicsRequest
         topic = make.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.retry_timeout_s
         self.refresh([name])
         while not self.partition_count(name):
-            why = f"the topic {name} was not made"
+            why = f"the topic {name} was not created"
             if self._controller_id in self._brokers:
                 with contextlib.suppress(LostConnectionError):
                     request = make(topics=[topic], timeout_ms=int(ANSWER_TIMEOUT_S * 500))
                     (answer,) = self.send(self._controller_id, ApiKey.CREATE_TOPICS, request).receive().topics
-                    why = f"the topic {name} was not made: {answer.error_message or error_name(answer.error_code)}"
-                    if answer.error_code not in (*_MADE, *PASSING_ERRORS):
+                    why = f"the topic {name} was not created: {answer.error_message or error_name(answer.error_code)}"
+                    if answer.error_code not in (*_CREATED, *INVALID_METADATA_ERRORS):
                         raise UnreachableError(why)
             self.wait(deadline, why, [name])
 
     def wait(self, deadline: float, why: str, topics: Iterable[str] | None = None) -> None:
-        """Wait a moment and ask again who leads. UnreachableError when the time is over."""
+        """Wait a moment and ask for the metadata again. UnreachableError when the time is over."""
         if time.monotonic() > deadline:
-            raise UnreachableError(f"{why}, and this did not change in {self.patience_s:.0f} s")
-        self._sleep(_BACK_OFF_S)
+            raise UnreachableError(f"{why}, for more than {self.retry_timeout_s:.0f} s")
+        time.sleep(_RETRY_BACKOFF_S)
         self.refresh(sorted({topic for topic, _ in self.partitions}) if topics is None else topics)
 
     def log_bytes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """How large the logs are, as their leaders' brokers say. UnreachableError."""
+        """The sizes of the logs of these leaders. UnreachableError."""
         wanted = set(partitions)
         found: dict[tuple[str, int], int] = {}
         for broker_id, some in self._by_leader(wanted).items():
@@ -218,7 +215,7 @@ class Cluster:
         return {one.partition_index: (one.committed_offset, one.metadata) for one in rows if one.committed_offset >= 0}
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int], metadata: str) -> None:
-        """Have offsets of a group without members kept. UnreachableError."""
+        """Commit offsets of a group without members. UnreachableError."""
         commit = messages.OffsetCommitRequest
         make = commit.OffsetCommitRequestPartition
         rows = [
@@ -236,7 +233,7 @@ class Cluster:
     def _ask_coordinator(
         self, group: str, api_key: ApiKey, request: Message, errors_of: Callable[[Any], set[int]]
     ) -> Any:
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.retry_timeout_s
         while True:
             found = self.ask_any(ApiKey.FIND_COORDINATOR, messages.FindCoordinatorRequest(key=group))
             why = f"the group {group} has no coordinator"
@@ -250,7 +247,7 @@ class Cluster:
                     errors = errors_of(answer) - {ErrorCode.NONE}
                     if not errors:
                         return answer
-                    why = f"the coordinator of the group {group} says {', '.join(map(error_name, sorted(errors)))}"
+                    why = f"the coordinator of the group {group} answered {', '.join(map(error_name, sorted(errors)))}"
                     if not errors <= _COORDINATOR_MOVES:
                         raise UnreachableError(why)
             self.wait(deadline, why)
@@ -258,13 +255,13 @@ class Cluster:
     def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         found: dict[int, list[tuple[str, int]]] = {}
         for one in partitions:
-            leader = self.partitions[one].leader_id if one in self.partitions else -1
-            if leader in self._brokers:
+            leader = self.leader_of(*one)
+            if leader is not None:
                 found.setdefault(leader, []).append(one)
         return found
 
     def leader_of(self, topic: str, partition: int) -> int | None:
-        """The broker that leads, if there is one."""
+        """The leader of a partition, if it has one that is known."""
         known = self.partitions.get((topic, partition))
         return known.leader_id if known is not None and known.leader_id in self._brokers else None
 
@@ -276,7 +273,7 @@ class Cluster:
 
     def ask_any(self, api_key: ApiKey, request: Message) -> Any:
         """What any broker answers. UnreachableError."""
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.retry_timeout_s
         reason = ""
         while True:
             for address in [*self._brokers.values(), *self._bootstrap]:
@@ -288,7 +285,7 @@ class Cluster:
                     reason = str(error)
             if time.monotonic() > deadline:
                 raise UnreachableError(f"no broker answers: {reason}")
-            self._sleep(_BACK_OFF_S)
+            time.sleep(_RETRY_BACKOFF_S)
 
     def _connection(self, address: tuple[str, int]) -> "_Connection":
         connection = self._connections.get(address)
@@ -333,12 +330,13 @@ class _Connection:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
+        self._name = f"{address[0]}:{address[1]}"
         self._correlation_id = 0
         self._asked: tuple[ApiKey, int] | None = None
         try:
             self._socket = socket.create_connection(address, CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise LostConnectionError(f"{address[0]}:{address[1]}: {error}") from None
+            raise LostConnectionError(f"{self._name}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._versions: dict[int, int] = {}
         try:
@@ -366,29 +364,31 @@ class _Connection:
     def send(self, api_key: ApiKey, request: Message) -> None:
         """Send a request. Its answer must be received before the next one."""
         if api_key not in self._versions:
-            raise UnreachableError(f"{self.address[0]}:{self.address[1]} has no {api_key.name} that this client knows")
+            raise UnreachableError(f"{self._name} supports no version of {api_key.name} that this client knows")
         self._send(api_key, self._versions[api_key], request)
 
     def _send(self, api_key: ApiKey, version: int, request: Message) -> None:
+        assert self._asked is None, "the answer to the request before was not received"
         self._correlation_id += 1
-        self._asked = api_key, version
         try:
             self._socket.sendall(frames.encode_request(api_key, version, self._correlation_id, CLIENT_ID, request))
         except OSError as error:
-            raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+            raise LostConnectionError(f"{self._name}: {error}") from None
+        self._asked = api_key, version
 
     def receive(self) -> Any:
         """The answer to the request."""
-        assert self._asked is not None
+        assert self._asked is not None, "nothing was asked"
         api_key, version = self._asked
         try:
             (size,) = _INT32.unpack(self._read(4))
             frames.check_frame_size(size, _ANSWER_BYTES_MAX)
             correlation_id, answer = frames.decode_response(api_key, version, self._read(size))
         except (OSError, ProtocolError) as error:
-            raise LostConnectionError(f"{self.address[0]}:{self.address[1]}: {error}") from None
+            raise LostConnectionError(f"{self._name}: {error}") from None
         if correlation_id != self._correlation_id:
-            raise LostConnectionError(f"{self.address[0]}:{self.address[1]} answers another request")
+            raise LostConnectionError(f"{self._name} answered another request")
+        self._asked = None
         return answer
 
     def _read(self, size: int) -> bytearray:

@@ -38,6 +38,7 @@ group is one of KIP-848.
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import is_no_future, join_latest
@@ -83,10 +84,7 @@ def audit(
             found(steps.where(f"previous is null and {IS_RESET}"), "set"),
             found(history.where("is_tombstone and cause is not null"), "removed"),
         ]
-    result = findings[0]
-    for more in findings[1:]:
-        result = result.unionByName(more)
-    return result
+    return reduce(lambda one, other: one.unionByName(other), findings)
 
 
 def found(rows: "DataFrame", finding: str) -> "DataFrame":

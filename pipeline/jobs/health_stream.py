@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TEN_MINUTES_MS = MINUTES * 60_000
-NAMES = [column.split()[0] for column in RESULT.split(", ")]
 
 
 def health_stream(
@@ -35,16 +34,17 @@ def health_stream(
 ) -> "DataFrame":
     """Every change of every status; see `health.py` for the columns."""
     health = Health(every_s * 1000, retention_s * 1000, soon_s * 1000, behind_s)
-    return looked_at(events_of(commits, batches, groups), health, RESULT, delay_s)
+    return looked_at(events_of(commits, batches, groups), health, delay_s)
 
 
 class Health(Looks):
     """What partitions and groups have to say about their health."""
 
     has_groups = True
+    result = RESULT
 
     def __init__(self, every_ms: int, retention_ms: int, soon_ms: int, behind_s: int) -> None:
-        super().__init__(every_ms, NAMES)
+        super().__init__(every_ms)
         self._retention_ms = retention_ms
         self._soon_ms = soon_ms
         self._behind_s = behind_s

@@ -17,18 +17,18 @@ from barnabas.pipeline.jobs.looks import DELAY_S, Looks, Place, looked_at
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-NAMES = [column.split()[0] for column in RESULT.split(", ")]
-
 
 def lag_stream(
     commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S, delay_s: int = DELAY_S
 ) -> "DataFrame":
     """The lag at the end of every window; see `lag.py` for the columns."""
-    return looked_at(events_of(commits, batches), Lag(every_s * 1000, NAMES), RESULT, delay_s)
+    return looked_at(events_of(commits, batches), Lag(every_s * 1000), delay_s)
 
 
 class Lag(Looks):
     """What partitions have to say about those who read them."""
+
+    result = RESULT
 
     def new_place(self, *, is_group: bool) -> Place:
         """A partition."""

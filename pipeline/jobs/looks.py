@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from barnabas.pipeline.batches import Array
@@ -88,6 +88,7 @@ class Bucket:
             own, indexes = of_place.get(key, nothing)
             begin = 0
             while (at_ms := place.next_look_ms) is not None and at_ms <= watermark_ms:
+                assert at_ms > place.looked_until_ms, f"{key} looked at {place.looked_until_ms} already"
                 end = bisect_left(own, at_ms, begin, key=attrgetter("at_ms"))
                 place.take_over(own[begin:end])
                 yield from place.say(at_ms)
@@ -105,10 +106,11 @@ class Looks(StatefulProcessor):
     """Spark's side: keeps the buckets, and wakes them when the watermark has passed the end of a window."""
 
     has_groups = False
+    result: ClassVar[str]  # the columns of its rows, of which `at` is a time; places say it in milliseconds
 
-    def __init__(self, every_ms: int, names: Sequence[str]) -> None:
+    def __init__(self, every_ms: int) -> None:
         self.every_ms = every_ms
-        self._row = Row(*names)
+        self._row = Row(*(column.split()[0] for column in self.result.split(", ")))
 
     def new_place(self, *, is_group: bool) -> Place:
         """A place that has heard of nothing yet."""
@@ -154,18 +156,19 @@ class Looks(StatefulProcessor):
         """Nothing to close."""
 
     def _plan(self, look_ms: int, looked_until_ms: int) -> None:
+        assert look_ms > looked_until_ms, f"a look at {look_ms}, and one at {looked_until_ms} was before"
         self._times.update((look_ms, looked_until_ms))
         self._handle.registerTimer(look_ms)
 
 
-def looked_at(events: "DataFrame", looks: Looks, result: str, delay_s: int) -> "DataFrame":
-    """What the places say. `result`: its columns, of which `at` is a time; places say it in milliseconds."""
+def looked_at(events: "DataFrame", looks: Looks, delay_s: int) -> "DataFrame":
+    """What the places say."""
     # Each row is there twice. The one with a time moves the watermark, and the other one is taken: Spark drops rows
     # whose time the watermark has passed, and those without a time it does not.
     clock = F.timestamp_millis("clock_ms")
     twice = F.explode(F.array_distinct(F.array(clock, F.lit(None).cast("timestamp"))))
     taken = packed(events, looks).withColumn("at", twice).withWatermark("at", f"{delay_s} seconds").where("at is null")
     rows = taken.groupBy("bucket").transformWithState(
-        looks, result.replace("at timestamp", "at bigint"), outputMode="append", timeMode="eventTime"
+        looks, looks.result.replace("at timestamp", "at bigint"), outputMode="append", timeMode="eventTime"
     )
     return rows.withColumn("at", F.timestamp_millis("at"))

@@ -6,8 +6,8 @@
 | --- | --- | --- |
 | `day` | date | the day of `log_timestamp`, in UTC |
 
-`committed` has of each group, topic and partition the newest of these rows, if that is no tombstone. An offset whose
-expiry time has passed counts until its tombstone is written, as in the broker.
+`newest` has of each group, topic and partition the newest of these rows: what is committed, if that is no tombstone.
+An offset whose expiry time has passed counts until its tombstone is written, as in the broker.
 
 A commit counts when its transaction is committed. If a run comes so late that a commit and its tombstone may both have
 been compacted away (`delete.retention.ms`), it compares what the history says with the log. What the log does not have
@@ -31,29 +31,15 @@ def history(commits: "DataFrame") -> "DataFrame":
     return commits.withColumn("day", F.to_date("log_timestamp"))
 
 
-def committed(history: "DataFrame", at: datetime | None = None) -> "DataFrame":
-    """What was committed at that time (None: in the end).
+def newest(history: "DataFrame", at: datetime | None = None) -> "DataFrame":
+    """The newest row of each group for a partition at that time (None: in the end).
 
     All commits of a group lie in one partition of `__consumer_offsets`, so of two the one with the higher log offset is
-    newer, whatever their timestamps say.
+    newer, whatever their timestamps say. Only numbers are aggregated, so Spark keeps them in hash tables, and need not
+    sort all commits.
     """
     if at is not None:
-        history = _until(history, at)
-    # Only numbers are aggregated, so Spark keeps them in hash tables, and need not sort all commits.
-    newest = history.groupBy(*GROUP_PARTITION).agg(F.max("log_offset").alias("log_offset"))
-    rows = history.join(newest, [*GROUP_PARTITION, "log_offset"], "left_semi")
-    return rows.where(~F.col("is_tombstone")).drop("day")
-
-
-def newest(history: "DataFrame", at: datetime | None = None) -> "DataFrame":
-    """The numbers of each group's newest row for a partition, in one pass: place, offset, time, and whether it is a
-    tombstone."""
-    if at is not None:
-        history = _until(history, at)
+        history = history.where((F.col("log_timestamp") <= at) & (F.col("day") <= F.to_date(F.lit(at))))
     numbers = ("log_partition", "offset", "log_timestamp", "is_tombstone")
     found = (F.max_by(name, "log_offset").alias(name) for name in numbers)
     return history.groupBy(*GROUP_PARTITION).agg(F.max("log_offset").alias("log_offset"), *found)
-
-
-def _until(history: "DataFrame", at: datetime) -> "DataFrame":
-    return history.where((F.col("log_timestamp") <= at) & (F.col("day") <= F.to_date(F.lit(at))))

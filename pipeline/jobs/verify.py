@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.pipeline.as_of import join_next
 from barnabas.pipeline.batches import OFFSETS_END
 from barnabas.pipeline.jobs.lag import TOPIC_PARTITION
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LOG = ("directory", "topic", "partition")
-TRANSACTION_STATE = "__transaction_state"
-COMPACTED = ("__consumer_offsets", TRANSACTION_STATE)
+COMPACTED = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 ENDED = (4, 5)  # CompleteCommit, CompleteAbort
 
 
@@ -226,15 +226,19 @@ def ended_transactions(states: "DataFrame") -> "DataFrame":
     return fields.where(F.col("state").isin(*ENDED)).drop("state")
 
 
-def replicas(good: "DataFrame", logs: "DataFrame") -> "DataFrame":
-    """Each batch is in all replicas, and the same."""
+def with_replicas(rows: "DataFrame", logs: "DataFrame") -> "DataFrame":
+    """The rows of partitions in several `directories`; from `low` to before `high` all of these have the offsets."""
     common = logs.groupBy(*TOPIC_PARTITION).agg(
         F.max("start_offset").alias("low"),
         F.min("high_watermark").alias("high"),
         F.collect_set("directory").alias("directories"),
     )
-    rows = good.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
-    rows = rows.where("base_offset >= low and last_offset < high")
+    return rows.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
+
+
+def replicas(good: "DataFrame", logs: "DataFrame") -> "DataFrame":
+    """Each batch is in all replicas, and the same."""
+    rows = with_replicas(good, logs).where("base_offset >= low and last_offset < high")
     content = F.struct("last_offset", "crc", "size_bytes", "leader_epoch")  # which the checksum does not cover
     by_offset = rows.groupBy(*TOPIC_PARTITION, "base_offset", "directories").agg(
         F.collect_set("directory").alias("there"), F.count_distinct(content).alias("contents")
@@ -255,14 +259,9 @@ def keys(records: "DataFrame", logs: "DataFrame") -> "DataFrame":
     `records` are those of compacted topics, of all replicas, and committed: the cleaner of one replica may have removed
     what was aborted, and that of another not yet.
     """
-    common = logs.groupBy(*TOPIC_PARTITION).agg(
-        F.max("start_offset").alias("low"),
-        F.min("high_watermark").alias("high"),
-        F.collect_set("directory").alias("directories"),
-    )
-    rows = records.join(F.broadcast(common.where(F.size("directories") > 1)), [*TOPIC_PARTITION])
     newest = (
-        rows.where("offset >= low and offset < high")
+        with_replicas(records, logs)
+        .where("offset >= low and offset < high")
         .groupBy(*LOG, "key", "directories")
         .agg(F.max(F.struct("offset", F.col("value").isNull().alias("is_tombstone"))).alias("newest"))
         .groupBy(*TOPIC_PARTITION, "key", "directories")

@@ -118,13 +118,11 @@ class Chart:
         text = re.sub(r"(?<=\d\.\d\d)\d+", "", text[text.index("<svg") :])  # a hundredth of a pixel is exact enough
         for name, (light, _) in COLOURS.items():
             text = text.replace(light, f"var(--{name})")
-        sides = [";".join(f"--{name}:{both[side]}" for name, both in COLOURS.items()) for side in (LIGHT, DARK)]
-        style = f"<style>:root{{{sides[LIGHT]}}}@media(prefers-color-scheme:dark){{:root{{{sides[DARK]}}}}}</style>"
-        return re.sub(r"<defs>", f"<defs>{style}", text, count=1)
+        return text.replace("<defs>", f"<defs><style>{colour_variables()}</style>", 1)
 
-    def png(self, width: int = WIDE) -> bytes:
+    def png(self) -> bytes:
         """The picture as a file, light, with two dots for each pixel."""
-        return self._drawn(width, "png", dpi=2 * DOTS_PER_INCH, facecolor=COLOURS["page"][LIGHT])
+        return self._drawn(WIDE, "png", dpi=2 * DOTS_PER_INCH, facecolor=COLOURS["page"][LIGHT])
 
     def _drawn(self, width: int, form: str, **options: Any) -> bytes:
         file = BytesIO()
@@ -137,6 +135,12 @@ class Chart:
             self.draw(figure, width)
             figure.savefig(file, format=form, **options)
         return file.getvalue()
+
+
+def colour_variables() -> str:
+    """The style sheet's variables for all colours, light and dark."""
+    light, dark = (";".join(f"--{name}:{both[side]}" for name, both in COLOURS.items()) for side in (LIGHT, DARK))
+    return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
 # ------------------------------------------------------------ the charts
@@ -183,8 +187,7 @@ def timeline_chart(groups: Sequence[Timeline], span: Span, changes: Sequence[Lea
             base = -number
             statuses = sorted({stretch.status for stretch in group.stretches}, key=STATUSES.index, reverse=True)
             shown = statuses if width >= WIDE or len(statuses) < 4 else [*statuses[:2], "…"]  # the table has them all
-            what = f"{_short(group.group)}   {', '.join(shown)}"
-            panel.text(0, base + 0.52, what, transform=panel.get_yaxis_transform(), va="bottom", fontsize=8.6)
+            _label(panel, base + 0.52, f"{_short(group.group)}   {', '.join(shown)}", fontsize=8.6)
             panel.axhline(base, color=_colour("line"), linewidth=0.8, zorder=1)
             for status, (colour, height, hatch) in STATUS_LOOKS.items():
                 places = [(one.from_ms, one.until_ms) for one in group.stretches if one.status == status]
@@ -208,9 +211,7 @@ def timeline_chart(groups: Sequence[Timeline], span: Span, changes: Sequence[Lea
             is_right = one.from_ms > (span.first_ms + span.last_ms) / 2
             what = f" {counted(one.partitions, 'partition')}: other leaders "
             panel.text(one.from_ms / DAY_MS, 1.0, what, va="bottom", ha="right" if is_right else "left", fontsize=8.2)
-        panel.set_ylim(-len(groups) + 0.75, 0.95 + above)
-        panel.set_yticks([])
-        panel.spines["left"].set_visible(False)
+        _no_heights(panel, -len(groups) + 0.75, 0.95 + above)
         _time_axis(panel, span, width)
 
     return Chart(
@@ -228,19 +229,13 @@ def mover_chart(movers: Sequence[Mover]) -> Chart:
             looks = ("rise", "") if change > 0 else ("fall", "//")
             bar = {"facecolor": _colour(looks[0]), "edgecolor": _colour("page"), "hatch": looks[1], "linewidth": 0}
             panel.barh(-number, change, height=0.42, **bar)
-            what = f"{_short(mover.group)} · {_short(mover.topic)}  {change:+,}"
-            panel.text(
-                0, -number + 0.26, what, transform=panel.get_yaxis_transform(), va="bottom", ha="left", fontsize=8.4
-            )
+            _label(panel, -number + 0.26, f"{_short(mover.group)} · {_short(mover.topic)}  {change:+,}")
         panel.axvline(0, color=_colour("soft"), linewidth=0.8)
         most = max(abs(mover.after - mover.before) for mover in movers)
         low = min(min(mover.after - mover.before for mover in movers), -0.06 * most)
         high = max(max(mover.after - mover.before for mover in movers), 0.06 * most)
         panel.set_xlim(low * 1.02, high * 1.02)
-        panel.set_ylim(-len(movers) + 0.6, 0.85)
-        panel.set_yticks([])
-        panel.spines["left"].set_visible(False)
-        _number_axis(panel.xaxis, 4 if width < WIDE else 7)
+        _bar_axes(panel, len(movers), width)
 
     return Chart(
         "movers",
@@ -257,13 +252,9 @@ def topic_chart(topics: Sequence[Topic]) -> Chart:
         panel = figure.subplots()
         for number, topic in enumerate(topics):
             panel.barh(-number, topic.size_bytes, height=0.42, color=_colour("blue"))
-            what = f"{_short(topic.topic)}  {amount(topic.size_bytes)}B"
-            panel.text(0, -number + 0.26, what, transform=panel.get_yaxis_transform(), va="bottom", fontsize=8.4)
-        panel.set_ylim(-len(topics) + 0.6, 0.85)
+            _label(panel, -number + 0.26, f"{_short(topic.topic)}  {amount(topic.size_bytes)}B")
         panel.set_xlim(0, max(1, *(topic.size_bytes for topic in topics)))
-        panel.set_yticks([])
-        panel.spines["left"].set_visible(False)
-        _number_axis(panel.xaxis, 4 if width < WIDE else 7, "B")
+        _bar_axes(panel, len(topics), width, "B")
 
     return Chart("topics", "Sizes of topics, of one replica", draw, lambda width: 40 + 36 * len(topics))
 
@@ -325,6 +316,23 @@ def _short(name: str) -> str:
 
 def _time(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _label(panel: Any, height: float, text: str, fontsize: float = 8.4) -> None:
+    """A text at the left edge, above what is drawn below it."""
+    panel.text(0, height, text, transform=panel.get_yaxis_transform(), va="bottom", fontsize=fontsize)
+
+
+def _no_heights(panel: Any, low: float, high: float) -> None:
+    """Heights mean nothing here: no axis shows them."""
+    panel.set_ylim(low, high)
+    panel.set_yticks([])
+    panel.spines["left"].set_visible(False)
+
+
+def _bar_axes(panel: Any, bars: int, width: int, unit: str = "") -> None:
+    _no_heights(panel, -bars + 0.6, 0.85)
+    _number_axis(panel.xaxis, 4 if width < WIDE else 7, unit)
 
 
 def _time_axis(panel: Any, span: Span, width: int) -> None:

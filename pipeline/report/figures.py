@@ -313,16 +313,7 @@ def timelines(
     lag: "DataFrame | None" = None,
 ) -> Top[Timeline]:
     """The groups to which the worst happened, for the longest time."""
-    after = F.lead("at").over(Window.partitionBy(*GROUP_PARTITION, "check").orderBy("at"))
-    until = F.coalesce(F.unix_millis(after), F.lit(span.last_ms))
-    ranks = F.create_map(*[F.lit(value) for rank, status in enumerate(STATUSES) for value in (status, rank)])
-    states = health.select(
-        "group_id",
-        F.coalesce(ranks[F.col("status")], F.lit(len(STATUSES) - 1)).alias("rank"),
-        F.unix_millis("at").alias("from_ms"),
-        until.alias("until_ms"),
-        after.isNull().alias("is_last"),
-    )
+    states = _states(health, span)
     resets = None if audit is None else audit.where(F.col("finding").isin(*RESETS))
     badness = states.groupBy("group_id").agg(
         F.max("rank").alias("worst"),
@@ -338,13 +329,7 @@ def timelines(
     if not groups:
         return Top([])
 
-    size = F.lit(span.bucket_ms)
-    # What begins in the last window has no length yet, and is there.
-    first, last = F.floor(F.col("from_ms") / size), F.floor((F.greatest("until_ms", F.col("from_ms") + 1) - 1) / size)
-    bad = _of_groups(states, groups).where("rank > 0 and (until_ms > from_ms or is_last)")
-    by_bucket = bad.withColumn("bucket", F.explode(F.sequence(first, last))).groupBy("group_id", "bucket")
-    worst = by_bucket.agg(F.max("rank").cast("bigint").alias("number")).withColumn("bucket", F.col("bucket") * size)
-    parts = [_part("status", worst)]
+    parts = [_part("status", _worst(_of_groups(states, groups), span))]
     if resets is not None:
         for finding in RESETS:
             own = _of_groups(resets, groups).where(F.col("finding") == finding)
@@ -368,6 +353,29 @@ def timelines(
         else:
             one.resets.append(Reset(row.kind, row.bucket, row.number))
     return Top(list(found.values()), others)
+
+
+def _states(health: "DataFrame", span: Span) -> "DataFrame":
+    """How bad each status was, and from when until when."""
+    after = F.lead("at").over(Window.partitionBy(*GROUP_PARTITION, "check").orderBy("at"))
+    ranks = F.create_map(*[F.lit(value) for rank, status in enumerate(STATUSES) for value in (status, rank)])
+    return health.select(
+        "group_id",
+        F.coalesce(ranks[F.col("status")], F.lit(len(STATUSES) - 1)).alias("rank"),
+        F.unix_millis("at").alias("from_ms"),
+        F.coalesce(F.unix_millis(after), F.lit(span.last_ms)).alias("until_ms"),
+        after.isNull().alias("is_last"),
+    )
+
+
+def _worst(states: "DataFrame", span: Span) -> "DataFrame":
+    """The rank of the worst status of each group in each bucket; nothing where all was OK."""
+    size = F.lit(span.bucket_ms)
+    # What begins in the last window has no length yet, and is there.
+    first, last = F.floor(F.col("from_ms") / size), F.floor((F.greatest("until_ms", F.col("from_ms") + 1) - 1) / size)
+    bad = states.where("rank > 0 and (until_ms > from_ms or is_last)")
+    by_bucket = bad.withColumn("bucket", F.explode(F.sequence(first, last))).groupBy("group_id", "bucket")
+    return by_bucket.agg(F.max("rank").cast("bigint").alias("number")).withColumn("bucket", F.col("bucket") * size)
 
 
 def _part(kind: str, rows: "DataFrame") -> "DataFrame":

@@ -84,8 +84,7 @@ def run_jobs(run: Run, jobs: Mapping[str, Callable[[Run], Summary]]) -> dict[str
     files.write(at_work, "")
     side_by_side([partial(do, name) for name in settings])
     files.remove(at_work)
-    if not files.names(f"{run.out}/_making"):
-        files.remove(f"{run.out}/_making")
+    files.remove_if_empty(f"{run.out}/_making")
     return refused
 
 

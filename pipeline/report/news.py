@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, Behind, LeaderChange, Move, Top, Unwell
 from barnabas.pipeline.report.markup import Html, element, join, named
 from barnabas.pipeline.report.pieces import (
+    NEXT_COMMANDS,
+    YEAR_10000_MS,
     command,
     duration,
     left_out,
     moment,
-    next_command,
     status_mark,
     table,
     time_text,
@@ -75,7 +76,7 @@ def skipped(jumps: Top[Move] | None) -> Html | None:
     cells = [
         (
             named(one.group),
-            _place(one),
+            place(one),
             f"{one.records:,}",
             time_text(one.at_ms),
             join(*who(one)),
@@ -95,15 +96,14 @@ def skipped(jumps: Top[Move] | None) -> Html | None:
     )
 
 
-def _place(one: Move) -> Html:
-    if one.partitions == 1:
-        return join(named(one.topic), f"-{one.partition}")
-    return join(named(one.topic), f", {one.partitions:,} partitions")
+def place(one: Move) -> Html:
+    """The partition, or the topic and how many of its partitions."""
+    return join(named(one.topic), f"-{one.partition}" if one.partitions == 1 else f", {one.partitions:,} partitions")
 
 
 def _way_back(one: Move) -> Iterator[Html]:
     """How to look at it, and to where it was a second earlier; only the journal knows that."""
-    if not HOUR_MS <= one.at_ms < 253_402_300_800_000:
+    if not HOUR_MS <= one.at_ms < YEAR_10000_MS:
         return
     before = f"{datetime.fromtimestamp(one.at_ms // 1000 - 1, UTC):%Y-%m-%dT%H:%M:%S}Z"
     ways = [command("offsets", "log", "--since", before, of=one.group)]
@@ -143,7 +143,7 @@ def _jump(one: Move) -> tuple[object, ...]:
     is_skip = one.finding == "skipped"
     what = join(
         *(named(one.group), " skipped " if is_skip else " went back ", f"{one.records:,} ", "unread " * is_skip),
-        *("records of ", _place(one)),
+        *("records of ", place(one)),
     )
     by = join(one.cause or "", element("div", *who(one)))
     ways = join(*_way_back(one)) if is_skip else command("offsets", "log", of=one.group)
@@ -171,7 +171,7 @@ def unwell(rows: Top[Unwell]) -> Html:
             moment(one.since_ms),
             NOT_KNOWN if one.lag_records is None else f"{one.lag_records:,}",
             NOT_KNOWN if one.lag_seconds is None else duration(one.lag_seconds * 1000),
-            next_command(one.status, one.group) or NOT_KNOWN,
+            command(*NEXT_COMMANDS[one.status], of=one.group) or NOT_KNOWN,
         )
         for one in rows.rows
     ]

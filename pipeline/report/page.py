@@ -36,7 +36,7 @@ from barnabas.pipeline.report.figures import (
     Unwell,
 )
 from barnabas.pipeline.report.markup import Html, element, join, named, shown, visible
-from barnabas.pipeline.report.news import who
+from barnabas.pipeline.report.news import place, who
 from barnabas.pipeline.report.pieces import (
     MEANINGS,
     Cell,
@@ -131,7 +131,7 @@ def page(report: Report) -> str:
         element("title", title),
         element("style", Html(css())),
     )
-    body = element("body", element("main", _top(report), *sections, _foot(report)))
+    body = element("body", element("main", _top(report), *sections, _foot()))
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
@@ -348,7 +348,7 @@ def _moves(moves: Top[Move] | None) -> Iterator[Html | None]:
     rows = [
         (
             named(one.group),
-            join(named(one.topic), f"-{one.partition}" if one.partitions == 1 else f", {one.partitions:,} partitions"),
+            place(one),
             join(*_way(one)),
             one.cause or "–",
             join(*who(one)),
@@ -444,7 +444,7 @@ def _growth_numbers(topics: Sequence[Growth]) -> Html:
     return details("Day by day", table(("Day", *(f"#{name}" for name in names)), rows, "Bytes by day"))
 
 
-def _foot(report: Report) -> Html:
+def _foot() -> Html:
     return element(
         "footer",
         element("p", "Lags come from commits and from the times of records; a broker may know later ones. "),

@@ -23,6 +23,7 @@ MEANINGS = {
     "STOP": "does not commit any more",
 }
 
+# Where to look when a group is not well.
 NEXT_COMMANDS = {
     "EXPIRES_SOON": ("groups", "describe"),
     "WARN": ("groups", "lag", "--watch"),
@@ -34,6 +35,9 @@ NEXT_COMMANDS = {
     "STALL": ("groups", "lag", "--watch"),
     "STOP": ("groups", "describe"),
 }
+
+YEAR_10000_MS = 253_402_300_800_000
+"""Times of clients can be beyond the years that datetime knows."""
 
 Cell = object
 Rows = Sequence[Sequence[Cell]]
@@ -100,8 +104,7 @@ def status_mark(status: str) -> Html:
 
 def time_text(at_ms: int) -> str:
     """A time to the minute."""
-    # Times of clients can be beyond the years that datetime knows.
-    if not 0 <= at_ms < 253_402_300_800_000:
+    if not 0 <= at_ms < YEAR_10000_MS:
         return f"{at_ms} ms since 1970"
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
@@ -132,8 +135,3 @@ def command(*words: str, of: str) -> Html | None:
     name = ("--", of) if of.startswith("-") else (of,)
     typed = [element("span", shlex.quote(word)) for word in ("barnabas", *words, *name)]
     return element("code", *(join(" " if index else "", word) for index, word in enumerate(typed)))
-
-
-def next_command(status: str, group: str) -> Html | None:
-    """Where to look when a group is not well."""
-    return command(*NEXT_COMMANDS[status], of=group)

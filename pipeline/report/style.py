@@ -1,25 +1,12 @@
 """How the page looks: light and dark, wide, on a phone and on paper."""
 
-from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT
+from barnabas.pipeline.report.charts import STATUS_LOOKS, colour_variables
 
 
 def css() -> str:
     """The style sheet."""
-    colours = [";".join(f"--{name}:{both[side]}" for name, both in COLOURS.items()) for side in (LIGHT, DARK)]
-    looks = {
-        "expires_soon": "soon",
-        "warn": "warn",
-        "behind": "behind",
-        "rewind": "back",
-        "storm": "storm",
-        "never": "never",
-        "removed": "gone",
-        "stall": "stall",
-        "stop": "stop",
-    }
-    statuses = "".join(f".{status}{{--own:var(--{colour})}}" for status, colour in looks.items())
-    dark = f"@media(prefers-color-scheme:dark){{:root{{{colours[DARK]}}}}}"
-    return f":root{{{colours[LIGHT]}}}{dark}{statuses}{CSS}"
+    statuses = (f".{status.lower()}{{--own:var(--{colour})}}" for status, (colour, _, _) in STATUS_LOOKS.items())
+    return f"{colour_variables()}{''.join(statuses)}{CSS}"
 
 
 CSS = """

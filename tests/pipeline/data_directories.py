@@ -1,6 +1,7 @@
 """Data directories for tests: written by the broker's own storage, on a real disk, in virtual time."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ TOPIC_ID = bytes(range(16))
 def topic_id_of(topic: str) -> bytes:
     """Each topic's id."""
     return hashlib.md5(topic.encode()).digest()
+
+
+def read_aside(folder: str) -> list[dict[str, object]]:
+    """What has been put aside in a folder so far."""
+    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("[!.]*.json"))]
 
 
 class DiskWithoutThreads(RealDisk):

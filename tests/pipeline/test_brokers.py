@@ -140,7 +140,7 @@ def test_spark_reads_from_a_broker(spark: "SparkSession", broker: tuple[Process,
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.pipeline.wire.PATIENCE_S", 0.2)
+    monkeypatch.setattr("barnabas.pipeline.wire.RETRY_TIMEOUT_S", 0.2)
     with pytest.raises(UnreachableError, match="no broker answers"):
         read("barnabas.commits", brokers="127.0.0.1:1")
     with pytest.raises(ValueError, match="HOST:PORT"):
@@ -206,7 +206,7 @@ def test_open_transactions_are_read_behind_the_last_stable_offset() -> None:
         key = broker_origin.LogKey("t", 0)
         stub: Any = Stub()
         fetching = broker_origin.Fetching(stub, broker_origin.OffsetRange(key, 0, high), options)
-        rows = [row for one in fetching.batches() for some in reader.reading.rows(*one) for row in some.to_pylist()]
+        rows = [row for one in fetching.batches() for some in reader.reading.rows(one) for row in some.to_pylist()]
         return [(row["offset"], row["transaction"]) for row in rows]
 
     assert states("read_uncommitted", 3) == [(0, None), (1, "open"), (2, None)]

@@ -7,10 +7,9 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline import segment_reading
-from barnabas.pipeline.aside import read_aside
 from barnabas.pipeline.segment_reading import READ_BYTES
 from barnabas.protocol.record_batch import Record
-from data_directories import NOW_MS, DataDirectory
+from data_directories import NOW_MS, DataDirectory, read_aside
 from test_directories import read
 
 COUNT = 8

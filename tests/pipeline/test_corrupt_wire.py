@@ -5,10 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from data_directories import read_aside
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.pipeline.aside import read_aside
 from barnabas.pipeline.broker_origin import Fetching
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.origin import LogKey, OffsetRange
@@ -50,9 +50,7 @@ def values(log: list[bytearray], at_once: int, aside: Path) -> list[bytes]:
     reader = LogReader(TABLES["barnabas.records"], TABLES["barnabas.records"].spark, options)
     broker: Any = Broker(log, at_once)
     fetching = Fetching(broker, OffsetRange(LogKey("t", 0), 0, COUNT), options)
-    return [
-        row["value"] for one in fetching.batches() for some in reader.reading.rows(*one) for row in some.to_pylist()
-    ]
+    return [row["value"] for one in fetching.batches() for some in reader.reading.rows(one) for row in some.to_pylist()]
 
 
 @pytest.mark.parametrize("at_once", [2, 3, COUNT])

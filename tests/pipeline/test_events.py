@@ -13,7 +13,6 @@ import pyarrow as pa
 from barnabas.pipeline.batches import Array
 from barnabas.pipeline.jobs.events import Event, Events, newest, pack_batches
 from barnabas.pipeline.jobs.health_stream import Health
-from barnabas.pipeline.jobs.lag_stream import NAMES as LAG_NAMES
 from barnabas.pipeline.jobs.lag_stream import Lag
 from barnabas.pipeline.jobs.looks import Bucket, Looks
 
@@ -114,7 +113,7 @@ def said(looks: Looks, events: list[Event], cuts: Random, watermarks: list[int])
 @pytest.mark.parametrize(
     ("looks", "whole"),
     [
-        (Lag(MINUTE_MS, LAG_NAMES), WholeLag(MINUTE_MS, LAG_NAMES)),
+        (Lag(MINUTE_MS), WholeLag(MINUTE_MS)),
         (Health(*HEALTH), WholeHealth(*HEALTH)),
     ],
     ids=["lag", "health"],
@@ -149,6 +148,6 @@ def test_events_are_kept_as_they_are() -> None:
 def test_a_time_in_the_future_is_no_clock() -> None:
     events = [event for event in busy_minutes(Random(1)) if event.log_end]
     batch = events_batch([*events, events[0]._replace(at_ms=START_MS + 10**12)])
-    (clock_ms,) = set(pack_batches([batch], Lag(MINUTE_MS, LAG_NAMES), START_MS).column("clock_ms").to_pylist())
+    (clock_ms,) = set(pack_batches([batch], Lag(MINUTE_MS), START_MS).column("clock_ms").to_pylist())
     assert clock_ms == max(event.at_ms for event in events)
-    assert pack_batches([batch], Lag(MINUTE_MS, LAG_NAMES), 0).column("clock_ms").null_count > 0
+    assert pack_batches([batch], Lag(MINUTE_MS), 0).column("clock_ms").null_count > 0

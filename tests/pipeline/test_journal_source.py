@@ -15,12 +15,12 @@ from barnabas.offsets import journal as form
 from barnabas.offsets.journal import NO_OFFSET, NOT_KNOWN, Cause, Gap
 from barnabas.offsets.journal import Row as Change
 from barnabas.offsets.records import NO_TOPIC_ID
-from barnabas.pipeline.aside import CorruptLogError, read_aside
+from barnabas.pipeline.aside import CorruptLogError
 from barnabas.pipeline.sources import JournalSource
 from barnabas.pipeline.streaming import LogStreamReader
 from barnabas.protocol import uuids
 from barnabas.protocol.record_batch import Record
-from data_directories import NOW_MS, TOPIC_ID, DataDirectory
+from data_directories import NOW_MS, TOPIC_ID, DataDirectory, read_aside
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, IsNull, Not
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from test_directories import Row, in_order, read, time_of

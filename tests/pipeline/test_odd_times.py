@@ -10,7 +10,7 @@ from barnabas.pipeline.jobs.audit import audit
 from barnabas.pipeline.jobs.events import Event, Events, pack_batches
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.lag import lag
-from barnabas.pipeline.jobs.lag_stream import NAMES, Lag
+from barnabas.pipeline.jobs.lag_stream import Lag
 from barnabas.protocol.record_batch import Record
 from data_directories import NOW_MS, DataDirectory
 from histories import MINUTE_MS, START_MS, History, Row, Tables, rows
@@ -93,7 +93,7 @@ def test_a_stream_takes_what_has_no_right_time_with_the_newest_of_the_others() -
             | {"log_offset": 1, "offset": 5, "is_tombstone": 0}
         ),
     ]
-    packed = pack_batches([events_batch(events)], Lag(MINUTE_MS, NAMES), START_MS + HOUR_MS)
+    packed = pack_batches([events_batch(events)], Lag(MINUTE_MS), START_MS + HOUR_MS)
     (content,) = packed.column("events").to_pylist()
     assert Events.of_bytes(content).of("at_ms").tolist() == [START_MS] * 4
     assert packed.column("clock_ms").to_pylist() == [START_MS]

@@ -138,13 +138,13 @@ def test_records_without_a_key_are_shared_out(broker: Process) -> None:
 
 
 def test_errors_say_what_to_do(broker: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "TOPIC_PATIENCE_S", 0.2)
-    with pytest.raises(RefusedRecordsError, match=r"no topic 'ordes': make it .*topics create ordes"):
+    monkeypatch.setattr(producer, "TOPIC_RETRY_TIMEOUT_S", 0.2)
+    with pytest.raises(RefusedRecordsError, match=r"no topic 'ordes': create it .*topics create ordes"):
         sink(address(broker), topic="ordes")
     by_column = sink(address(broker), "value binary, topic string")
-    with pytest.raises(RefusedRecordsError, match="no topic 'ordes': make it"):
+    with pytest.raises(RefusedRecordsError, match="no topic 'ordes': create it"):
         by_column.write(iter([rows_of(b"x", topic=["ordes"])]), None, 0)
-    with pytest.raises(RefusedRecordsError, match="says no topic: fill its column"):
+    with pytest.raises(RefusedRecordsError, match="names no topic: fill its column"):
         by_column.write(iter([rows_of(b"x", topic=[None])]), None, 0)
     with pytest.raises(RefusedRecordsError, match=r"no partition 7: it has 3 \(0 to 2\)"):
         by_column.write(iter([rows_of(b"x", topic=["orders"], partition=[7])]), None, 0)
@@ -159,7 +159,7 @@ def test_errors_say_what_to_do(broker: Process, monkeypatch: pytest.MonkeyPatch)
         check_columns(StructType.fromDDL("value binary, offset bigint"), "orders")
     with pytest.raises(ValueError, match="value must be binary or string, and is int: cast it"):
         check_columns(StructType.fromDDL("value int"), "orders")
-    with pytest.raises(ValueError, match="where to"):
+    with pytest.raises(ValueError, match="no topic is named"):
         check_columns(StructType.fromDDL("value binary"), None)
     for more, said in (
         ({"brokers": ""}, "say `brokers`"),
@@ -175,7 +175,7 @@ def test_spark_says_it_too(spark: "SparkSession", broker: Process) -> None:
     register(spark)
     writer = spark.range(3).selectExpr("cast(id as string) value").write.format("barnabas.records")
     writer.option("brokers", address(broker)).option("topic", "ordes")
-    with pytest.raises(PySparkException, match="no topic 'ordes': make it"):
+    with pytest.raises(PySparkException, match="no topic 'ordes': create it"):
         writer.mode("append").save()
     with pytest.raises(PySparkException, match='say mode\\("append"\\)'):
         writer.mode("overwrite").save()
@@ -189,7 +189,7 @@ def test_batches_that_are_too_large_are_halved(broker: Process) -> None:
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(wire, "RETRY_TIMEOUT_S", 0.2)
     with pytest.raises(UnreachableError, match="no broker answers"):
         sink("127.0.0.1:1", topic="orders")
 
@@ -273,7 +273,7 @@ def test_whatever_a_leader_answers_records_come_once_and_in_order(answers: tuple
 def test_no_leader() -> None:
     log: Any = Log(*["none"] * 100)
     with (
-        pytest.raises(UnreachableError, match="t-0: no broker leads it"),
+        pytest.raises(UnreachableError, match="t-0: it has no leader"),
         Producer(log, Compression.NONE, 300) as writes,
     ):
         writes.add("t", 0, Record(-1, 1, None, b"x"))
@@ -408,6 +408,6 @@ def test_leaders_are_killed_meanwhile(make_cluster: Callable[[], "Cluster"], mon
         assert [int((value or b"")[:4]) for value in values] == [number * 3 + index for number in range(120)]
 
     cluster.end_one(cluster.any_broker(), signal.SIGKILL)  # one of three is left
-    monkeypatch.setattr(producer, "PATIENCE_S", 0.5)
-    with pytest.raises(UnreachableError, match=r"orders-\d: .*(NOT_ENOUGH_REPLICAS|no broker leads it)"):
+    monkeypatch.setattr(producer, "RETRY_TIMEOUT_S", 0.5)
+    with pytest.raises(UnreachableError, match=r"orders-\d: .*(NOT_ENOUGH_REPLICAS|it has no leader)"):
         sink(brokers, topic="orders").write(iter([rows_of(b"x")]), None, 0)

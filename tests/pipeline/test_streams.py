@@ -16,7 +16,7 @@ from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.losses import Loss, sentences, tell
 from barnabas.pipeline.origin import LogKey
 from barnabas.pipeline.sources import CommitSource, RecordSource, register
-from barnabas.pipeline.streaming import DELETED, MADE_ANEW, REMOVED, LogStreamReader, within_rows
+from barnabas.pipeline.streaming import CREATED_AGAIN, DELETED, REMOVED, LogStreamReader, within_rows
 from barnabas.protocol.record_batch import Record
 from barnabas.storage.log import Log
 from broker_process import Client, Process, batch
@@ -221,7 +221,7 @@ def test_a_topic_that_was_made_anew(tmp_path: Path, fails: bool) -> None:
     for one in old.values():
         one["topic_id"] = "AAAAAAAAAAAAAAAAAAAAAQ"
     if fails:
-        with pytest.raises(LostRecordsError, match="made anew"):
+        with pytest.raises(LostRecordsError, match="created again"):
             growing.reader.latestOffset(old, EVERYTHING)
     else:
         end = growing.reader.latestOffset(old, EVERYTHING)
@@ -259,7 +259,7 @@ def test_in_a_stream_over_all_topics_a_deleted_one_is_news(tmp_path: Path, topic
     growing.reader.latestOffset(end, EVERYTHING)
     told = tell(str(tmp_path / "lost"))
     assert {(one.log, one.is_news) for one in told} == {("orders-0", True)}
-    why = MADE_ANEW if is_made_anew else DELETED
+    why = CREATED_AGAIN if is_made_anew else DELETED
     assert sentences(told) == [f"Topics that changed: orders: {why}."]
     assert tell(str(tmp_path / "lost")) == []
 

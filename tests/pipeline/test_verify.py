@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.pipeline import log_files
 from barnabas.pipeline.jobs import verify
 from barnabas.pipeline.run import Run
@@ -69,7 +70,7 @@ def end(directory: DataDirectory, producer_id: int, state: int = 4) -> None:
     )
     key = encode_versioned(TransactionLogKey(transactional_id=f"t-{producer_id}"))
     record = Record(-1, NOW_MS, key, encode_versioned(value, 0))
-    directory.append(directory.log("__transaction_state"), record)
+    directory.append(directory.log(TRANSACTIONS_TOPIC), record)
 
 
 def findings(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
@@ -77,7 +78,7 @@ def findings(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
     source = Source(directories=(str(folder / "a"), str(folder / "b")))
     batches = source.table(spark, "batches", topics="*", replicas="all", until="log-end")
     records = source.table(spark, "records", topics=COMPACTED, replicas="all", isolation="read_committed")
-    states = source.table(spark, "records", topics=verify.TRANSACTION_STATE)
+    states = source.table(spark, "records", topics=TRANSACTIONS_TOPIC)
     logs, entries = log_files.tables(spark, source.directories)
     for table in (batches, entries):
         table.persist()

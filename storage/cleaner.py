@@ -264,7 +264,7 @@ class Cleaner:
         except StopIteration:
             self._drop_work()
         except _Cancelled:
-            logger.info("%s: compaction given up, the log changed", self._log.name)
+            logger.info("%s: compaction cancelled, the log was truncated, deleted or failed", self._log.name)
             self._drop_work()
         except BaseException:
             self._drop_work()
@@ -294,7 +294,7 @@ class Cleaner:
             try:
                 self._slice(self._do_now())
             except OSError as error:
-                logger.error("%s: a compaction could not be ended: %s", self._log.name if self._log else "", error)
+                logger.error("%s: could not complete a compaction: %s", self._log.name if self._log else "", error)
 
     def _do_now(self) -> OSError | None:
         """Do what the work waits for, without threads; how it failed."""
@@ -373,7 +373,7 @@ class Cleaner:
         directory.cleaner_offsets[key] = map_end
         directory.write_later(checkpoints.CLEANER_OFFSETS)
         log.cleaning = False
-        logger.info("%s: compacted up to %d, %d bytes became %d", log.name, map_end, before, after)
+        logger.info("%s: compacted up to offset %d, from %d to %d bytes", log.name, map_end, before, after)
 
     def _check(self, log: Log) -> None:
         if not log.cleaning or log.failed is not None or log.closed:

@@ -9,7 +9,7 @@ class Health:
     """Of one log. Its parts share it, because each of them can meet an error of the disk.
 
     - `write_blocked`: the last write was not possible (no room, say), and nothing has changed. The next write may be
-      possible. It is over with a write, or when the directory is found to have room (`LogManager._look_for_room`).
+      possible. It is over with a write, or when the directory is found to have room (`WriteBlocks.look`).
     - `failed`: nobody knows what is on the disk. The log is not written again before the next start.
     - `closed`: the broker stops, or the partition is deleted.
     - `is_held`: a truncation is under way, and nothing else may write.

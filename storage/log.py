@@ -189,7 +189,7 @@ class Log:
     def unreadable(self, error: OSError | CorruptBatchError) -> ErrorCode:
         """What to answer when reading raised. A disk that fails takes the log with it; damaged data does not."""
         if isinstance(error, CorruptBatchError):
-            logger.error("%s: damaged data: %s", self.name, error)
+            logger.error("%s: a read met damaged records: %s", self.name, error)
             return ErrorCode.CORRUPT_MESSAGE
         if not may_pass(error):
             self.health.fail(error)

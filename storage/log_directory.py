@@ -122,7 +122,7 @@ class LogDirectory:
         self._is_taken = True
         if self.contents.foreign:
             names = names_in_a_line(self.contents.foreign)
-            logger.warning("%s holds files that no broker has made; they are left alone: %s", self.path, names)
+            logger.warning("%s holds files that no broker has made, which are left alone: %s", self.path, names)
 
     def set_aside(self, key: tuple[str, int]) -> None:
         """Keep the folder of a log that is not served, under a name that ends with `-stray`."""
@@ -132,7 +132,7 @@ class LogDirectory:
         try:
             self._env.disk.rename(path, target)
         except OSError as error:
-            logger.error("%s could not be renamed to %s: %s", path, target, error)
+            logger.error("could not rename %s to %s: %s", path, target, error)
         else:
             self._unsynced_deletions.add(key)
             self._sync_names_soon()
@@ -171,7 +171,7 @@ class LogDirectory:
         strays = [name for name in self.contents.names if name.endswith("-stray")]
         if strays:
             logger.info(
-                "%s left from topics that are gone: %s", counted(len(strays), "folder is", "folders are"), strays[0]
+                "%s of topics that do not exist in %s: %s", counted(len(strays), "folder"), self.path, strays[0]
             )
         for name in deleted_folders(disk, self.contents):
             remove_deleted_folder(disk, self.path_of(name))
@@ -180,7 +180,7 @@ class LogDirectory:
             key for key, offset in high_watermarks.items() if offset > 0 and key not in self.contents.folders
         ]
         if self.folders and not self.was_clean:
-            text = "The last stop was not clean: checking what lies behind the recovery points of %s in %s"
+            text = "the last stop was not clean: recovering %s in %s from their recovery points"
             logger.info(text, counted(len(self.folders), "log"), self.path)
         for key, folder in self.folders.items():
             log = yield from self._open_log(key, folder, log_starts.get(key, 0), clean=self.was_clean)
@@ -191,7 +191,7 @@ class LogDirectory:
         try:
             self.cleaner_offsets = checkpoints.read_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS))
         except checkpoints.CheckpointError as error:
-            logger.warning("Compaction begins anew everywhere: %s", error)
+            logger.warning("compaction starts again at the log start of every log in %s: %s", self.path, error)
         self._written[checkpoints.CLEANER_OFFSETS] = dict(self.cleaner_offsets)
 
     def begin(self) -> Pieces[None]:
@@ -212,7 +212,7 @@ class LogDirectory:
                 if log.write_blocked is not None:  # the part that was cut off could come back behind what is appended
                     raise log.write_blocked
             self._write_now(checkpoints.RECOVERY_POINTS)
-            logger.info("Recovered %s after an unclean stop", counted(len(self.logs), "log"))
+            logger.info("recovered %s in %s after an unclean stop", counted(len(self.logs), "log"), self.path)
         self._is_begun = True
 
     @property
@@ -230,7 +230,7 @@ class LogDirectory:
         try:
             checkpoints.write_boot_id(self._env.disk, self.path_of(checkpoints.BOOT_ID))
         except OSError as error:  # so the ends of logs will count as lost
-            logger.warning("%s could not be written: %s", self.path_of(checkpoints.BOOT_ID), error)
+            logger.warning("could not write %s: %s", self.path_of(checkpoints.BOOT_ID), error)
 
     def write_meta(self, node_id: int, cluster_id: str, others: Mapping[str, str]) -> None:
         """Write whose it is and which the other directories are, if the file does not say the same."""
@@ -337,7 +337,7 @@ class LogDirectory:
         log = at_once(self._open_log(key, None, 0, clean=False))
         self._forget_older_namesake(key)
         self._sync_names_soon()
-        logger.debug("Made the log %s", log.name)
+        logger.debug("created the log %s", log.name)
         return log
 
     def _check_that_it_is_there(self) -> None:
@@ -378,7 +378,7 @@ class LogDirectory:
         if self.cleaner_offsets.pop(key, None) is not None:
             self.write_later(checkpoints.CLEANER_OFFSETS)
         if not self._env.disk.is_directory(path):
-            logger.error("%s: its folder was gone before it was deleted", log.name)
+            logger.error("%s: its folder was missing already when the log was deleted", log.name)
             return None
         self._unsynced_deletions.add(key)
         self._sync_names_soon()
@@ -411,7 +411,7 @@ class LogDirectory:
             if error is None:
                 self._unsynced_deletions -= deletions
             else:
-                logger.error("%s could not be synced: %s", self.path, error)
+                logger.error("could not sync %s: %s", self.path, error)
 
         if self._names_timer is None:
             self._names_timer = self._env.clock.call_later(_NAMES_SYNC_DELAY_MS, sync)
@@ -494,7 +494,7 @@ class LogDirectory:
         self._written[name] = offsets
         if name in self._not_writable:
             del self._not_writable[name]
-            logger.warning("%s is written again", self.path_of(name))
+            logger.info("%s is written again", self.path_of(name))
 
     def _not_written(self, name: str, error: OSError) -> None:
         """The older file stays, so that a start after a crash checks more.
@@ -504,7 +504,7 @@ class LogDirectory:
         is_known = name in self._not_writable
         self._not_writable[name] = error
         if not is_known:
-            logger.error("%s could not be written: %s", self.path_of(name), error)
+            logger.error("could not write %s, a recovery will check more: %s", self.path_of(name), error)
 
     def write_later(self, name: str) -> Pending[None]:
         """Write a checkpoint if anything has changed. The file gets its name when a thread has synced it.

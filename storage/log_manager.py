@@ -160,7 +160,7 @@ class LogManager:
         now = ""
         if progress is not None and progress.of_bytes:
             now = f", {progress.log}: {progress.checked_bytes >> 20} of {progress.of_bytes >> 20} MiB"
-        logger.info("Opening the logs: %d of %d are open%s", opened, found, now)
+        logger.info("opening the logs: %d of %d are open%s", opened, found, now)
 
     def start(self) -> None:
         """Load the logs, and begin the upkeep.
@@ -214,16 +214,16 @@ class LogManager:
             why = plan.offline.get(directory.path)
             if why is not None:
                 directory.give_up(OSError(errno.ENODEV, why))
-                logger.error("The data directory %s is offline: %s.", directory.path, why)
+                logger.error("the data directory %s is offline: %s", directory.path, why)
         for directory_id, path in plan.given_up.items():
-            text = "The data directory %s (%s) is given up: the partitions that were in it begin empty"
+            text = "the data directory %s (%s) is given up: the partitions that were in it begin empty"
             logger.warning(text, path, directory_id)
         for name in plan.not_missed:
-            logger.warning("There is nothing to give up: no directory %s is missed", name)
+            logger.warning("there is nothing to give up: no data directory %s is missing", name)
         for directory_id, path in plan.missing.items():
             logger.error(
-                "The data directory %s (%s) is one of this broker's, and log.dirs does not name it: its partitions are "
-                "offline. Name it again; if it is lost for good, start once with --give-up %s: they begin empty then.",
+                "the data directory %s (%s) is one of this broker's, and log.dirs does not name it: its partitions are "
+                "offline; name it again, or if it is lost, start once with --give-up %s: they begin empty then",
                 path,
                 directory_id,
                 directory_id,
@@ -270,7 +270,7 @@ class LogManager:
             try:
                 directory.close(self.broker_epoch)
             except OSError as error:
-                logger.error("%s could not be closed: %s", directory.path, error)
+                logger.error("could not close the data directory %s: %s", directory.path, error)
                 directory.give_up(error)
 
     # -- directories
@@ -310,7 +310,7 @@ class LogManager:
         ]
         if self.old_copies:
             logger.warning(
-                "%s: an old copy of this broker's directory, which has served since: its logs may lack records",
+                "%s: an old copy of this broker's data directory, its logs may lack records that the broker had since",
                 ", ".join(directory.path for directory in self.old_copies),
             )
 
@@ -409,7 +409,7 @@ class LogManager:
         path = self._take_away(log, "delete")
         if log is None or path is None:
             return
-        logger.debug("Deleting the log %s", log.name)
+        logger.debug("deleting the log %s", log.name)
 
         def remove() -> Pieces[None]:
             remove_deleted_folder(self._env.disk, path)

@@ -396,7 +396,7 @@ class ProducerStateManager:
             try:
                 entries = read_snapshot(self._disk, path)
             except (FileNotFoundError, checkpoints.CheckpointError) as error:
-                logger.warning("Dropping a producer snapshot that cannot be used: %s", error)
+                logger.warning("removing a producer snapshot that cannot be used: %s", error)
                 self.remove_snapshot(offset)
                 continue
             for entry in entries:

@@ -140,14 +140,14 @@ def _find_end(
         extent = _Extent(log_end_offset, checked_from, None if check.has_producers else checked_from)
     if extent.log_end_offset < log_start_offset:
         # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
-        text = "%s: what is left ends at %d, the log begins at %d"
+        text = "%s: the remaining records end at offset %d, below the log start offset %d, where the log goes on empty"
         logger.warning(text, folder.log, extent.log_end_offset, log_start_offset)
         folder.set_aside(segments)
         segments.clear()
         extent = extent._replace(log_end_offset=log_start_offset, checked_from=log_start_offset)
     if extent.log_end_offset < recovery_point:
         logger.error(
-            "%s ends at %d, though everything up to %d was synced: what came behind was removed or damaged since",
+            "%s: the log ends at offset %d, though all up to %d was synced: records were removed or damaged since",
             folder.log,
             extent.log_end_offset,
             recovery_point,
@@ -297,7 +297,7 @@ class _Folder:
             try:
                 assert segment.transaction_index.entries is not None
             except CorruptBatchError as error:
-                logger.error("%s; it is made again", error)
+                logger.error("%s; rebuilding it from the batches", error)
                 segment.transaction_index.reset()
                 damaged = True
         for name in [name for name in names if damaged and name.endswith(".snapshot")]:
@@ -317,7 +317,7 @@ class _Folder:
             if clean:
                 raise
             # It was written without a sync when the log was made, and a crash may have torn it. The tree knows the id.
-            logger.warning("%s; a crash left it so, the topic's id is taken from the tree", error)
+            logger.warning("%s; a crash has torn it, the topic id is taken from the tree", error)
             self._disk.remove(path)
             return None
 
@@ -336,8 +336,8 @@ class _Folder:
         for segment in cut:
             segment.set_aside(f"{now_ms}-cut")
         logger.error(
-            "%s: %s of the log cut off, with the offsets from %d on, %d bytes, and kept as "
-            "%s/*.log.%d-cut, until you remove that or the topic is deleted.",
+            "%s: %s cut off, with the offsets from %d on, %d bytes, and kept as "
+            "%s/*.log.%d-cut until you remove that or the topic is deleted",
             self.log,
             counted(len(cut), "segment"),
             cut[0].base_offset,
@@ -374,13 +374,13 @@ class _Check:
         for slot in range(first, len(segments)):
             segment = segments[slot]
             if slot > first and segment.base_offset > next_offset and segments[slot - 1].is_marked_unsynced:
-                logger.warning("%s: it ends at %d, a crash lost what came behind", log, next_offset)
+                logger.warning("%s: the log ends at offset %d, a crash lost what came behind", log, next_offset)
                 self._cut_off(slot)
                 break
             end, next_offset = yield from self._check_segment(segment, max(next_offset, segment.base_offset))
             self._checked_bytes += end
             if end < segment.size:
-                text = "%s: %d damaged bytes behind offset %d are cut off, in %s"
+                text = "%s: truncated %d damaged bytes from offset %d on, in %s"
                 logger.warning(text, log, segment.size - end, next_offset, segment.path)
                 if end:
                     segment.cut_at(end)

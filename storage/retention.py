@@ -214,7 +214,9 @@ def remove_segments_below_start(log: Log) -> int:
     except OSError as error:
         log.health.block_writes(error)
         return 0
-    logger.info("%s: %s went by retention, log start %d", log.name, counted(count, "segment"), log.log_start_offset)
+    logger.info(
+        "%s: retention deleted %s, log start offset %d", log.name, counted(count, "segment"), log.log_start_offset
+    )
     return count
 
 

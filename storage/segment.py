@@ -212,7 +212,7 @@ class Segment:
                 self.index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
                 next_offset = batch.last_offset + 1
         except CorruptBatchError as error:
-            logger.error("%s; what comes behind is not found by its time", error)
+            logger.error("%s; records behind it are not found by their time", error)
         self.close_time_index()
         try:
             self.write_indexes(new_files=self.is_indexed)
@@ -343,7 +343,7 @@ class Segment:
         return position
 
     def _mend_indexes(self, position: int) -> None:
-        logger.error("%s is damaged: no batch begins at %d; it is made again", self.offset_index.path, position)
+        logger.error("%s is damaged, no batch begins at position %d: rebuilding it", self.offset_index.path, position)
         self.rebuild_indexes()
 
     def position_for(self, offset: int) -> int:

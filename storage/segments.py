@@ -240,7 +240,7 @@ def delete_later(clock: Clock, gone: Sequence[Segment], delay_ms: float) -> None
         try:
             segment.delete_files()
         except OSError as error:
-            logger.warning("%s: old files could not be removed: %s", segment.path, error)
+            logger.warning("could not remove the files of the old segment %s: %s", segment.path, error)
         if waiting:
             clock.call_soon(delete)
 

@@ -63,7 +63,7 @@ def begin_truncation(log: Log, offset: int) -> "Truncation | None":
         return None
     if offset <= log.segments[0].base_offset:
         return begin_full_truncation(log, offset)
-    logger.info("%s: truncating from %d to %d", log.name, log.log_end_offset, offset)
+    logger.info("%s: truncating from offset %d to %d", log.name, log.log_end_offset, offset)
     return Truncation(log, _truncate(log, offset))
 
 
@@ -71,7 +71,7 @@ def begin_full_truncation(log: Log, offset: int) -> "Truncation | None":
     """As `truncate_fully_and_start_at`; the steps are still to be done. None if the log cannot be written."""
     if not log.health.is_writable:
         return None
-    logger.info("%s: dropping all records, starting at %d", log.name, offset)
+    logger.info("%s: truncating fully, the log goes on at offset %d", log.name, offset)
     return Truncation(log, _truncate_fully(log, offset))
 
 

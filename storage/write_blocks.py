@@ -76,7 +76,7 @@ class WriteBlocks:
             log.health.end_write_block()
         if self._clock.monotonic_ms() - self._refused_ms[directory] >= SETTLED_MS:
             del self._refused_ms[directory]
-            logger.warning("%s can be written again (%s)", directory.path, counted(len(directory.logs), "partition"))
+            logger.info("%s can be written again (%s)", directory.path, counted(len(directory.logs), "partition"))
             self._tell()
 
     def _tell(self) -> None:

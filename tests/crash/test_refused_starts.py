@@ -544,7 +544,7 @@ def test_a_directory_that_is_lost_for_good_is_given_up(
     assert other not in (folder / "d" / "meta.properties").read_text()
     said = (folder / "d.log").read_text()
     assert "is given up: the partitions that were in it begin empty" in said
-    assert f"There is nothing to give up: no directory {folder}/typo is missed" in said
+    assert f"there is nothing to give up: no data directory {folder}/typo is missing" in said
     Process(folder / "d").end()
     assert "offline" not in (folder / "d.log").read_text()
 

@@ -40,7 +40,7 @@ def test_a_signal_ends_a_recovery_and_the_next_start_recovers_everything(
     fill(log, 10_000)
     size = log.stat().st_size
     process = start(log_level="info", wait=False)
-    wait_for(process, "The last stop was not clean")
+    wait_for(process, "the last stop was not clean")
     process.process.send_signal(number)
     process.process.wait(30)
     assert process.process.stdout is not None

@@ -52,7 +52,7 @@ def test_what_was_synced_and_is_gone_is_said(world, caplog):
     with caplog.at_level(logging.ERROR):
         log = world.open().get("t", 0)
     assert log.log_end_offset < 30
-    assert f"t-0 ends at {log.log_end_offset}, though everything up to 30 was synced" in caplog.text
+    assert f"t-0: the log ends at offset {log.log_end_offset}, though all up to 30 was synced" in caplog.text
 
 
 def content_base(world):

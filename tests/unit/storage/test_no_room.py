@@ -107,7 +107,7 @@ def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     size = world.disk.file_size(log.segments.active.path)
     total, free = world.disk.total_and_free_bytes("/data")
     world.disk.capacity_bytes = total - free + 100
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         refused = [world.append(log, (b"k", bytes(500))) for _ in range(3)]
     assert {result.error for result in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
     assert "no space left" in refused[0].error_message
@@ -119,8 +119,9 @@ def test_a_write_that_fits_in_part_leaves_nothing_behind(world, read, caplog):
     ]
     world.disk.capacity_bytes = 1 << 40
     caplog.clear()
-    world.fill(log, 1)
-    world.clock.advance(10_000)
+    with caplog.at_level(logging.INFO):
+        world.fill(log, 1)
+        world.clock.advance(10_000)
     assert [record.message for record in caplog.records] == ["/data can be written again (1 partition)"]
     assert [offset for offset, _, _ in read(world.crash("kept").get("t", 0))] == [0, 1, 2, 3]
 
@@ -160,7 +161,7 @@ def test_many_logs_on_a_broken_disk_are_told_in_one_line(world, caplog):
     world.open()
     logs = [world.manager.get_or_create("many", index, None) for index in range(30)]
     world.disk.fail("write", "many", times=len(logs))
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         for log in logs:
             assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
         world.clock.advance(2_000)
@@ -174,7 +175,7 @@ def test_a_full_disk_is_told_once_for_all_its_logs_and_once_when_it_is_over(worl
     logs = [world.manager.get_or_create("many", index, None) for index in range(37)]
     total, free = world.disk.total_and_free_bytes("/data")
     world.disk.capacity_bytes = total - free
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         for log in logs:
             assert world.append(log, (b"k", b"v")).error is ErrorCode.KAFKA_STORAGE_ERROR
             world.clock.advance(1_000)
@@ -190,13 +191,13 @@ def test_a_full_disk_is_told_once_for_all_its_logs_and_once_when_it_is_over(worl
 def test_checkpoints_that_find_no_room_are_told_once(world, caplog):
     log = world.log()
     world.disk.fail("write", "replication-offset-checkpoint", OSError(errno.ENOSPC, "simulated"), times=3)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         for _ in range(6):
             world.fill(log, 1)
             world.clock.advance(5_000)
     told = [record.message for record in caplog.records if "replication-offset-checkpoint" in record.message]
     assert [text.partition(": ")[0] for text in told] == [
-        "/data/replication-offset-checkpoint could not be written",
+        "could not write /data/replication-offset-checkpoint, a recovery will check more",
         "/data/replication-offset-checkpoint is written again",
     ]
 
@@ -303,7 +304,7 @@ def test_an_expired_log_needs_no_room_but_for_an_empty_segment(world, read):
 def test_a_disk_that_is_nearly_full_is_told_once_and_once_when_it_is_over(world, caplog):
     log = world.log()
     world.fill(log, 3)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         for number in range(200):  # every other write finds room
             if number % 2:
                 world.disk.fail("write", ".log", OSError(errno.ENOSPC, "simulated"))
@@ -357,6 +358,7 @@ def test_an_aborted_transaction_whose_index_found_no_room_stays_aborted(world, e
 
 
 def test_a_log_that_nobody_writes_is_not_write_blocked_any_more_when_there_is_room(world, read, caplog):
+    caplog.set_level(logging.INFO)
     log, other = world.log("t"), world.log("u")
     world.fill(log, 1)
     world.fill(other, 1)

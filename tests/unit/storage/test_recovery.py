@@ -244,8 +244,8 @@ def test_a_long_start_lets_the_loop_run_and_says_how_far_it_is(world, caplog):
     with caplog.at_level("INFO"):
         asyncio.run(main())
     assert len(passes) > 6
-    lines = [record.getMessage() for record in caplog.records if "Opening the logs" in record.getMessage()]
-    assert lines[0] == "Opening the logs: 0 of 1 are open, t-0: 1 of 5 MiB"
+    lines = [record.getMessage() for record in caplog.records if "opening the logs" in record.getMessage()]
+    assert lines[0] == "opening the logs: 0 of 1 are open, t-0: 1 of 5 MiB"
     assert manager.get("t", 0).log_end_offset == 60
 
 

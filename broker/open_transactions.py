@@ -13,6 +13,7 @@ from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.coordinators.transactions.metadata import PRODUCER_EPOCH_MAX, Transaction
 from barnabas.coordinators.transactions.records import decode
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL
 from barnabas.protocol.errors import CorruptBatchError, ProtocolError
 from barnabas.protocol.record_batch import CONTROL_ABORT
 from barnabas.runtime.counted import counted
@@ -74,7 +75,7 @@ def _ended_by_coordinator(logs: Iterable[Log]) -> set[tuple[int, str, int]]:
         latest: dict[str, Transaction | None] = {}
         try:
             for segment, batch in log.segments.batches_from(log.log_start_offset):
-                if batch.attributes & record_batch.CONTROL:
+                if batch.attributes & CONTROL:
                     continue
                 for record in record_batch.records(segment.batch_bytes(batch)):
                     if record.key is None:

@@ -20,22 +20,24 @@ from barnabas.protocol import batch_records
 from barnabas.protocol.batch_layout import (
     ATTRIBUTES_AT,
     CODEC_MASK,
+    CONTROL,
     CRC_AT,
+    DELETE_HORIZON,
     HEADER,
+    HEADER_BYTES,
     INT16,
     INT32,
     INT64,
     LEADER_EPOCH_AT,
     LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_AT,
     MAX_TIMESTAMP_AT,
     PREFIX,
     PREFIX_BYTES,
+    TRANSACTIONAL,
     UINT32,
 )
-from barnabas.protocol.batch_layout import CONTROL as CONTROL
-from barnabas.protocol.batch_layout import DELETE_HORIZON as DELETE_HORIZON
-from barnabas.protocol.batch_layout import HEADER_BYTES as HEADER_BYTES
-from barnabas.protocol.batch_layout import TRANSACTIONAL as TRANSACTIONAL
 from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
@@ -175,11 +177,11 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     CorruptBatchError: INVALID_RECORD for the older formats, CORRUPT_MESSAGE for anything else.
     """
     if len(buffer) - position < HEADER_BYTES:
-        if len(buffer) - position >= 17 and buffer[position + 16] < 2:
-            raise _old_format(buffer[position + 16])
+        if len(buffer) - position > MAGIC_AT and buffer[position + MAGIC_AT] < MAGIC:
+            raise _old_format(buffer[position + MAGIC_AT])
         raise CorruptBatchError("a batch ends within its header")
     header = BatchHeader(*HEADER.unpack_from(buffer, position))
-    if header.magic != 2:
+    if header.magic != MAGIC:
         if header.magic in (0, 1):
             raise _old_format(header.magic)
         raise CorruptBatchError(f"no batch has the format {header.magic}")
@@ -302,7 +304,7 @@ def build(
         base_offset,
         0,
         partition_leader_epoch,
-        2,
+        MAGIC,
         0,
         attributes,
         len(records) - 1,
@@ -344,7 +346,7 @@ def build_plain(
         0,
         length,
         -1,
-        2,
+        MAGIC,
         0,
         attributes,
         count - 1,
@@ -396,7 +398,7 @@ def rebuild(
         header.base_offset,
         0,
         header.partition_leader_epoch,
-        2,
+        MAGIC,
         0,
         attributes,
         header.last_offset_delta,

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from broker_process import Client, whole_batches
 from kill_load import AskAgainError, Books, OneBroker, Partition
 
@@ -76,10 +77,10 @@ class CommittedReader:
         for header, data in record_batch.batches(whole_batches(row.records or b"")):
             starts = self._aborting.get(header.producer_id, [])
             is_aborted = any(start <= header.base_offset for start in starts)
-            if header.attributes & record_batch.CONTROL:
+            if header.attributes & CONTROL:
                 if is_aborted:
                     self._aborting[header.producer_id] = [start for start in starts if start > header.base_offset]
-            elif not (header.attributes & record_batch.TRANSACTIONAL and is_aborted):
+            elif not (header.attributes & TRANSACTIONAL and is_aborted):
                 found += [
                     (record.offset, bytes(record.value or b""))
                     for record in record_batch.records(data)

@@ -11,6 +11,7 @@ from typing import Any
 import cramjam
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import HEADER_BYTES
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
@@ -133,7 +134,7 @@ def _is_taste(error: Exception, stored: bytes) -> bool:
         return True
     if "contentChecksum" in text or "frameSize" in text:  # Kafka reads past both
         return stored[22] & 7 == Compression.LZ4
-    streams = stored.count(b"\x82SNAPPY\0", record_batch.HEADER_BYTES)  # snappy-java reads several streams
+    streams = stored.count(b"\x82SNAPPY\0", HEADER_BYTES)  # snappy-java reads several streams
     return "snappy" in type(error).__module__ + text.lower() and streams > 1
 
 
@@ -171,7 +172,7 @@ def records(random: Random) -> bytes:
         )
         for _ in range(3)
     ]
-    return bytes(build(made)[record_batch.HEADER_BYTES :])
+    return bytes(build(made)[HEADER_BYTES:])
 
 
 def pack(random: Random, codec: int, content: bytes) -> bytes:

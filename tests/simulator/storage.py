@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
 from barnabas.protocol.transaction_marker import marker_of
 from barnabas.storage import producer_state, truncation
@@ -523,7 +524,7 @@ def check_log(log: Log, settled_from: int = 0) -> None:
             if sought is None or sought[0] > first:
                 raise Violation("times are found", f"{name}: {batch.max_timestamp} at {sought}, should be by {first}")
         if batch.producer_id >= 0:
-            if batch.attributes & record_batch.CONTROL:
+            if batch.attributes & CONTROL:
                 marker = marker_of(segment.batch_bytes(batch))
                 if marker is not None:
                     fresh.update_marker(
@@ -537,7 +538,7 @@ def check_log(log: Log, settled_from: int = 0) -> None:
                     batch.base_offset,
                     batch.last_offset,
                     batch.max_timestamp,
-                    bool(batch.attributes & record_batch.TRANSACTIONAL),
+                    bool(batch.attributes & TRANSACTIONAL),
                 )
     for producer_id, entry in fresh.entries.items():
         known = log.producers.get(producer_id)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import HEADER_BYTES
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ProduceRequest
-from barnabas.protocol.record_batch import HEADER_BYTES, Record
+from barnabas.protocol.record_batch import Record
 
 World = Any  # of conftest.py
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from barnabas.protocol import record_batch
-from barnabas.protocol.batch_layout import CODEC_MASK
+from barnabas.protocol.batch_layout import CODEC_MASK, HEADER_BYTES
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.protocol.record_batch import HEADER_BYTES, Record, build, read_header, records
+from barnabas.protocol.record_batch import Record, build, read_header, records
 from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 
 VECTOR = bytes.fromhex(

@@ -93,7 +93,7 @@ class DirectoryOrigin:
         total = sum(there.values())
         if total <= size:
             return dict(ends)
-        found = {}
+        found = dict(starts)  # a log that is gone since a moment is not new if it comes back
         for key, log in logs.items():
             found[key] = _end_within(log, starts[key], ends[key], size * there[key] // total)
         return found

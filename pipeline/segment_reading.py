@@ -188,6 +188,9 @@ class _Following:
         with open(segment.path, "rb") as file:
             while self.position < segment.size_bytes:
                 content = os.pread(file.fileno(), min(wanted, segment.size_bytes - self.position), self.position)
+                if not content:
+                    what = f"{segment.path} ends at {self.position}, before it was {segment.size_bytes} bytes long"
+                    raise LostRecordsError(what)
                 following = segment.size_bytes - self.position - len(content)
                 batches = walk(content, following_bytes=following, offsets_to=end_offset)
                 if not batches.consumed and not batches.ended:

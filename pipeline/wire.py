@@ -267,9 +267,7 @@ class Cluster:
 
     def send(self, broker_id: int, api_key: ApiKey, request: Message) -> "Answer":
         """Send a request; `receive` waits for its answer. LostConnectionError."""
-        connection = self._connection(self._brokers[broker_id])
-        connection.send(api_key, request)
-        return Answer(self, connection)
+        return self._send(self._brokers[broker_id], api_key, request)
 
     def ask_any(self, api_key: ApiKey, request: Message) -> Any:
         """What any broker answers. UnreachableError."""
@@ -278,14 +276,21 @@ class Cluster:
         while True:
             for address in [*self._brokers.values(), *self._bootstrap]:
                 try:
-                    connection = self._connection(address)
-                    connection.send(api_key, request)
-                    return Answer(self, connection).receive()
+                    return self._send(address, api_key, request).receive()
                 except LostConnectionError as error:
                     reason = str(error)
             if time.monotonic() > deadline:
                 raise UnreachableError(f"no broker answers: {reason}")
             time.sleep(_RETRY_BACKOFF_S)
+
+    def _send(self, address: tuple[str, int], api_key: ApiKey, request: Message) -> "Answer":
+        connection = self._connection(address)
+        try:
+            connection.send(api_key, request)
+        except LostConnectionError:
+            self.lost(connection)
+            raise
+        return Answer(self, connection)
 
     def _connection(self, address: tuple[str, int]) -> "_Connection":
         connection = self._connections.get(address)

@@ -1,5 +1,6 @@
 """Tables from data directories, compared with what the broker's own decoders say about the same files."""
 
+import os
 import shutil
 from collections import Counter
 from datetime import UTC, datetime
@@ -712,3 +713,18 @@ def test_spark_reads_the_tables(spark: "SparkSession", tmp_path: Path) -> None:
     assert both.count() == len(chosen)
     with pytest.raises(Exception, match="no column offsets"):
         spark.read.format("barnabas.records").option("columns", "offsets").load(path)
+
+
+def test_transactions_of_a_segment_that_gets_shorter_meanwhile(tmp_path: Path) -> None:
+    """Its broker has truncated it: the run ends with an error, and does not wait for what never comes."""
+    directory = DataDirectory(tmp_path)
+    log = directory.log("payments", 0)
+    for sequence in range(5):
+        fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": sequence}
+        directory.append(log, Record(-1, NOW_MS, None, b"value"), **fields, transactional=True)
+    directory.close()
+    (found,) = logs_of(str(tmp_path), ("payments",), with_internal=False, until_high_watermark=False)
+    (segment,) = found.segments
+    os.truncate(segment.path, segment.size_bytes // 2)
+    with pytest.raises(LostRecordsError, match="before it was"):
+        ended_transactions(found, 5)

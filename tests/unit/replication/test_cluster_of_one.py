@@ -91,7 +91,7 @@ def test_deletes_and_creates_again_under_the_same_name(env, alone):
     async def story():
         await create(alone, partitions=3, configs={"cleanup.policy": "compact"})
         first_id = alone.metadata_cache.topic_id("orders")
-        assert alone.manager.partition("orders", 0).log.config.compacted
+        assert alone.manager.partition("orders", 0).log.config.cleanup_policy == {"compact"}
         waiting = Observed(
             alone.manager.fetch(FetchParams(max_wait_ms=60_000, min_bytes=1), [FetchPartition("orders", 0, 0, 1 << 20)])
         )

@@ -48,9 +48,8 @@ def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
     transactions = Transactions(lambda: ended_transactions(log, log.end_offset))
     reached = max(segment.base_offset, piece.offsets_from)
     while position < piece.end:
-        content = os.pread(descriptor, min(wanted, piece.end - position), position)
-        if not content:
-            raise LostRecordsError(f"{segment.path} ends at {position}, before it was {piece.end} bytes long")
+        asked = min(wanted, piece.end - position)
+        content = os.pread(descriptor, asked, position)
         batches = walk(
             content,
             following_bytes=piece.end - position - len(content),
@@ -60,6 +59,8 @@ def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
             is_tail=piece.is_tail,
         )
         if not batches.consumed and not batches.ended:
+            if len(content) < asked:
+                raise _cut(segment, position, piece.end)
             wanted = max(2 * wanted, batch_bytes(batches.data, 0))
             continue
         name = os.path.basename(segment.path)
@@ -115,6 +116,11 @@ def log_end(log: Log) -> int:
             for read in read_piece(piece):
                 end = max(end, int(read.batches.last_offsets.max(initial=-1)) + 1)
     return end
+
+
+def _cut(segment: Segment, position: int, size_bytes: int) -> LostRecordsError:
+    """Its broker has truncated the segment since it was listed: no whole batch begins at the position any more."""
+    return LostRecordsError(f"{segment.path} has no whole batch at {position}, and was {size_bytes} bytes long before")
 
 
 def ended_transactions(log: Log, end_offset: int) -> Ended:
@@ -187,13 +193,13 @@ class _Following:
         wanted = READ_BYTES
         with open(segment.path, "rb") as file:
             while self.position < segment.size_bytes:
-                content = os.pread(file.fileno(), min(wanted, segment.size_bytes - self.position), self.position)
-                if not content:
-                    what = f"{segment.path} ends at {self.position}, before it was {segment.size_bytes} bytes long"
-                    raise LostRecordsError(what)
+                asked = min(wanted, segment.size_bytes - self.position)
+                content = os.pread(file.fileno(), asked, self.position)
                 following = segment.size_bytes - self.position - len(content)
                 batches = walk(content, following_bytes=following, offsets_to=end_offset)
                 if not batches.consumed and not batches.ended:
+                    if len(content) < asked:
+                        raise _cut(segment, self.position, segment.size_bytes)
                     wanted = max(2 * wanted, batch_bytes(batches.data, 0))
                     continue
                 self.deciding.take(batches)

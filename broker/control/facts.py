@@ -65,7 +65,10 @@ class _Found:
 
     def look_at(self, value: Any, topic: str) -> None:
         """Note what a structure names. `topic`: that of the structure around it."""
-        topic = self._topic_of(value) or topic
+        own = topic_of(value, self._topic_name)
+        if own:
+            self.topics.add(own)
+        topic = own or topic
         for name in value._FIELDS:
             field = getattr(value, name)
             if name in GROUP_FIELDS:
@@ -82,18 +85,16 @@ class _Found:
                 if isinstance(each, Struct):
                     self.look_at(each, topic)
 
-    def _topic_of(self, value: Any) -> str:
-        """The topic that a structure is about, by its name or its id; empty: none."""
-        kind = type(value).__name__.lower()
-        fields = value._FIELDS
-        name = getattr(value, "topic", None) or ("topic" in kind and getattr(value, "name", None))
-        if not isinstance(name, str) or not name:
-            topic_id = getattr(value, "topic_id", None) if "topic_id" in fields else None
-            name = self._topic_name(topic_id) if topic_id is not None else None
-        if isinstance(name, str) and name:
-            self.topics.add(name)
-            return name
-        return ""
+
+def topic_of(value: Any, topic_name: Callable[[bytes], str | None]) -> str:
+    """The topic that a structure is about, by its name or its id; empty: none."""
+    kind = type(value).__name__.lower()
+    has_name = "topic" in kind and not kind.endswith("config")  # CreatableTopicConfig has the name of a setting
+    name = getattr(value, "topic", None) or (has_name and getattr(value, "name", None))
+    if not isinstance(name, str) or not name:
+        topic_id = getattr(value, "topic_id", None) if "topic_id" in value._FIELDS else None
+        name = topic_name(topic_id) if topic_id is not None else None
+    return name if isinstance(name, str) else ""
 
 
 def _listed(value: Any) -> Iterator[Any]:

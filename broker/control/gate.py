@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.metadata import live_brokers
 from barnabas.broker.control.facts import NOTHING, Facts, detached, facts_of, facts_of_file
+from barnabas.broker.control.parts import is_partial, merge, split
 from barnabas.broker.control.recorder import Exchange, Recorder
 from barnabas.broker.control.rules import (
     OF_DISK,
@@ -162,6 +163,8 @@ class ControlledGate(RequestGate):
             return self._noted(exchange, self._later(rule.delay_ms, later))
         if effect is Effect.STALE_METADATA and isinstance(request, MetadataRequest) and active.metadata is not None:
             return self._noted(exchange, stale(active.metadata, live_brokers(self._services, context), request))
+        if effect is Effect.ERROR and is_partial(rule, exchange.facts):
+            return self._noted(exchange, self._partly_failed(rule, api, request, context))
         has_effect = is_after or effect not in (Effect.ERROR, Effect.CUT)
         reply = self._handled(api, request, context) if has_effect else None
 
@@ -186,6 +189,21 @@ class ControlledGate(RequestGate):
         if effect is Effect.DELAY:
             return self._noted(exchange, self._later(rule.delay_ms, lambda: reply))
         return self._noted(exchange, reply.map(changed) if isinstance(reply, Pending) else changed(reply))
+
+    def _partly_failed(self, rule: Rule, api: Api, request: Any, context: RequestContext) -> Any:
+        """The reply where only some of the topics or partitions get the error."""
+        topic_name = self._services.metadata_cache.topic_name
+        hit, handled = split(request, rule, topic_name)
+        failure = api.failure_response(hit, rule.error)
+        reply = self._handled(api, handled, context)
+
+        def with_failure(answer: Any) -> Any:
+            if not isinstance(answer, Message) or failure is None:
+                return CLOSE  # of a Produce with acks=0: its client hears of an error so
+            merge(answer, failure, topic_name)
+            return answer
+
+        return reply.map(with_failure, type(reply)) if isinstance(reply, Pending) else with_failure(reply)
 
     def _no_answer(self, exchange: Exchange) -> Pending[Any]:
         """A reply that never comes; its client waits, until it gives up and closes the connection."""

@@ -171,6 +171,83 @@ def test_a_partition_is_matched_in_its_topic(world: World) -> None:
     assert commit_errors(world, "billing") == {ErrorCode.NOT_COORDINATOR}
 
 
+def commit_both(world: World, group: str, version: int = 8) -> dict[tuple[str, int], int]:
+    """Commit offset 4 in three partitions of two topics; the errors."""
+    commit = messages.OffsetCommitRequest
+
+    def row(index: int) -> Any:
+        return commit.OffsetCommitRequestPartition(partition_index=index, committed_offset=4)
+
+    topics = [
+        commit.OffsetCommitRequestTopic(name=name, partitions=[row(index) for index in range(count)])
+        for name, count in (("orders", 2), ("other", 1))
+    ]
+    answer = world.ask(ApiKey.OFFSET_COMMIT, version, commit(group_id=group, topics=topics))
+    rows = [(topic.name, each) for topic in answer.topics for each in topic.partitions]
+    assert len(rows) == 3, "each is answered once"
+    return {(name, each.partition_index): each.error_code for name, each in rows}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_fault_for_one_topic_or_partition_leaves_the_others_alone(world: World, when: str) -> None:
+    world.create_topic("other")
+    number = fault(world, effect="error", error="TOPIC_AUTHORIZATION_FAILED", topic="other", when=when)
+    assert commit_both(world, "one") == {("orders", 0): 0, ("orders", 1): 0, ("other", 0): 29}
+    assert committed(world, "one") == [4] * (2 if when == "before" else 3)
+    command(world, "DELETE", f"rules/{number}")
+    fault(world, effect="error", error="TOPIC_AUTHORIZATION_FAILED", topic="orders", partition=1, when=when)
+    assert commit_both(world, "two") == {("orders", 0): 0, ("orders", 1): 29, ("other", 0): 0}
+    assert committed(world, "two") == [4] * (2 if when == "before" else 3)
+
+
+def test_a_fault_for_one_topic_of_a_produce_and_of_a_fetch(world: World) -> None:
+    world.create_topic("other")
+    fault(world, effect="error", error="NOT_LEADER_OR_FOLLOWER", topic="other")
+    batch = record_batch.build([record_batch.Record(-1, 1, None, b"v")])
+    produce = messages.ProduceRequest
+    data = [
+        produce.TopicProduceData(name=name, partition_data=[produce.PartitionProduceData(index=0, records=batch)])
+        for name in ("orders", "other")
+    ]
+    answer = world.ask(ApiKey.PRODUCE, 9, produce(acks=-1, timeout_ms=1000, topic_data=data))
+    assert [(row.name, row.partition_responses[0].error_code) for row in answer.responses] == [
+        ("orders", 0),
+        ("other", 6),
+    ]
+    fetch = messages.FetchRequest
+    for version in (12, 16):
+        ids = {name: world.broker.metadata_cache.topic_id(name) for name in ("orders", "other")}
+        topics = [
+            fetch.FetchTopic(
+                topic=name if version == 12 else "",
+                topic_id=ids[name] if version == 16 else bytes(16),
+                partitions=[fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)],
+            )
+            for name in ids
+        ]
+        answer = world.ask(ApiKey.FETCH, version, fetch(max_bytes=1000, topics=topics))
+        rows = [
+            (len(bytes(each.partitions[0].records or b"")) > 0, each.partitions[0].error_code)
+            for each in answer.responses
+        ]
+        assert (answer.error_code, sorted(rows)) == (0, [(False, 6), (True, 0)])
+
+
+def test_a_fault_for_one_new_topic(world: World) -> None:
+    create = messages.CreateTopicsRequest
+    config = create.CreatableTopicConfig(name="retention.ms", value="1000")
+    topics = [
+        create.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=[config])
+        for name in ("good", "bad")
+    ]
+    fault(world, effect="error", error="POLICY_VIOLATION", topic="bad")
+    answer = world.ask(ApiKey.CREATE_TOPICS, 7, create(topics=topics, timeout_ms=1000))
+    assert {row.name: row.error_code for row in answer.topics} == {"good": 0, "bad": 44}
+    delete = messages.DeleteTopicsRequest(topic_names=["good", "bad"], timeout_ms=1000)
+    answer = world.ask(ApiKey.DELETE_TOPICS, 5, delete)
+    assert {row.name: row.error_code for row in answer.responses} == {"good": 0, "bad": 44}
+
+
 def test_a_topic_is_found_by_its_id(world: World) -> None:
     fault(world, effect="error", error="UNKNOWN_SERVER_ERROR", api="Fetch", topic="orders")
     fetch = messages.FetchRequest

@@ -212,7 +212,7 @@ def remove_deleted_folder(disk: Disk, path: str) -> None:
         foreign = [name for name in disk.list_directory(path) if not is_log_file(name)]
         if foreign:
             names = names_in_a_line(foreign)
-            logger.warning("did not remove %s, it holds files that no broker has made: %s", path, names)
+            logger.warning("did not remove %s, because no broker made what is in it: %s", path, names)
         else:
             disk.remove_tree(path)
     except OSError as error:

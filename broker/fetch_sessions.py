@@ -144,6 +144,10 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def of(self, session_id: int) -> FetchSession | None:
+        """The session of this id; None: there is none."""
+        return self._sessions.get(session_id)
+
     def open(
         self,
         partitions: dict[PartitionKey, SessionPartition],

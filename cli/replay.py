@@ -9,7 +9,7 @@ from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app
 from barnabas.cli.shared.words import shown
 from barnabas.runtime.counted import counted
-from barnabas.testing.replay import SessionError, replay
+from barnabas.testing.replay import Difference, SessionError, replaying
 
 app = new_app()
 
@@ -35,21 +35,30 @@ def replay_session(
     """
     try:
         rows = [json.loads(line) for line in session if line.strip()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fail(f"{session.name} is not a session: {error}. Make one with barnabas trace --kept --frames --json.")
+    if not rows:
+        fail(f"{session.name} is empty. Make a session with barnabas trace --kept --frames --json.")
     bootstrap = target.reach()
+    found = 0
     try:
-        found = replay(rows, bootstrap, timeout_s=target.timeout_s, paced=paced, progress=target.renew)
-    except (SessionError, OSError) as error:
+        for each in replaying(rows, bootstrap, timeout_s=target.timeout_s, paced=paced, progress=target.renew):
+            found += 1
+            _print(each, as_json)
+    except SessionError as error:
         fail(f"{error}.")
-    for each in found:
-        if as_json:
-            print(json.dumps(each._asdict(), ensure_ascii=False))
-            continue
-        field = f" {each.field}" if each.field else ""
-        what = f"request {each.number} ({each.api} of {each.client_id}):{field} was {each.recorded}, is {each.now}"
-        print(shown(what))
+    except OSError as error:
+        fail(f"the brokers of {bootstrap} do not answer any more: {error}.")
     if not as_json:
-        say(f"{counted(len(rows), 'request')} sent again, {counted(len(found), 'difference')}.")
+        say(f"{counted(len(rows), 'request')} sent again, {counted(found, 'difference')}.")
     if found:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _print(each: Difference, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(each._asdict(), ensure_ascii=False), flush=True)
+        return
+    field = f" {each.field}" if each.field else ""
+    what = f"request {each.number} ({each.api} of {each.client_id}):{field} was {each.recorded}, is {each.now}"
+    print(shown(what), flush=True)

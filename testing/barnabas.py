@@ -381,19 +381,18 @@ class Barnabas:
         One broker does it in its process; several stop for it, so that what they have is of the same moment.
         """
         self._snapshots += 1
-        following = {
-            node_id: int(self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)["next"])
-            for node_id in self.running
-        }
-        mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms, following)
+        mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
         if self._is_single and self.running:
             self.ask("POST", "/v1/control/snapshots", body={"folder": str(mark.folder)})
-            return mark
-        for process in self.processes.values():
-            process.stop()
-        directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
-        directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, 1)
-        self._begin(self.processes.values())
+        else:
+            for process in self.processes.values():
+                process.stop()
+            directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
+            directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, 1)
+            self._begin(self.processes.values())
+        for node_id in self.running:  # a broker that begins again counts from 1
+            answer = self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)
+            mark.next_requests[node_id] = int(answer["next"])
         return mark
 
     def restore(self, mark: Snapshot) -> None:

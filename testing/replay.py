@@ -21,6 +21,7 @@ from barnabas.protocol import batch_layout, frames, uuids
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.as_json import as_json
 from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.message import Message, Struct
 from barnabas.protocol.messages import ApiVersionsRequest, MetadataRequest
 
@@ -28,14 +29,17 @@ SIZE = struct.Struct(">i")
 READ_BYTES = 65_536
 METADATA_VERSION = 9
 CONNECTED_WITHIN_S = 10.0
+PROGRESS_S = 0.2
 CLIENT_ID = "replay"
+NEEDED = {"number": int, "time_ms": int, "fate": str, "api": str}  # fields of a row
 ANSWERED = ("answered", "cut")  # fates that are waited for
 
 # What tells whether the same has happened, beside error codes. Other fields are different in each life of a broker.
 COMPARED = frozenset(("base_offset", "committed_offset", "offset"))
 ERROR = "error_code"  # the end of the names of such fields
 OF_OLD_VERSIONS = "v3_and_below_"  # the begin of names in AddPartitionsToTxn
-KEYS = ("name", "topic", "group_id", "key", "partition_index", "partition", "index", "transactional_id")
+KEYS = ("name", "topic", "topic_id", "group_id", "key", "partition_index", "partition", "index", "transactional_id")
+NO_NAME = (None, "", uuids.to_text(uuids.ZERO))
 MEMBER, GENERATION, PRODUCER, TOPIC, FETCH_SESSION = "member", "generation", "producer", "topic", "fetch session"
 GIVEN = {
     "member_id": MEMBER,
@@ -74,17 +78,24 @@ class _Asked:
     """A request of the session, and what became of it now."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
-        if not isinstance(row, dict) or not row.keys() >= {"number", "time_ms", "fate", "api", "answered_before"}:
+        if not isinstance(row, dict) or any(type(row.get(name)) is not kind for name, kind in NEEDED.items()):
             raise SessionError(f"this is no request of a session: {str(row)[:80]}")
         self.row = row
         self.node_id: int = row.get("node_id", 0)
         self.number: int = row["number"]
         self.came_ms: int = row["time_ms"]
+        times = (row.get("answered_before"), row.get("answered_ms"), self.node_id)
         self.is_awaited = row["fate"] in ANSWERED
+        if self.is_awaited and not all(isinstance(each, int) for each in times):
+            raise SessionError(f"request {self.number} ({row['api']}) does not say when it was answered")
         if row.get("frame") is None:
             what = f"request {self.number} ({row['api']}) has no frame: ask for frames, while they are kept (64 MB are)"
             raise SessionError(what)
-        self.header, self.request = frames.decode_request(memoryview(base64.b64decode(row["frame"]))[4:])
+        try:
+            frame = base64.b64decode(row["frame"], validate=True)
+            self.header, self.request = frames.decode_request(memoryview(frame)[SIZE.size :])
+        except (ValueError, TypeError, ProtocolError) as error:
+            raise SessionError(f"the frame of request {self.number} ({row['api']}) cannot be read: {error}") from None
         self.is_done = False
         self.answer: Any = None
 
@@ -104,24 +115,30 @@ class _Asked:
 
 
 def replay(
-    session: Sequence[Mapping[str, Any]],
-    bootstrap: str,
-    *,
-    timeout_s: float = 30.0,
-    paced: bool = False,
-    progress: Callable[[], None] = lambda: None,
+    session: Sequence[Mapping[str, Any]], bootstrap: str, *, timeout_s: float = 30.0, paced: bool = False
 ) -> list[Difference]:
     """Send a session to the brokers at `bootstrap` ("host:port", several with commas); returns what is different.
 
     With `paced`, requests are sent no sooner after the first than they came. If an answer is not there within
-    `timeout_s`, the replay ends with that difference, because what follows would mean nothing. `progress` is called
-    with each request. SessionError, OSError.
+    `timeout_s`, the replay ends with that difference, because what follows would mean nothing. SessionError, OSError.
     """
+    return list(replaying(session, bootstrap, timeout_s=timeout_s, paced=paced, progress=lambda: None))
+
+
+def replaying(
+    session: Sequence[Mapping[str, Any]],
+    bootstrap: str,
+    *,
+    timeout_s: float,
+    paced: bool,
+    progress: Callable[[], None],
+) -> Iterator[Difference]:
+    """The same, each difference as it is found. `progress` is called several times a second."""
     asked = [_Asked(row) for row in session]
     is_of_one = len({each.node_id for each in asked}) <= 1
     asked.sort(key=lambda each: (0 if is_of_one else each.came_ms, each.number))
     with _Ways(bootstrap) as ways:
-        return list(_run(asked, ways, timeout_s, paced, progress))
+        yield from _run(asked, ways, timeout_s, paced, progress)
 
 
 def _run(
@@ -133,30 +150,30 @@ def _run(
     for each in asked:
         progress()
         if paced:
-            ways.read_until(began_s + (each.came_ms - asked[0].came_ms) / 1_000)
+            ways.read_until(began_s + (each.came_ms - asked[0].came_ms) / 1_000, progress)
         before = [other for other in under_way if other.is_answered_before(each)]
-        late = yield from _answers(before, ways, given, timeout_s)
+        late = yield from _answers(before, ways, given, timeout_s, progress)
         if late:
             return
         under_way = [other for other in under_way if other not in before]
         given.replace_in(each.request)
         ways.send(each)
         under_way.append(each)
-    yield from _answers([each for each in under_way if each.is_awaited], ways, given, timeout_s)
+    yield from _answers([each for each in under_way if each.is_awaited], ways, given, timeout_s, progress)
 
 
 def _answers(
-    awaited: Sequence[_Asked], ways: "_Ways", given: "_Given", timeout_s: float
+    awaited: Sequence[_Asked], ways: "_Ways", given: "_Given", timeout_s: float, progress: Callable[[], None]
 ) -> Generator[Difference, None, bool]:
     """Wait for these answers, and tell what is different; returns whether one is late."""
     deadline_s = time.monotonic() + timeout_s
     for each in awaited:
-        while not each.is_done and ways.read_until(deadline_s, one=True):
+        while not each.is_done and ways.read_until(deadline_s, progress, one=True):
             pass
         if not each.is_done:
             yield each.difference("", each.row["fate"], f"not answered within {timeout_s:g} s")
             return True
-        recorded, now = each.row["answer"], each.answer
+        recorded, now = each.row.get("answer"), each.answer
         if (each.row["fate"] == "answered") != (now is not None):
             yield each.difference("", each.row["fate"], "closed" if now is None else "answered")
         elif recorded is not None and now is not None:
@@ -189,15 +206,18 @@ def differences(recorded: Any, now: Any, path: str = "") -> Iterator[tuple[str, 
 
 def _pairs(recorded: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
     """Items of two lists that are about the same: by their names where they have any, else by their places."""
-    labels = [_label(item, place) for place, item in enumerate(now)]
-    by_label = dict(zip(labels, now))
+    by_label = {_label(item, place): item for place, item in enumerate(now)}
     for place, item in enumerate(recorded):
         label = _label(item, place)
-        yield label, item, by_label.get(label)
+        other = by_label.get(label)
+        is_by_id = isinstance(item, dict) and label == item.get("topic_id")
+        if other is None and is_by_id and place < len(now):  # a topic that was made again has another id
+            other = now[place]
+        yield label, item, other
 
 
 def _label(item: Any, place: int) -> Any:
-    found = (item[key] for key in KEYS if item.get(key) is not None) if isinstance(item, dict) else iter(())
+    found = (item[key] for key in KEYS if item.get(key) not in NO_NAME) if isinstance(item, dict) else iter(())
     return next(found, place)
 
 
@@ -341,13 +361,14 @@ class _Ways:
                 self._others[address] = socket.create_connection(address, timeout=CONNECTED_WITHIN_S)
             _ask(self._others[address], 0, ApiVersionsRequest())
 
-    def read_until(self, deadline_s: float, *, one: bool = False) -> bool:
+    def read_until(self, deadline_s: float, progress: Callable[[], None], *, one: bool = False) -> bool:
         """Take what comes until that time, or until something has come. False: the time is over."""
         while True:
+            progress()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return False
-            for key, _ in self._selector.select(left_s):
+            for key, _ in self._selector.select(min(left_s, PROGRESS_S)):
                 self._read(*key.data)
                 if one:
                     return True
@@ -365,14 +386,18 @@ class _Ways:
         self._selector.unregister(way.socket)
         way.asked = None
         asked.is_done = True
-        if not received:
-            way.socket.close()
-            return
-        answer = memoryview(bytes(way.received))[4:]
+        answer = memoryview(bytes(way.received))[SIZE.size :]
         way.received.clear()
-        self._idle[address].append(way)
-        _, message = frames.decode_response(asked.header.api_key, asked.header.api_version, answer)
-        asked.answer = as_json(message)
+        try:
+            if received:
+                _, message = frames.decode_response(asked.header.api_key, asked.header.api_version, answer)
+                asked.answer = as_json(message)
+        except ProtocolError:  # what listens there is no broker
+            received = b""
+        if received:
+            self._idle[address].append(way)
+        else:
+            way.socket.close()
 
 
 def _addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
@@ -387,6 +412,11 @@ def _ask(connection: socket.socket, version: int, request: Message) -> Message:
     """The answer to a request of the replay's own."""
     connection.sendall(frames.encode_request(request.API_KEY, version, 0, CLIENT_ID, request))
     with connection.makefile("rb") as answers:
-        (size,) = SIZE.unpack(answers.read(SIZE.size))
-        _, answer = frames.decode_response(request.API_KEY, version, answers.read(size))
+        head = answers.read(SIZE.size)
+        if len(head) < SIZE.size:
+            raise ConnectionResetError("the broker has closed the connection")
+        try:
+            _, answer = frames.decode_response(request.API_KEY, version, answers.read(max(SIZE.unpack(head)[0], 0)))
+        except ProtocolError as error:
+            raise ConnectionError(f"what listens there is no Kafka broker: {error}") from None
     return answer

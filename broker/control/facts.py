@@ -77,8 +77,8 @@ class _Found:
                 self.transactional_ids.add(field)
             elif name in INDEX_FIELDS and topic and isinstance(field, int):
                 self.partitions.add((topic, field))
-            elif "partition" in name and topic:
-                self.partitions.update((topic, each) for each in _listed(field) if isinstance(each, int))
+            elif "partition" in name and topic and isinstance(field, list):
+                self.partitions.update((topic, each) for each in field if isinstance(each, int))
             elif "topic_names" in name:
                 self.topics.update(each for each in _listed(field) if isinstance(each, str))
             for each in _listed(field):

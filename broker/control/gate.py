@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.metadata import live_brokers
 from barnabas.broker.control.facts import NOTHING, Facts, detached, facts_of, facts_of_file
-from barnabas.broker.control.parts import is_partial, merge, split
+from barnabas.broker.control.parts import TopicName, failure_of, merge, split, with_session
 from barnabas.broker.control.recorder import Exchange, Recorder
 from barnabas.broker.control.rules import (
     OF_DISK,
@@ -28,6 +28,7 @@ from barnabas.broker.control.stale_metadata import stale
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.requests import CLOSE, NOT_YET, Api, RequestContext, RequestGate
 from barnabas.protocol import frames
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message, Reference
 from barnabas.protocol.messages import MetadataRequest
@@ -127,13 +128,19 @@ class ControlledGate(RequestGate):
         if api.is_of_broker(request):
             return CLOSE if self._is_hit(OF_NETWORK) else super().handle(api, request, context)
         topic_name = self._services.metadata_cache.topic_name
-        facts = facts_of(request, context.api_version, context.client_id, topic_name)
+        facts = facts_of(self._named(request), context.api_version, context.client_id, topic_name)
         exchange = self.recorder.begin(self._clock.now_ms(), context, facts, request)
         active = self.rules.fault_of(facts, self._has_role)
         if active is None:
             return self._noted(exchange, self._handled(api, request, context))
         exchange.rule = active.number
         return self._with_fault(active, exchange, api, request, context)
+
+    def _named(self, request: Any) -> Any:
+        """The request with all that it is about: a Fetch in a session names only what has changed."""
+        if request.API_KEY != ApiKey.FETCH or not request.session_id or request.session_epoch <= 0:
+            return request
+        return with_session(request, self._services.fetch_sessions.of(request.session_id))
 
     def _handled(self, api: Api, request: Any, context: RequestContext) -> Any:
         """The reply: an answer, a Pending of it, None or CLOSE."""
@@ -163,8 +170,16 @@ class ControlledGate(RequestGate):
             return self._noted(exchange, self._later(rule.delay_ms, later))
         if effect is Effect.STALE_METADATA and isinstance(request, MetadataRequest) and active.metadata is not None:
             return self._noted(exchange, stale(active.metadata, live_brokers(self._services, context), request))
-        if effect is Effect.ERROR and is_partial(rule, exchange.facts):
-            return self._noted(exchange, self._partly_failed(rule, api, request, context))
+        if effect is Effect.ERROR:
+            names: dict[bytes, str | None] = {}  # also of topics that the request deletes
+            known = self._services.metadata_cache.topic_name
+
+            def topic_name(topic_id: bytes) -> str | None:
+                return names.setdefault(bytes(topic_id), known(topic_id))
+
+            parts = split(request, self._named(request), rule, topic_name)
+            if parts is not None:
+                return self._noted(exchange, self._partly_failed(rule, api, parts, context, topic_name))
         has_effect = is_after or effect not in (Effect.ERROR, Effect.CUT)
         reply = self._handled(api, request, context) if has_effect else None
 
@@ -172,7 +187,10 @@ class ControlledGate(RequestGate):
             if effect is Effect.CUT:
                 return CLOSE
             if effect is Effect.ERROR:
-                failure = api.failure_response(request, rule.error)
+                named = self._named(request)
+                failure = api.failure_response(named, rule.error)
+                if api.key == ApiKey.FETCH:
+                    failure = failure_of(named, rule.error, failure)
                 return CLOSE if failure is None else failure
             if effect is Effect.THROTTLE and hasattr(answer, "throttle_time_ms"):
                 answer.throttle_time_ms = rule.delay_ms
@@ -190,11 +208,12 @@ class ControlledGate(RequestGate):
             return self._noted(exchange, self._later(rule.delay_ms, lambda: reply))
         return self._noted(exchange, reply.map(changed) if isinstance(reply, Pending) else changed(reply))
 
-    def _partly_failed(self, rule: Rule, api: Api, request: Any, context: RequestContext) -> Any:
+    def _partly_failed(
+        self, rule: Rule, api: Api, parts: tuple[Any, Any], context: RequestContext, topic_name: TopicName
+    ) -> Any:
         """The reply where only some of the topics or partitions get the error."""
-        topic_name = self._services.metadata_cache.topic_name
-        hit, handled = split(request, rule, topic_name)
-        failure = api.failure_response(hit, rule.error)
+        hit, handled = parts
+        failure = failure_of(hit, rule.error, api.failure_response(hit, rule.error))
         reply = self._handled(api, handled, context)
 
         def with_failure(answer: Any) -> Any:

@@ -233,6 +233,74 @@ def test_a_fault_for_one_topic_of_a_produce_and_of_a_fetch(world: World) -> None
         assert (answer.error_code, sorted(rows)) == (0, [(False, 6), (True, 0)])
 
 
+def test_a_fault_for_a_topic_of_a_fetch_session_that_is_not_named_again(world: World) -> None:
+    world.create_topic("other")
+    fetch = messages.FetchRequest
+
+    def ask_for(session_id: int, epoch: int, *names: str) -> Any:
+        rows = [fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+        topics = [fetch.FetchTopic(topic=name, partitions=rows) for name in names]
+        request = fetch(
+            max_bytes=1000, max_wait_ms=3_000, min_bytes=1, session_id=session_id, session_epoch=epoch, topics=topics
+        )
+        answer = world.ask(ApiKey.FETCH, 12, request)
+        return answer, {row.topic: row.partitions[0].error_code for row in answer.responses}
+
+    batch = record_batch.build([record_batch.Record(-1, 1, None, b"v")])
+    produce = messages.ProduceRequest
+    row = produce.PartitionProduceData(index=0, records=batch)
+    for name in ("orders", "other"):
+        data = [produce.TopicProduceData(name=name, partition_data=[row])]
+        world.ask(ApiKey.PRODUCE, 9, produce(acks=-1, timeout_ms=1000, topic_data=data))
+    answer, errors = ask_for(0, 0, "orders", "other")
+    assert errors == {"orders": 0, "other": 0}
+    session = answer.session_id
+    number = fault(world, effect="error", error="NOT_LEADER_OR_FOLLOWER", topic="other")
+    began_ms = world.env.clock.monotonic_ms()
+    answer, errors = ask_for(session, 1)
+    assert (answer.error_code, errors["other"]) == (0, 6)
+    assert world.env.clock.monotonic_ms() - began_ms < 1_000, "an error is not waited for"
+    answer, errors = ask_for(session, 2, "orders")
+    assert (answer.error_code, errors) == (0, {"orders": 0, "other": 6})
+    command(world, "DELETE", f"rules/{number}")
+    _, errors = ask_for(session, 3)
+    assert errors == {"orders": 0, "other": 0}
+    fault(world, effect="error", error="NOT_LEADER_OR_FOLLOWER", api="Fetch", topic="other")
+    answer, errors = ask_for(0, 0, "other")
+    assert (answer.error_code, errors) == (0, {"other": 6}), "as Kafka has it: not at the top level"
+
+
+def test_a_fault_for_one_topic_of_one_group_of_an_offset_fetch(world: World) -> None:
+    world.create_topic("other")
+    for group in ("g", "h"):
+        commit_both(world, group)
+    fault(world, effect="error", error="UNSTABLE_OFFSET_COMMIT", api="OffsetFetch", topic="other", group="g")
+    fetch = messages.OffsetFetchRequest
+    topics = [fetch.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in ("orders", "other")]
+    groups = [fetch.OffsetFetchRequestGroup(group_id=group, topics=topics) for group in ("g", "h")]
+    answer = world.ask(ApiKey.OFFSET_FETCH, 9, fetch(groups=groups))
+    found = {
+        (group.group_id, topic.name): (row.error_code, row.committed_offset)
+        for group in answer.groups
+        for topic in group.topics
+        for row in topic.partitions
+    }
+    assert [group.error_code for group in answer.groups] == [0, 0]
+    assert found == {("g", "orders"): (0, 4), ("g", "other"): (88, -1), ("h", "orders"): (0, 4), ("h", "other"): (0, 4)}
+
+
+def test_topics_that_nobody_knows_keep_their_own_errors(world: World) -> None:
+    world.create_topic("other")
+    fault(world, effect="error", error="POLICY_VIOLATION", topic="other", when="after")
+    ids = [world.broker.metadata_cache.topic_id(name) for name in ("orders", "other")]
+    delete = messages.DeleteTopicsRequest
+    states = [delete.DeleteTopicState(name=None, topic_id=topic_id) for topic_id in (*ids, b"u" * 16)]
+    answer = world.ask(ApiKey.DELETE_TOPICS, 6, delete(topics=states, timeout_ms=1000))
+    errors = {row.topic_id: row.error_code for row in answer.responses}
+    assert len(answer.responses) == 3
+    assert errors == {ids[0]: 0, ids[1]: 44, b"u" * 16: 100}
+
+
 def test_a_fault_for_one_new_topic(world: World) -> None:
     create = messages.CreateTopicsRequest
     config = create.CreatableTopicConfig(name="retention.ms", value="1000")

@@ -106,7 +106,9 @@ def test_deletes_and_creates_again_under_the_same_name(env, alone):
         assert waiting.value[0].error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         assert alone.metadata_cache.topic_id("orders") not in (first_id, bytes(16))
         assert alone.metadata_cache.topic_name(first_id) is None
-        assert not alone.manager.partition("orders", 0).log.config.compacted, "settings of the old one are gone"
+        assert alone.manager.partition("orders", 0).log.config.cleanup_policy == {"delete"}, (
+            "settings of the old one are gone"
+        )
         assert await alone.coordination.children("/admin/delete_topics") == []
 
     env.run(story())

@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from barnabas.testing import Barnabas, Group, SessionError, Topic
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 RECORDS = 20
 
@@ -129,13 +131,47 @@ def test_a_session_in_a_file(kafka: Barnabas, tmp_path: Path) -> None:
     assert again.returncode == 1
     (row,) = map(json.loads, again.stdout.splitlines())
     assert (row["recorded"], row["now"]) == (0, 1)
-    for content, message in (("nonsense", "is not a session"), ('{"number": 1}', "no request of a session")):
+    first = json.loads(lines.splitlines()[0])
+    bad = {"frame": "AAAA"}, {"frame": 7}, {"frame": "no base64!"}, {"number": "x"}, {"answered_before": None}
+    damaged = [(json.dumps(first | change), "") for change in (*bad, {"node_id": [1]})]
+    nonsense = ("nonsense", "is not a session"), ("[" * 200_000, "is not a session"), ("", "is empty")
+    for content, message in (*nonsense, ('{"number": 1}', "no request of a session"), *damaged):
         file.write_text(content)
         wrong = barnabas("replay", str(file))
         assert (wrong.returncode, wrong.stdout) == (1, "")
         assert message in wrong.stderr, wrong
+        assert "Traceback" not in wrong.stderr, wrong
     wrong = barnabas("trace", "--kept", "--frames")
     assert (wrong.returncode, "--frames goes with --json" in wrong.stderr) == (2, True)
+
+
+def test_a_broker_that_dies_in_the_middle(tmp_path: Path) -> None:
+    with Barnabas() as kafka:
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        with kafka.drop_answer("Fetch", times=1) as fault, closing(kafka.consumer()) as consumer:
+            consumer.assign([TopicPartition(topic.name, 0)])
+            consumer.poll(timeout_ms=500)
+            assert fault.fired == 1
+        file = tmp_path / "session.jsonl"
+        rows = kafka.requests(frames=True)
+        late = [
+            {**row, "fate": "answered", "answered_before": row["number"] + 1} for row in rows if row["api"] == "FETCH"
+        ]
+        file.write_text("\n".join(map(json.dumps, [*rows, *late])))
+        command = [sys.executable, "-m", "barnabas", "replay", "--bootstrap", kafka.bootstrap, str(file), "--json"]
+        with kafka.drop_answer("Fetch") as fault:
+            silent = subprocess.run([*command, "--timeout", "1.5"], capture_output=True, text=True, timeout=60)
+            assert silent.returncode == 1
+            assert "not answered within 1.5 s" in silent.stdout, silent
+            replay = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            before = fault.fired
+            while fault.fired == before:
+                time.sleep(0.05)
+            kafka.kill()
+        _, errors = replay.communicate(timeout=60)
+        assert replay.returncode == 1
+        assert "Traceback" not in errors
 
 
 def test_three_brokers() -> None:
@@ -152,3 +188,7 @@ def test_three_brokers() -> None:
         assert {each.field.rpartition(".")[2] for each in found} == {"base_offset"}
         assert len(found) == sum(row["api"] == "PRODUCE" for row in session)
         assert sorted(topic.values()) == ["a"] * 6 + ["b"] * 6
+        mark = kafka.snapshot()
+        topic.produce(["c"])
+        found = {row["api"] for row in kafka.requests(since=mark.next_requests)}
+        assert "PRODUCE" in found, "the brokers have begun again, and count from 1"

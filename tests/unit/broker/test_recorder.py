@@ -60,6 +60,16 @@ def test_a_request_of_very_many_values_is_not_encoded_once_more() -> None:
     ("recorded", "now", "found"),
     [
         ({"error_code": 0, "a": 1}, {"error_code": 0, "a": 2}, []),
+        (
+            {"rows": [{"topic": "", "topic_id": "A", "offset": 1}, {"topic": "", "topic_id": "B", "offset": 2}]},
+            {"rows": [{"topic": "", "topic_id": "B", "offset": 2}, {"topic": "", "topic_id": "A", "offset": 3}]},
+            [("rows[A].offset", 1, 3)],
+        ),
+        (  # made again: another id
+            {"rows": [{"topic": "", "topic_id": "A", "offset": 1}]},
+            {"rows": [{"topic": "", "topic_id": "C", "offset": 1}]},
+            [],
+        ),
         ({"error_code": 0, "base_offset": 1}, {"error_code": 3, "base_offset": 2}, [("error_code", 0, 3)]),
         (
             {"topics": [{"name": "t", "offset": 1}]},

@@ -128,13 +128,14 @@ class ControlledGate(RequestGate):
         if api.is_of_broker(request):
             return CLOSE if self._is_hit(OF_NETWORK) else super().handle(api, request, context)
         topic_name = self._services.metadata_cache.topic_name
-        facts = facts_of(self._named(request), context.api_version, context.client_id, topic_name)
+        named = self._named(request) if self.rules else request
+        facts = facts_of(named, context.api_version, context.client_id, topic_name)
         exchange = self.recorder.begin(self._clock.now_ms(), context, facts, request)
         active = self.rules.fault_of(facts, self._has_role)
         if active is None:
             return self._noted(exchange, self._handled(api, request, context))
         exchange.rule = active.number
-        return self._with_fault(active, exchange, api, request, context)
+        return self._with_fault(active, exchange, api, request, named, context)
 
     def _named(self, request: Any) -> Any:
         """The request with all that it is about: a Fetch in a session names only what has changed."""
@@ -158,7 +159,7 @@ class ControlledGate(RequestGate):
         return reply.map(note, type(reply)) if isinstance(reply, Pending) else note(reply)
 
     def _with_fault(
-        self, active: ActiveRule, exchange: Exchange, api: Api, request: Any, context: RequestContext
+        self, active: ActiveRule, exchange: Exchange, api: Api, request: Any, named: Any, context: RequestContext
     ) -> Any:
         rule = active.rule
         effect, is_after = rule.effect, rule.when is When.AFTER
@@ -177,7 +178,7 @@ class ControlledGate(RequestGate):
             def topic_name(topic_id: bytes) -> str | None:
                 return names.setdefault(bytes(topic_id), known(topic_id))
 
-            parts = split(request, self._named(request), rule, topic_name)
+            parts = split(request, named, rule, topic_name)
             if parts is not None:
                 return self._noted(exchange, self._partly_failed(rule, api, parts, context, topic_name))
         has_effect = is_after or effect not in (Effect.ERROR, Effect.CUT)
@@ -187,7 +188,6 @@ class ControlledGate(RequestGate):
             if effect is Effect.CUT:
                 return CLOSE
             if effect is Effect.ERROR:
-                named = self._named(request)
                 failure = api.failure_response(named, rule.error)
                 if api.key == ApiKey.FETCH:
                     failure = failure_of(named, rule.error, failure)

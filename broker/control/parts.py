@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
+from barnabas.broker.control.errors import OF_REQUEST
 from barnabas.broker.control.facts import INDEX_FIELDS, topic_of
 from barnabas.broker.control.rules import Rule, When
 from barnabas.broker.fetch_sessions import FetchSession
@@ -26,18 +27,6 @@ WRITES = frozenset(
 )
 READS = frozenset((ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH))
 ROW_KEYS = ("group_id", "topic_id", *INDEX_FIELDS)
-# Errors that Kafka has for a request, or for all of its rows alike: of groups and members, and of fetch sessions.
-OF_ALL = frozenset(
-    (
-        *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-        *(ErrorCode.INVALID_GROUP_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.GROUP_ID_NOT_FOUND),
-        *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS),
-        *(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH),
-        *(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
-        *(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, ErrorCode.NOT_CONTROLLER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-    )
-)
-
 TopicName = Callable[[bytes], str | None]
 
 
@@ -46,7 +35,7 @@ def split(request: Any, named: Any, rule: Rule, topic_name: TopicName) -> tuple[
 
     `named`: the request with all that it is about. None: the fault is for all of it.
     """
-    if rule.topic is None or rule.error in OF_ALL or request.API_KEY not in WRITES | READS:
+    if rule.topic is None or rule.error in OF_REQUEST or request.API_KEY not in WRITES | READS:
         return None
     hit, has_hit = _part(named, rule, topic_name, "", is_hit=True)
     rest, has_rest = _part(named, rule, topic_name, "", is_hit=False)
@@ -62,7 +51,7 @@ def split(request: Any, named: Any, rule: Rule, topic_name: TopicName) -> tuple[
 
 def failure_of(hit: Any, error: ErrorCode, whole: Any) -> Any:
     """The rows of the failure, from the answer in which all of `hit` fails."""
-    if hit.API_KEY == ApiKey.FETCH and error not in OF_ALL and whole.responses:
+    if hit.API_KEY == ApiKey.FETCH and error not in OF_REQUEST and whole.responses:
         whole.error_code = ErrorCode.NONE  # that one is for errors of sessions
     if hit.API_KEY != ApiKey.OFFSET_FETCH or whole is None:
         return whole

@@ -137,38 +137,35 @@ def replaying(
     asked = [_Asked(row) for row in session]
     is_of_one = len({each.node_id for each in asked}) <= 1
     asked.sort(key=lambda each: (0 if is_of_one else each.came_ms, each.number))
-    with _Ways(bootstrap) as ways:
-        yield from _run(asked, ways, timeout_s, paced, progress)
+    with _Ways(bootstrap, progress) as ways:
+        yield from _run(asked, ways, timeout_s, paced)
 
 
-def _run(
-    asked: Sequence[_Asked], ways: "_Ways", timeout_s: float, paced: bool, progress: Callable[[], None]
-) -> Iterator[Difference]:
+def _run(asked: Sequence[_Asked], ways: "_Ways", timeout_s: float, paced: bool) -> Iterator[Difference]:
     given = _Given()
     began_s = time.monotonic()
     under_way: list[_Asked] = []
     for each in asked:
-        progress()
         if paced:
-            ways.read_until(began_s + (each.came_ms - asked[0].came_ms) / 1_000, progress)
+            ways.read_until(began_s + (each.came_ms - asked[0].came_ms) / 1_000)
         before = [other for other in under_way if other.is_answered_before(each)]
-        late = yield from _answers(before, ways, given, timeout_s, progress)
+        late = yield from _answers(before, ways, given, timeout_s)
         if late:
             return
         under_way = [other for other in under_way if other not in before]
         given.replace_in(each.request)
         ways.send(each)
         under_way.append(each)
-    yield from _answers([each for each in under_way if each.is_awaited], ways, given, timeout_s, progress)
+    yield from _answers([each for each in under_way if each.is_awaited], ways, given, timeout_s)
 
 
 def _answers(
-    awaited: Sequence[_Asked], ways: "_Ways", given: "_Given", timeout_s: float, progress: Callable[[], None]
+    awaited: Sequence[_Asked], ways: "_Ways", given: "_Given", timeout_s: float
 ) -> Generator[Difference, None, bool]:
     """Wait for these answers, and tell what is different; returns whether one is late."""
     deadline_s = time.monotonic() + timeout_s
     for each in awaited:
-        while not each.is_done and ways.read_until(deadline_s, progress, one=True):
+        while not each.is_done and ways.read_until(deadline_s, one=True):
             pass
         if not each.is_done:
             yield each.difference("", each.row["fate"], f"not answered within {timeout_s:g} s")
@@ -313,7 +310,8 @@ class _Way:
 class _Ways:
     """Connections to brokers: as many as there are requests under way."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, progress: Callable[[], None]) -> None:
+        self._progress = progress
         self._selector = selectors.DefaultSelector()
         self._idle: dict[tuple[str, int], list[_Way]] = {}
         self._address_of = _addresses(bootstrap)
@@ -332,6 +330,7 @@ class _Ways:
 
     def send(self, asked: _Asked) -> None:
         """Send a request on a connection of its own, if all others wait."""
+        self._progress()
         self._let_arrive()
         header, request = asked.header, asked.request
         frame = frames.encode_request(
@@ -361,10 +360,10 @@ class _Ways:
                 self._others[address] = socket.create_connection(address, timeout=CONNECTED_WITHIN_S)
             _ask(self._others[address], 0, ApiVersionsRequest())
 
-    def read_until(self, deadline_s: float, progress: Callable[[], None], *, one: bool = False) -> bool:
+    def read_until(self, deadline_s: float, *, one: bool = False) -> bool:
         """Take what comes until that time, or until something has come. False: the time is over."""
         while True:
-            progress()
+            self._progress()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return False

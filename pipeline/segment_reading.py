@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from barnabas.pipeline.batches import OFFSETS_END, batch_bytes, walk
+from barnabas.pipeline.batches import OFFSETS_END, Batches, batch_bytes, walk
 from barnabas.pipeline.directories import Log, Piece, Segment, offsets_at, pieces_of, segments_of
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.place import Place, Read
@@ -44,25 +44,14 @@ def read_piece(piece: Piece, *, fail_on_data_loss: bool = True, must_reach: bool
 
 def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
     log, segment = piece.log, piece.segment
-    position, wanted = piece.start, READ_BYTES
     transactions = Transactions(lambda: ended_transactions(log, log.end_offset))
     reached = max(segment.base_offset, piece.offsets_from)
-    while position < piece.end:
-        asked = min(wanted, piece.end - position)
-        content = os.pread(descriptor, asked, position)
-        batches = walk(
-            content,
-            following_bytes=piece.end - position - len(content),
-            offsets_from=piece.offsets_from,
-            offsets_below=piece.offsets_below,
-            offsets_to=piece.high if piece.high < piece.offsets_below else OFFSETS_END,
-            is_tail=piece.is_tail,
-        )
-        if not batches.consumed and not batches.ended:
-            if len(content) < asked:
-                raise _cut(segment, position, piece.end)
-            wanted = max(2 * wanted, batch_bytes(batches.data, 0))
-            continue
+    bounds = {
+        "offsets_from": piece.offsets_from,
+        "offsets_below": piece.offsets_below,
+        "offsets_to": piece.high if piece.high < piece.offsets_below else OFFSETS_END,
+    }
+    for position, batches in _walk_file(descriptor, segment, piece.start, piece.end, is_tail=piece.is_tail, **bounds):
         name = os.path.basename(segment.path)
         place = Place(log.topic, log.partition, transactions, log.directory, name, position)
         yield Read(place, batches, piece.low, piece.high, piece.only)
@@ -71,11 +60,35 @@ def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
         reached = max([reached, *batches.last_offsets[-1:] + 1])
         if batches.corrupt and batches.corrupt[-1].position >= batches.starts.max(initial=0):
             reached = OFFSETS_END  # the end is there, and was said to be corrupt
-        position += batches.consumed
-        wanted = READ_BYTES
 
     if piece.is_tail:
         check_reached(log, int(reached), piece.high, fails=fails)
+
+
+def _walk_file(
+    descriptor: int, segment: Segment, position: int, end: int, *, is_tail: bool = False, **bounds: int
+) -> Iterator[tuple[int, Batches]]:
+    """The batches of a file between two positions, a few megabytes at a time, and where these begin.
+
+    `bounds` are offsets, as `walk` takes them. LostRecordsError: the file was truncated since it was listed.
+    """
+    wanted = READ_BYTES
+    while position < end:
+        asked = min(wanted, end - position)
+        content = os.pread(descriptor, asked, position)
+        batches = walk(content, following_bytes=end - position - len(content), is_tail=is_tail, **bounds)
+        if not batches.consumed and not batches.ended:
+            if len(content) < asked:
+                raise LostRecordsError(
+                    f"{segment.path} has no whole batch at {position}, and was {end} bytes long before"
+                )
+            wanted = max(2 * wanted, batch_bytes(batches.data, 0))
+            continue
+        yield position, batches
+        if batches.ended:
+            return
+        position += batches.consumed
+        wanted = READ_BYTES
 
 
 def check_reached(log: Log, reached: int, high: int, *, fails: bool) -> None:
@@ -116,11 +129,6 @@ def log_end(log: Log) -> int:
             for read in read_piece(piece):
                 end = max(end, int(read.batches.last_offsets.max(initial=-1)) + 1)
     return end
-
-
-def _cut(segment: Segment, position: int, size_bytes: int) -> LostRecordsError:
-    """Its broker has truncated the segment since it was listed: no whole batch begins at the position any more."""
-    return LostRecordsError(f"{segment.path} has no whole batch at {position}, and was {size_bytes} bytes long before")
 
 
 def ended_transactions(log: Log, end_offset: int) -> Ended:
@@ -190,26 +198,16 @@ class _Following:
 
     def _follow(self, segment: Segment, end_offset: int) -> bool:
         """Whether the end is reached."""
-        wanted = READ_BYTES
         with open(segment.path, "rb") as file:
-            while self.position < segment.size_bytes:
-                asked = min(wanted, segment.size_bytes - self.position)
-                content = os.pread(file.fileno(), asked, self.position)
-                following = segment.size_bytes - self.position - len(content)
-                batches = walk(content, following_bytes=following, offsets_to=end_offset)
-                if not batches.consumed and not batches.ended:
-                    if len(content) < asked:
-                        raise _cut(segment, self.position, segment.size_bytes)
-                    wanted = max(2 * wanted, batch_bytes(batches.data, 0))
-                    continue
+            found = _walk_file(file.fileno(), segment, self.position, segment.size_bytes, offsets_to=end_offset)
+            for position, batches in found:
                 self.deciding.take(batches)
                 if len(batches):
                     at = int(batches.starts[-1])
-                    self.last_batch = self.position + at, content[at : at + HEADER_BYTES]
-                self.position += batches.consumed
+                    self.last_batch = position + at, batches.data[at : at + HEADER_BYTES].tobytes()
+                self.position = position + batches.consumed
                 if batches.ended:
                     return True
-                wanted = READ_BYTES
         return False
 
 

@@ -46,7 +46,7 @@ def demo(
         signal.alarm(TIME_LIMIT_S)
         broker = DemoBroker(directory, port)
         _show(f"A broker serves at {broker.bootstrap} (process {broker.process.pid}, data in {directory}).")
-        with told_in_sentences(Target(broker.bootstrap, TIME_LIMIT_S, 0, False)):
+        with told_in_sentences(Target(broker.bootstrap, TIME_LIMIT_S, 0, as_json=False)):
             _produce(broker.bootstrap)
             _consume(broker.bootstrap, RECORDS // 2)
             _show("The broker is stopped and started again.")

@@ -39,7 +39,7 @@ from barnabas.cli.shared.client import BROKER_RESOURCE, admin, answered, positio
 from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.kafka_python import send
-from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_paragraph
 from barnabas.cli.shared.words import duration, shown
 from barnabas.coordinators.groups.standstill import STALLED_MS
@@ -93,7 +93,7 @@ def doctor(
         facts = gather(client, HttpApi(client, target), int(stalled_after * 1000), target.renew)
     outcomes = findings.examine(facts, most)
     worst = max((one.worst for one in outcomes if one.worst is not None), default=Severity.NOTE)
-    bootstrap = None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap
+    bootstrap = target.bootstrap_option
     if as_json:
         print_json(as_document(facts, outcomes, bootstrap, CODES[worst]))
     else:

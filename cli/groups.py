@@ -20,7 +20,7 @@ from barnabas.cli.shared.client import (
 )
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.shared.http_client import HttpApi
-from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import (
     AsJson,
     Yes,
@@ -149,7 +149,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
         print_json(documents)
         return
     for document in documents:
-        _print(document, None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap)
+        _print(document, target.bootstrap_option)
 
 
 def _print(document: dict[str, Any], bootstrap: str | None) -> None:

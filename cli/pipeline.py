@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -27,53 +28,103 @@ app = new_app("""Offsets, lag and health of groups over time, as Parquet tables,
     Each job reads brokers, or data directories (also while their brokers run), and ends with a short table.
     """)
 
-Source = Annotated[
-    str,
-    typer.Option("--source", "-s", metavar="HOST:PORT|DIR", help="Brokers or data directories; several with commas."),
-]
-Out = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Where the tables go: DIR/NAME of the job.")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark on this machine, such as 4g.")]
+HOUR_S = 3600
+CELL_MAX = 60
+
 Every = Annotated[int, typer.Option("--every", min=1, max=86_400, metavar="SECONDS", help="A look every so many.")]
-Setting = Annotated[
-    list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark; repeat it for several.")
-]
-Stream = Annotated[
-    bool, typer.Option("--stream", help="Add to DIR/live what is new since the last such run, by a streaming query.")
-]
-Follow = Annotated[bool, typer.Option("--follow", help="The same as the logs grow, until Ctrl-C.")]
 Trigger = Annotated[
     int, typer.Option("--trigger", min=0, metavar="SECONDS", help="With --follow: take what is new every so many.")
 ]
-Delay = Annotated[
-    int, typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late.")
+FreeBytes = Annotated[
+    int | None, typer.Option("--free", min=0, metavar="BYTES", help="Free bytes of all disks: when will they be full?")
 ]
-OnLoss = Annotated[
-    str,
-    typer.Option(
-        "--on-loss",
-        metavar="stop|continue",
-        help="Records that are gone before they were read (retention, a deleted topic): end there with exit code 7, or "
-        "go on behind them, say what was lost, and end with 8.",
-    ),
-]
-Format = Annotated[
-    str,
-    typer.Option("--format", metavar="NAME", help="parquet, or another one that the session has, like delta, iceberg."),
-]
-Table = Annotated[
-    str | None, typer.Option("--table", metavar="NAME", help="Write to this table of a catalog, e.g. of Iceberg.")
-]
-TellNew = Annotated[bool, typer.Option("--tell-nothing-new", help="End with exit code 9 if nothing was new.")]
-DEFAULT_MEMORY = "2g"
-DEFAULT_TRIGGER_S = 10
-HOUR_S = 3600
-CELL_MAX = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spark:
+    """How Spark runs on this machine."""
+
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Memory of Spark on this machine, such as 4g.")
+    ] = "2g"
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark; repeat it for several."),
+    ] = None
+
+    def settings(self) -> dict[str, str]:
+        """What ends the command is said at its end, without the stacks of Java."""
+        own = {"spark.driver.memory": self.memory, "spark.log.level": "FATAL"}
+        return own | key_values(self.setting or (), "--spark")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Spark):
+    """What every job reads and writes."""
+
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source", "-s", metavar="HOST:PORT|DIR", help="Brokers or data directories; several with commas."
+        ),
+    ]
+    out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Where the tables go: DIR/NAME of the job.")]
+    as_json: AsJson = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What the tables are."""
+
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="NAME", help="parquet, or another one that the session has, like delta, iceberg."
+        ),
+    ] = "parquet"
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="NAME", help="Write to this table of a catalog, e.g. of Iceberg.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additions(Tables):
+    """Of jobs that add what is new."""
+
+    on_loss: Annotated[
+        str,
+        typer.Option(
+            "--on-loss",
+            metavar="stop|continue",
+            help="Records that are gone before they were read (retention, a deleted topic): end there with exit code "
+            "7, or go on behind them, say what was lost, and end with 8.",
+        ),
+    ] = "stop"
+    tell_nothing_new: Annotated[
+        bool, typer.Option("--tell-nothing-new", help="End with exit code 9 if nothing was new.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming:
+    """Of jobs that a streaming query can do."""
+
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Add to DIR/live what is new since the last such run, by a streaming query."),
+    ] = False
+    follow: Annotated[bool, typer.Option("--follow", help="The same as the logs grow, until Ctrl-C.")] = False
+    trigger_s: Trigger = 10
+    delay_s: Annotated[
+        int,
+        typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late."),
+    ] = 30
 
 
 @app.command()
 def offsets(
-    source: Source,
-    out: Out,
+    additions: Additions,
+    job: Job,
     at: Annotated[
         datetime | None, typer.Option(help="Show what was committed at this time (UTC), not in the end.")
     ] = None,
@@ -83,13 +134,6 @@ def offsets(
             min=0, metavar="HOURS", help="delete.retention.ms of the brokers. Else they are asked; files: 24."
         ),
     ] = None,
-    on_loss: OnLoss = "stop",
-    to_format: Format = "parquet",
-    table: Table = None,
-    tell_nothing_new: TellNew = False,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
 ) -> None:
     """Add every commit that is not there yet to DIR/offsets, by day.
 
@@ -100,29 +144,11 @@ def offsets(
     barnabas pipeline offsets --source ./data --out ./tables --at 2026-11-21T12:00:00
     """
     when = None if at is None else at.replace(tzinfo=at.tzinfo or UTC)
-    retention_ms = None if delete_retention is None else int(delete_retention * HOUR_S * 1000)
-    words: dict[str, Any] = {"at": when, "delete_retention_ms": retention_ms, "on_loss": on_loss}
-    words |= {"format": to_format, "table": table}
-    _run("offsets", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
+    _run("offsets", job, at=when, delete_retention_ms=_milliseconds(delete_retention), **vars(additions))
 
 
 @app.command()
-def lag(
-    source: Source,
-    out: Out,
-    every: Every = 60,
-    stream: Stream = False,
-    follow: Follow = False,
-    trigger: Trigger = DEFAULT_TRIGGER_S,
-    delay: Delay = 30,
-    on_loss: OnLoss = "stop",
-    to_format: Format = "parquet",
-    table: Table = None,
-    tell_nothing_new: TellNew = False,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
-) -> None:
+def lag(streaming: Streaming, additions: Additions, job: Job, every: Every = 60) -> None:
     """How far behind each group was, in records and seconds, at the end of every minute.
 
     \b
@@ -130,23 +156,16 @@ def lag(
     barnabas pipeline lag --source ./data --out ./tables --every 600
     barnabas pipeline lag --source 127.0.0.1:9092 --out ./tables --follow
     """
-    words: dict[str, Any] = {"every_s": every, "stream": stream, "follow": follow, "trigger_s": trigger}
-    words |= {"delay_s": delay, "on_loss": on_loss, "format": to_format, "table": table}
-    _run("lag", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
+    _run("lag", job, every_s=every, **vars(streaming), **vars(additions))
 
 
 @app.command()
 def audit(
-    source: Source,
-    out: Out,
+    tables: Tables,
+    job: Job,
     clocks_differ: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="By how much clocks of producers may be behind or ahead.")
     ] = 60,
-    to_format: Format = "parquet",
-    table: Table = None,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
 ) -> None:
     """Records that a group read twice or never, commits that it should not have made, and who moved what from where.
 
@@ -156,14 +175,14 @@ def audit(
     \b
     barnabas pipeline audit --source ./data --out ./tables
     """
-    words: dict[str, Any] = {"clocks_differ_s": clocks_differ, "format": to_format, "table": table}
-    _run("audit", source, out, memory, setting, as_json, **words)
+    _run("audit", job, clocks_differ_s=clocks_differ, **vars(tables))
 
 
 @app.command()
 def health(
-    source: Source,
-    out: Out,
+    streaming: Streaming,
+    additions: Additions,
+    job: Job,
     every: Every = 60,
     retention: Annotated[
         float, typer.Option(min=0, metavar="HOURS", help="offsets.retention.minutes of the brokers, in hours.")
@@ -172,10 +191,6 @@ def health(
     behind: Annotated[
         float, typer.Option(min=0, metavar="HOURS", help="Groups whose first unread record is older are BEHIND.")
     ] = 1,
-    stream: Stream = False,
-    follow: Follow = False,
-    trigger: Trigger = DEFAULT_TRIGGER_S,
-    delay: Delay = 30,
     produce: Annotated[
         str | None,
         typer.Option(
@@ -184,13 +199,6 @@ def health(
             help="With --stream or --follow: also produce each change to the topic barnabas.health of these brokers.",
         ),
     ] = None,
-    on_loss: OnLoss = "stop",
-    to_format: Format = "parquet",
-    table: Table = None,
-    tell_nothing_new: TellNew = False,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
 ) -> None:
     """When each group stopped, stalled, rewound or fell behind, rebalanced all the time, or was about to lose offsets.
 
@@ -199,48 +207,37 @@ def health(
     barnabas pipeline health --source 127.0.0.1:9092 --out ./tables --follow
     barnabas pipeline health --source 127.0.0.1:9092 --out ./tables --follow --produce 127.0.0.1:9092
     """
-    if produce is not None and not (stream or follow):
+    if produce is not None and not (streaming.stream or streaming.follow):
         fail("--produce needs --stream or --follow.", ExitCode.NOT_VALID)
-    if produce is not None and (table is not None or to_format != "parquet"):
+    if produce is not None and (additions.table is not None or additions.format != "parquet"):
         fail("--produce reads what comes to DIR/live/health: not with --table or --format.", ExitCode.NOT_VALID)
     brokers = [one.strip() for one in (produce or "").split(",") if one.strip()]
-    words: dict[str, Any] = {"every_s": every, "retention_s": int(retention * HOUR_S), "soon_s": int(soon * HOUR_S)}
-    words["behind_s"] = int(behind * HOUR_S)
-    words |= {"stream": stream, "follow": follow, "trigger_s": trigger, "delay_s": delay, "produce_to": brokers}
-    words |= {"on_loss": on_loss, "format": to_format, "table": table}
-    _run("health", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
+    seconds = {name: int(hours * HOUR_S) for name, hours in (("retention_s", retention), ("soon_s", soon))}
+    words: dict[str, Any] = {"every_s": every, **seconds, "behind_s": int(behind * HOUR_S), "produce_to": brokers}
+    _run("health", job, **words, **vars(streaming), **vars(additions))
 
 
 @app.command()
 def capacity(
-    source: Source,
-    out: Out,
+    job: Job,
     retention: Annotated[
         float | None, typer.Option(min=0, metavar="HOURS", help="What would a retention of so many hours remove?")
     ] = None,
-    free: Annotated[
-        int | None, typer.Option(min=0, metavar="BYTES", help="Free bytes of all disks: when will they be full?")
-    ] = None,
+    free: FreeBytes = None,
     replicas: Annotated[int, typer.Option(min=1, metavar="N", help="Replicas of the topics.")] = 1,
     keys: Annotated[bool, typer.Option(help="Also find the keys with the most records (reads all records).")] = False,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
 ) -> None:
     """How topics and groups grow, what retention takes, when disks are full, and where the load is uneven.
 
     \b
     barnabas pipeline capacity --source ./data --out ./tables --free 50000000000 --replicas 3
     """
-    retention_ms = None if retention is None else int(retention * HOUR_S * 1000)
-    words: dict[str, Any] = {"retention_ms": retention_ms, "free_bytes": free, "replicas": replicas, "keys": keys}
-    _run("capacity", source, out, memory, setting, as_json, **words)
+    _run("capacity", job, retention_ms=_milliseconds(retention), free_bytes=free, replicas=replicas, keys=keys)
 
 
 @app.command()
 def verify(
-    source: Source,
-    out: Out,
+    job: Job,
     compacted: Annotated[
         str,
         typer.Option(
@@ -248,9 +245,6 @@ def verify(
             help="Topics that are compacted, so offsets may be missing; also those that a broker has cleaned.",
         ),
     ] = "__consumer_offsets,__transaction_state",
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
 ) -> None:
     """Whether the logs in data directories are whole: batches, offsets, indexes, replicas. Exit code 1 if they are not.
 
@@ -259,14 +253,13 @@ def verify(
     \b
     barnabas pipeline verify --source ./data --out ./tables
     """
-    topics = tuple(name.strip() for name in compacted.split(",") if name.strip())
-    _run("verify", source, out, memory, setting, as_json, compacted=topics)
+    _run("verify", job, compacted=tuple(name.strip() for name in compacted.split(",") if name.strip()))
 
 
 @app.command()
 def export(
-    source: Source,
-    out: Out,
+    additions: Additions,
+    job: Job,
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.")],
     json_schema: Annotated[
         str | None,
@@ -280,15 +273,8 @@ def export(
         int,
         typer.Option("--avro-skip", min=0, metavar="BYTES", help="Bytes before each value; a schema registry needs 5."),
     ] = 0,
-    on_loss: OnLoss = "stop",
-    to_format: Format = "parquet",
-    table: Table = None,
-    tell_nothing_new: TellNew = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the topic grows, until Ctrl-C.")] = False,
-    trigger: Trigger = DEFAULT_TRIGGER_S,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
-    as_json: AsJson = False,
+    trigger: Trigger = 10,
 ) -> None:
     """Add the records of a topic that are not there yet to DIR/export/TOPIC, by day.
 
@@ -301,13 +287,13 @@ def export(
     if json_schema and avro_schema:
         fail("--json-schema and --avro-schema: one of the two.", ExitCode.NOT_VALID)
     words: dict[str, Any] = {"topic": topic, "json_schema": json_schema, "avro_skip_bytes": avro_skip}
-    words |= {"avro_schema_file": avro_schema, "format": to_format, "table": table, "on_loss": on_loss}
-    words |= {"follow": follow, "trigger_s": trigger}
-    _run("export", source, out, memory, setting, as_json, tell_nothing_new=tell_nothing_new, **words)
+    words |= {"avro_schema_file": avro_schema, "follow": follow, "trigger_s": trigger}
+    _run("export", job, **words, **vars(additions))
 
 
 @app.command()
 def report(
+    spark: Spark,
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="The page, such as report.html.")],
     source: Annotated[
         str, typer.Option("--source", "-s", metavar="HOST:PORT|DIR", help="Run the jobs on this, as they say.")
@@ -319,11 +305,7 @@ def report(
     png: Annotated[str, typer.Option(metavar="DIR", help="Also write each picture as a PNG file to this folder.")] = "",
     top: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="How many groups and topics are shown.")] = 12,
     every: Every = 60,
-    free: Annotated[
-        int | None, typer.Option(min=0, metavar="BYTES", help="Free bytes of all disks: when will they be full?")
-    ] = None,
-    memory: Memory = DEFAULT_MEMORY,
-    setting: Setting = None,
+    free: FreeBytes = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw lag, health, audit, verify and capacity as one page, which needs nothing but a browser.
@@ -337,13 +319,13 @@ def report(
 
     if not source and not tables:
         fail("say --source (run the jobs), or --tables (show what they have written).", ExitCode.NOT_VALID)
-    words: dict[str, Any] = {"page": out, "pictures": png, "top": top, "every_s": every, "free_bytes": free}
     with folder_or_temporary(tables) as folder:
-        _run("report", source, folder, memory, setting, as_json, **words)
+        job = Job(source=source, out=folder, as_json=as_json, **vars(spark))
+        _run("report", job, page=out, pictures=png, top=top, every_s=every, free_bytes=free)
 
 
 @app.command()
-def prepare(memory: Memory = DEFAULT_MEMORY, setting: Setting = None) -> None:
+def prepare(spark: Spark) -> None:
     """Let small runs start in half of the time: keep Spark's classes as Java has them, in the user's cache.
 
     Once for each version of Java and Spark; it takes half a minute, and about 200 MB in ~/.cache/barnabas.
@@ -359,40 +341,36 @@ def prepare(memory: Memory = DEFAULT_MEMORY, setting: Setting = None) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         fail("under spark-submit Java has started already: prepare where the command runs by itself.")
     try:
-        path = make_archive(_spark_settings(memory, setting))
+        path = make_archive(spark.settings())
     except (OSError, PySparkException, Py4JError) as error:
         fail(_sentence(str(error)))
     print(f"{path} has {path.stat().st_size:,} bytes. Runs take Spark's classes from there.")
 
 
-def _run(
-    job: str,
-    source: str,
-    out: str,
-    memory: str,
-    setting: list[str] | None,
-    as_json: bool,
-    tell_nothing_new: bool = False,
-    **words: Any,
-) -> None:
+def _milliseconds(hours: float | None) -> int | None:
+    return None if hours is None else int(hours * HOUR_S * 1000)
+
+
+def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
     from barnabas.pipeline.local_files import BusyError, OutError, check_file, only_run_in
 
     if words.get("on_loss", "stop") not in ("stop", "continue"):
         fail(f"--on-loss {words['on_loss']}: it can be stop or continue.", ExitCode.NOT_VALID)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers say so what people say by Ctrl-C
-    spark_settings = _spark_settings(memory, setting)
-    where = _source_of(source, job)
+    spark_settings = job.settings()
+    where = _source_of(job.source, name)
     try:
-        if job == "report":
+        if name == "report":
             check_file(words["page"])
-        with only_run_in(out):
-            summary = _summary(job, where, out.rstrip("/") or "/", spark_settings, words, is_plain=not setting)
+        with only_run_in(job.out):
+            out = job.out.rstrip("/") or "/"
+            summary = _summary(name, where, out, spark_settings, words, is_plain=not job.setting)
     except BusyError as error:
         fail(f"{error}.", ExitCode.TRY_AGAIN)
     except OutError as error:
         fail(f"{error}.")
-    _show(summary, as_json)
+    _show(summary, job.as_json)
     if summary.has_failed:
         raise typer.Exit(ExitCode.FAILED)
     if summary.has_lost:
@@ -400,18 +378,13 @@ def _run(
     if summary.is_empty:
         of_groups = (
             ": no group has committed anything that is there. Of a cluster, name all data directories or a broker"
-            if source and job in ("offsets", "lag", "audit", "health")
+            if job.source and name in ("offsets", "lag", "audit", "health")
             else ""
         )
-        say(f"Nothing was there to read in {source or out}{of_groups}.")
+        say(f"Nothing was there to read in {job.source or job.out}{of_groups}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
     if tell_nothing_new and summary.added == 0:
         raise typer.Exit(ExitCode.NOTHING_NEW)
-
-
-def _spark_settings(memory: str, setting: list[str] | None) -> dict[str, str]:
-    """What ends the command is said at its end, without the stacks of Java."""
-    return {"spark.driver.memory": memory, "spark.log.level": "FATAL", **key_values(setting or (), "--spark")}
 
 
 def _source_of(text: str, job: str) -> Any:

@@ -22,7 +22,7 @@ from barnabas.cli.open_transactions import (
 )
 from barnabas.cli.shared.client import admin, answered, describe_topics
 from barnabas.cli.shared.exits import ExitCode, fail, say
-from barnabas.cli.shared.target import DEFAULT_BOOTSTRAP, Target
+from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, new_app, print_json, print_rows
 from barnabas.cli.transaction_description import document_of, print_document, words_of
 from barnabas.runtime.clock import RealClock
@@ -268,4 +268,4 @@ def _partitions(client: Any, topic: str | None, partition: int | None, broker: i
 def command_line(one: Open, target: Target) -> str:
     """The command that aborts a hanging transaction, for a shell."""
     words = abort_words(one.topic, one.partition, one.first_offset)
-    return line_of(words, None if target.bootstrap == DEFAULT_BOOTSTRAP else target.bootstrap)
+    return line_of(words, target.bootstrap_option)

@@ -19,7 +19,6 @@ from barnabas.runtime.turns import ended
 
 T = TypeVar("T")
 
-CLIENT_ID = f"barnabas-cli-{os.getpid()}"  # the offset journal tells by it what one command has done
 RETRY_MS = 100
 BACKOFF_MS = 10  # short, because a person waits for a command
 LATEST = -1  # as a timestamp: the end of the log
@@ -41,6 +40,11 @@ NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TO
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 
+def client_id() -> str:
+    """Who asks. The offset journal tells by it what one command has done."""
+    return f"barnabas-cli-{os.getpid()}"
+
+
 def connection(target: Target) -> dict[str, Any]:
     """The settings of every client. When this returns, a broker answers, and the time limit has begun."""
     bootstrap = target.reach()
@@ -48,7 +52,7 @@ def connection(target: Target) -> dict[str, Any]:
     kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {
         "bootstrap_servers": bootstrap,
-        "client_id": CLIENT_ID,
+        "client_id": client_id(),
         "bootstrap_timeout_ms": int(target.timeout_s * 1000) + 1,
         "retry_backoff_ms": BACKOFF_MS,
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.cli.shared.client import CLIENT_ID, answered, broker_setting, is_barnabas, no_group, of_each
+from barnabas.cli.shared.client import answered, broker_setting, client_id, is_barnabas, no_group, of_each
 from barnabas.cli.shared.exits import ExitCode, Failure, fail
 from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
@@ -177,7 +177,7 @@ class HttpApi:
     def _send(
         self, method: str, address: str, target: str, body: Any, within_s: float = ANSWERS_WITHIN_S
     ) -> tuple[int, Any, bytes]:
-        headers = {"User-Agent": CLIENT_ID, "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
+        headers = {"User-Agent": client_id(), "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         content = None

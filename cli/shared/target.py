@@ -1,13 +1,12 @@
 """Which broker a command asks, how long it waits for one, and the time limit that ends every command."""
 
 import functools
-import inspect
 import ipaddress
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -19,38 +18,41 @@ DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_WAIT_S = 0.5
 SECONDS_MAX = 10_000_000  # four months; the operating system's timer takes no infinity
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        envvar="BARNABAS_BOOTSTRAP",
-        metavar="HOST:PORT",
-        help="A broker of the cluster; or several, with commas.",
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Fail when it is not done after so long."
-    ),
-]
-Wait = Annotated[
-    float,
-    typer.Option(
-        "--wait", metavar="SECONDS", min=0, max=SECONDS_MAX, help="How long to try while no broker listens there."
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The broker and the time limits that --bootstrap, --timeout and --wait name."""
+    """The broker and the time limits that --bootstrap, --timeout and --wait name.
 
-    bootstrap: str
-    timeout_s: float
-    wait_s: float
-    as_json: bool
+    If a command has a --timeout of its own with another meaning, the broker has the default time for an answer.
+    """
+
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            *("--bootstrap", "-b"),
+            envvar="BARNABAS_BOOTSTRAP",
+            metavar="HOST:PORT",
+            help="A broker of the cluster; or several, with commas.",
+        ),
+    ] = DEFAULT_BOOTSTRAP
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Fail when it is not done after so long."
+        ),
+    ] = DEFAULT_TIMEOUT_S
+    wait_s: Annotated[
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, max=SECONDS_MAX, help="How long to try while no broker listens there."
+        ),
+    ] = DEFAULT_WAIT_S
+    as_json: bool = field(kw_only=True)  # of the command: an error is JSON, too
+
+    @property
+    def bootstrap_option(self) -> str | None:
+        """What a command that is shown to a person needs in --bootstrap; None: nothing."""
+        return None if self.bootstrap == DEFAULT_BOOTSTRAP else self.bootstrap
 
     def reach(self) -> str:
         """The address of the first broker that answers; begins the time limit. If nothing listens, end the command.
@@ -133,35 +135,6 @@ def no_time_limit() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, left_s)
-
-
-def with_target(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a command's parameter `target` by the options --bootstrap, --timeout and --wait.
-
-    If a command has a --timeout of its own with another meaning, the broker has the default time for an answer.
-    """
-    signature = inspect.signature(command)
-    if "target" not in signature.parameters:
-        return command
-
-    @functools.wraps(command)
-    def asking(bootstrap: str, wait_s: float, timeout_s: float = DEFAULT_TIMEOUT_S, **words: Any) -> Any:
-        as_json = bool(words.get("as_json"))
-        return command(target=Target(bootstrap, timeout_s, wait_s, as_json), **words)
-
-    kind = inspect.Parameter.KEYWORD_ONLY
-    options = [
-        inspect.Parameter("bootstrap", kind, default=DEFAULT_BOOTSTRAP, annotation=Bootstrap),
-        inspect.Parameter("timeout_s", kind, default=DEFAULT_TIMEOUT_S, annotation=Timeout),
-        inspect.Parameter("wait_s", kind, default=DEFAULT_WAIT_S, annotation=Wait),
-    ]
-    own = [parameter.replace(kind=kind) for parameter in signature.parameters.values() if parameter.name != "target"]
-    if "timeout" in signature.parameters:
-        del options[1]
-    parameters = [*own, *options]
-    asking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    asking.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return asking
 
 
 def _has_port(text: str) -> bool:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.exits import ExitCode, fail
-from barnabas.cli.shared.target import no_time_limit, with_target
+from barnabas.cli.shared.options import with_options
+from barnabas.cli.shared.target import no_time_limit
 from barnabas.cli.shared.words import shown
 from typer.core import TyperCommand, TyperGroup
 
@@ -73,9 +74,9 @@ class App(typer.Typer):
     """An app whose commands are of the class Command."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        """As typer's decorator; the parameter `target` becomes the options that name the broker."""
+        """As typer's decorator; a parameter that is a dataclass of options (`target`) becomes these options."""
         register = super().command(name, cls=Command, **settings)
-        return lambda command: register(with_target(command))
+        return lambda command: register(with_options(command))
 
 
 def new_app(summary: str | None = None, cls: type[Group] = Group) -> typer.Typer:

@@ -18,6 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.cli.shared.kafka_python import take_up_every_assignment
 
@@ -56,7 +57,7 @@ class BrokerProcess:
             command = [sys.executable, *self.program, "start", "--json", "--profile", "ci"]
             command += ["--data", str(self.data), "--listeners", f"PLAINTEXT://127.0.0.1:{self.port}"]
             command += [word for setting in self.settings for word in ("--set", setting)]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = forked.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the broker did not start:\n{self.log.read_text()[-3000:]}"
@@ -70,7 +71,7 @@ class BrokerProcess:
                 probe.bind(("127.0.0.1", 0))
                 self.port = probe.getsockname()[1] % 20_000 + 20_000
         words = shlex.split(command.format(port=self.port, data=self.data))
-        self.process = subprocess.Popen(words, stdout=log, stderr=log, text=True)  # type: ignore[call-overload]
+        self.process = forked.Popen(words, stdout=log, stderr=log, text=True)  # type: ignore[call-overload]
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -171,7 +172,7 @@ def run(broker: BrokerProcess) -> Callable[..., subprocess.CompletedProcess[str]
 
     def run_command(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, *PROGRAM, *words], input=stdin, capture_output=True, text=True, env=environment, timeout=60
         )
         assert done.returncode == code, done
@@ -210,7 +211,7 @@ def crashing_member(broker: BrokerProcess, name: str, session_timeout_ms: int) -
 
     def start(program: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", program, broker.bootstrap, name, str(session_timeout_ms)]
-        members.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        members.append(forked.Popen(command, stdout=subprocess.PIPE, text=True))
         output = members[-1].stdout
         assert output is not None
         assert output.readline() == "owns\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 pytestmark = [
@@ -24,7 +25,7 @@ def tool(own_broker: Any) -> Tool:
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "barnabas", *words]
         environment = os.environ | {"BARNABAS_BOOTSTRAP": own_broker.bootstrap}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        done = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
         assert done.returncode == code, done
         return done
 

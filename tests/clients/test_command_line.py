@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.protocol.uuids import from_text
 
@@ -159,7 +160,7 @@ def test_committed_offsets_can_be_moved(run: Run, name: str) -> None:
 def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_until: Any) -> None:
     run("topics", "create", name)
     command = [*COMMAND, "consume", name, "--group", name, "--bootstrap", broker.bootstrap]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as consumer:
+    with forked.Popen(command, stdout=subprocess.PIPE) as consumer:
         try:
 
             def joined() -> bool:
@@ -343,7 +344,7 @@ def test_examples_in_the_help_stay_on_their_line(run: Run, monkeypatch: pytest.M
 
 def start(*words: str, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
     """Run a start that is refused."""
-    done = subprocess.run([*COMMAND, "start", *words], capture_output=True, text=True, timeout=timeout_s)
+    done = forked.run([*COMMAND, "start", *words], capture_output=True, text=True, timeout=timeout_s)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -415,7 +416,7 @@ def test_a_kafka_users_file_works(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\nnum.network.threads=3\nlog.retention.hours=168\n")
     words = ["--config", str(file), "--data", str(tmp_path / "data"), "--listeners", "PLAINTEXT://127.0.0.1:0"]
-    process = subprocess.Popen([*COMMAND, "start", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen([*COMMAND, "start", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -428,7 +429,7 @@ def test_a_kafka_users_file_works(tmp_path: Path) -> None:
 def test_the_ready_line_in_json(own_broker: Any) -> None:
     own_broker.stop()
     words = ["--data", str(own_broker.data), "--port", "0", "--json", "--profile", "ci"]
-    process = subprocess.Popen([*COMMAND, "start", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen([*COMMAND, "start", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGTERM)
@@ -445,7 +446,7 @@ def test_the_ready_line_in_json(own_broker: Any) -> None:
 
 
 def test_demo_shows_a_round_trip(tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=80, cwd=tmp_path)
+    done = forked.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=80, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "message 0" in done.stdout
     assert "message 9" in done.stdout

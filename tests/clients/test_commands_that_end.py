@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.cli import (
     cluster,
@@ -148,7 +149,7 @@ json.dump(results, sys.stdout)
 
 def run_many(cases: list[list[str]]) -> list[tuple[int | None, str]]:
     """Exit code and standard error of each: one process runs them all, because a start of Python costs more."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", RUN_MANY], input=json.dumps(cases), capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
@@ -217,7 +218,7 @@ def test_no_value_of_an_option_ends_in_a_traceback() -> None:
 def test_what_is_not_valid_is_not_tried(words: list[str]) -> None:
     cases = [words, [*words, "--json"]]
     if words[0] == "start":  # it takes over the standard streams
-        done = [subprocess.run([*COMMAND, *case], capture_output=True, text=True, timeout=30) for case in cases]
+        done = [forked.run([*COMMAND, *case], capture_output=True, text=True, timeout=30) for case in cases]
         plain, as_json = [(one.returncode, one.stderr) for one in done]
     else:
         plain, as_json = run_many(cases)
@@ -244,7 +245,7 @@ def test_a_broker_that_never_answers_ends_every_command(silent_server: socket.so
     for words, rest in COMPLETE.items():
         limit = "0.05" if words == ("consume",) else "0.5"
         command = [*COMMAND, *words, *rest, "--timeout", limit, "--bootstrap", bootstrap_of(silent_server), "--json"]
-        processes[words] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes[words] = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for words, process in processes.items():
         shown, said = process.communicate(timeout=60)
         assert (process.returncode, shown) == (1, ""), (words, said)
@@ -265,7 +266,7 @@ def accepted(server: socket.socket, process: "subprocess.Popen[str]") -> socket.
 def test_ctrl_c_ends_every_command_that_waits(words: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
         command = [*COMMAND, *words, *COMPLETE[words], "--timeout", "600", "--bootstrap", bootstrap_of(server)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         # The first connection only tests whether something listens; the next one sends requests.
         for _ in range(2):
             connections.enter_context(accepted(server, process))
@@ -279,7 +280,7 @@ def test_ctrl_c_ends_every_command_that_waits(words: tuple[str, ...]) -> None:
 def test_ctrl_c_ends_the_demo_and_its_broker(started_by: tuple[str, ...]) -> None:
     """A script that starts a command with `&` has it ignore SIGINT."""
     command = [*started_by, *COMMAND, "demo"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = next(line for line in process.stdout if "serves at" in line)
     host, _, port = line.split("serves at ", 1)[1].split()[0].rpartition(":")
@@ -293,10 +294,8 @@ def test_ctrl_c_ends_the_demo_and_its_broker(started_by: tuple[str, ...]) -> Non
 
 def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
     at = ["--bootstrap", broker.bootstrap]
-    subprocess.run([*COMMAND, "produce", name, "--value", "x", "--count", "3", *at], check=True, timeout=30)
-    subprocess.run(
-        [*COMMAND, "consume", name, "-g", name, "--from-beginning", "--max", "1", *at], check=True, timeout=30
-    )
+    forked.run([*COMMAND, "produce", name, "--value", "x", "--count", "3", *at], check=True, timeout=30)
+    forked.run([*COMMAND, "consume", name, "-g", name, "--from-beginning", "--max", "1", *at], check=True, timeout=30)
     reading = [
         ["status"],
         ["topics", "list"],
@@ -310,7 +309,7 @@ def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
     ]
     for words in reading:
         for form in ([], ["--json"], ["--help"]):
-            process = subprocess.Popen(
+            process = forked.Popen(
                 [*COMMAND, *words, *form, *at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             assert process.stdout is not None
@@ -325,9 +324,7 @@ def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
 def test_endless_input_ends_when_the_broker_has_gone(own_broker: Any, name: str) -> None:
     command = [*COMMAND, "produce", name, "--timeout", "2", "--bootstrap", own_broker.bootstrap, "--json"]
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
-        process = subprocess.Popen(
-            command, stdin=endless.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        process = forked.Popen(command, stdin=endless.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["offset"] == 0
         own_broker.kill()
@@ -341,7 +338,7 @@ def test_endless_input_ends_when_the_broker_has_gone(own_broker: Any, name: str)
 
 def test_slow_input_is_no_slow_broker(broker: Any, name: str) -> None:
     command = [*COMMAND, "produce", name, "--timeout", "1", "--bootstrap", broker.bootstrap, "--json"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         waiting = subprocess.run(["sleep", "2"], check=True, timeout=20)
         assert waiting.returncode == 0
@@ -354,18 +351,18 @@ def test_slow_input_is_no_slow_broker(broker: Any, name: str) -> None:
 def test_bytes_go_as_they_were_typed(broker: Any, name: str) -> None:
     at = [b"--bootstrap", broker.bootstrap.encode()]
     command = [os.fsencode(word) for word in COMMAND]
-    subprocess.run([*command, b"produce", name.encode(), b"--value", b"\xff\x00"[:1], *at], check=True, timeout=30)
+    forked.run([*command, b"produce", name.encode(), b"--value", b"\xff\x00"[:1], *at], check=True, timeout=30)
     read = [*command, b"consume", name.encode(), b"--from-beginning", b"--max", b"1", *at]
-    assert subprocess.run(read, check=True, timeout=30, capture_output=True).stdout == b"\xff\n"
+    assert forked.run(read, check=True, timeout=30, capture_output=True).stdout == b"\xff\n"
 
 
 def test_status_waits_for_a_broker_that_is_being_started(own_broker: Any) -> None:
     own_broker.stop()
-    refused = subprocess.run(
+    refused = forked.run(
         [*COMMAND, "status", "--bootstrap", own_broker.bootstrap], capture_output=True, text=True, timeout=30
     )
     assert refused.returncode == 1
     assert "no broker answers" in refused.stderr
-    waiting = subprocess.Popen([*COMMAND, "status", "--wait", "60", "--bootstrap", own_broker.bootstrap])
+    waiting = forked.Popen([*COMMAND, "status", "--wait", "60", "--bootstrap", own_broker.bootstrap])
     own_broker.start()
     assert waiting.wait(70) == 0

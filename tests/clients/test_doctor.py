@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
@@ -33,7 +34,7 @@ def quick(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 def barnabas(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", *words]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": bootstrap}
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+    return forked.run(command, capture_output=True, text=True, timeout=90, env=environment)
 
 
 def doctor(broker: BrokerProcess, *words: str) -> dict[str, Any]:
@@ -252,7 +253,7 @@ def test_a_full_disk(make_broker: Callable[..., BrokerProcess], tmp_path: Path, 
     try:
         # Batches of 100 KB leave about 50 KB: the tree, which is on this disk as well, needs a page for the change.
         words = ["mount", "-t", "tmpfs", "-o", "size=12336k", "tmpfs", str(disk)]
-        subprocess.run(words, check=True, capture_output=True)
+        forked.run(words, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("needs the right to mount a file system")
     try:

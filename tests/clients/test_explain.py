@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import forked
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import NewTopic
@@ -49,7 +49,7 @@ class Consumer:
 
 
 def explain(broker: Any, name: str, *words: str) -> str:
-    done = subprocess.run(
+    done = forked.run(
         [
             sys.executable,
             "-m",
@@ -106,11 +106,11 @@ def test_a_rolling_restart_is_explained(broker: Any, name: str, wait_until: Call
 def test_a_group_without_a_story(broker: Any, name: str) -> None:
     where = ["--bootstrap", broker.bootstrap]
     command = [sys.executable, "-m", "barnabas"]
-    subprocess.run([*command, "topics", "create", name, *where], check=True, timeout=60, capture_output=True)
+    forked.run([*command, "topics", "create", name, *where], check=True, timeout=60, capture_output=True)
     set_to = ["offsets", "set", name, "--topic", name, "--to", "0", "--yes"]
-    subprocess.run([*command, *set_to, *where], check=True, timeout=60, capture_output=True)
+    forked.run([*command, *set_to, *where], check=True, timeout=60, capture_output=True)
     assert json.loads(explain(broker, name, "--json"))["rebalances"] == []
-    unknown = subprocess.run(
+    unknown = forked.run(
         [*command, "groups", "explain", f"{name}-unknown", *where], capture_output=True, text=True, timeout=60
     )
     assert unknown.returncode == 3, unknown

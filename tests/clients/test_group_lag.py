@@ -8,6 +8,7 @@ import sys
 from contextlib import closing
 from typing import Any
 
+import forked
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def run(broker: Any, *words: str) -> str:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -130,7 +131,7 @@ def test_watch_prints_a_line_for_each_look_and_ends_with_ctrl_c(own_broker: Any)
     commit(broker, "g", "w", 0)
     words = ["groups", "lag", "g", "--watch", "--interval", "0.2", "--bootstrap", broker.bootstrap]
     command = [sys.executable, "-m", "barnabas", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+    with forked.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert "g  Empty, 0 members: 0 records" in watching.stdout.readline()
         produce(broker, "w", 0, [b"k", b"l"])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
@@ -35,7 +36,7 @@ class Reader:
     """A process of live_reader.py, or its like, and what it has printed."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         self.lines: list[tuple[float, int, int]] = []  # when, partition, offset
@@ -124,7 +125,7 @@ def story(
         wait_until(lambda: [*map(len, described())] == [2], 30)  # kafka-python may leave all partitions to one
         before = sum(len(one.lines) for one in members)
         where = ("--bootstrap", broker.bootstrap, "--timeout", "60")
-        done = subprocess.run(
+        done = forked.run(
             [*BARNABAS, *("offsets", "set", name, "--to", str(TARGET), "--live", "--yes", "--json"), *where],
             capture_output=True,
             text=True,
@@ -196,7 +197,7 @@ def test_a_member_that_does_not_come_back_is_told(
     wait_until(lambda: reader.lines)
     os.killpg(reader.process.pid, signal.SIGSTOP)
     command = ["offsets", "set", name, "--topic", name, "--to", "0", "--live", "--live-wait", "4", "--timeout", "2"]
-    done = subprocess.run(
+    done = forked.run(
         [*BARNABAS, *command, "--yes", "--bootstrap", broker.bootstrap], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, "not back after 4 s: 1 of 1 member." in done.stderr) == (1, True), done

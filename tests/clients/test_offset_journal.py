@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import frames, messages
@@ -34,7 +35,7 @@ def run(journal_broker: Any) -> Run:
 
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"BARNABAS_BOOTSTRAP": journal_broker.bootstrap}
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+        done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
         assert done.returncode == code, done
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -421,7 +422,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
     quiet = pause()
     commit(broker.bootstrap, "billing", {0: 60})
     words = ("offsets", "restore", "billing", "--at", quiet, "--yes", "--json")
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+    done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done
     assert [(row["now"], row["then"]) for row in json.loads(done.stdout)] == [(60, 50)]
     assert "clock was set back" in done.stderr
@@ -451,7 +452,7 @@ def test_a_journal_that_is_behind_is_noticed_also_where_it_has_nothing_of_the_ti
     environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
 
     def run_command(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+        return forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
 
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_topics({"orders": {"num_partitions": 2, "replication_factor": 1}})
@@ -505,7 +506,7 @@ def test_a_living_group_is_put_back_live(journal_broker: Any, run: Run, orders: 
     before = committed(run, "billing")
     run("offsets", "set", "billing", "--to", "earliest", "--yes")
     reader = [*COMMAND, "consume", orders, "--group", "billing", "--bootstrap", at, "--json"]
-    with subprocess.Popen(reader, stdout=subprocess.PIPE) as consumer:
+    with forked.Popen(reader, stdout=subprocess.PIPE) as consumer:
         try:
             deadline = time.monotonic() + 30
             while sum(committed(run, "billing").values()) < 200:  # it has read everything again

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import forked
 import pytest
 from barnabas.cli.shared.client import answered, await_coordinators, changed
 from barnabas.pipeline.wire import EARLIEST, LATEST, READ_UNCOMMITTED, Cluster, fetch_request
@@ -33,7 +34,7 @@ TIME = 1_700_000_000_000
 def run(at: str, *words: str, code: int = 0, given: bytes | None = None) -> subprocess.CompletedProcess[str]:
     """Run `barnabas offsets …` to its end."""
     command = [*COMMAND, "offsets", *words, "--bootstrap", at]
-    done = subprocess.run(command, capture_output=True, input=given, timeout=100)
+    done = forked.run(command, capture_output=True, input=given, timeout=100)
     result = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr, result.stderr
@@ -130,7 +131,7 @@ def apache_kafka() -> Iterator[str]:
         port = probe.getsockname()[1] % 20_000 + 20_000
     command = [sys.executable, "-m", "bench.apache_kafka", "start", str(port)]
     environment = os.environ | {"KAFKA_HEAP": "400m"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    process = forked.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()

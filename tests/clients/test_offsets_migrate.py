@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import forked
 import pytest
 from barnabas.cli.shared.kafka_python import send
 from kafka import KafkaConsumer
@@ -26,7 +27,7 @@ def run(broker: Any) -> Run:
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "barnabas", "offsets", "migrate", *words]
         environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+        done = forked.run(command, capture_output=True, text=True, env=environment, timeout=60)
         assert done.returncode == code, done
         assert "Traceback" not in done.stderr, done.stderr
         return done

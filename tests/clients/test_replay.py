@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.testing import Barnabas, Group, SessionError, Topic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -117,7 +118,7 @@ def test_a_session_in_a_file(kafka: Barnabas, tmp_path: Path) -> None:
 
     def barnabas(command: str, *words: str) -> subprocess.CompletedProcess[str]:
         whole = [sys.executable, "-m", "barnabas", command, "--bootstrap", kafka.bootstrap, *words]
-        return subprocess.run(whole, capture_output=True, text=True, timeout=60)
+        return forked.run(whole, capture_output=True, text=True, timeout=60)
 
     lines = barnabas("trace", "--client", f"of-{topic}", "--kept", "--frames", "--json").stdout
     file.write_text(lines)
@@ -161,10 +162,10 @@ def test_a_broker_that_dies_in_the_middle(tmp_path: Path) -> None:
         file.write_text("\n".join(map(json.dumps, [*rows, *late])))
         command = [sys.executable, "-m", "barnabas", "replay", "--bootstrap", kafka.bootstrap, str(file), "--json"]
         with kafka.drop_answer("Fetch") as fault:
-            silent = subprocess.run([*command, "--timeout", "1.5"], capture_output=True, text=True, timeout=60)
+            silent = forked.run([*command, "--timeout", "1.5"], capture_output=True, text=True, timeout=60)
             assert silent.returncode == 1
             assert "not answered within 1.5 s" in silent.stdout, silent
-            replay = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            replay = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             before = fault.fired
             while fault.fired == before:
                 time.sleep(0.05)

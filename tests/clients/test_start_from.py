@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.testing import Barnabas
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -20,7 +21,7 @@ START = [sys.executable, "-m", "barnabas", "start", "--json", "--exit-with-paren
 @contextmanager
 def started(*words: str, **environment: str) -> Iterator[tuple[dict[str, Any], str]]:
     """A broker's ready line, and what it has said until then."""
-    process = subprocess.Popen(
+    process = forked.Popen(
         [*START, *words],
         env=os.environ | environment,
         stdout=subprocess.PIPE,
@@ -39,7 +40,7 @@ def started(*words: str, **environment: str) -> Iterator[tuple[dict[str, Any], s
 
 
 def refused(*words: str) -> str:
-    done = subprocess.run([*START, *words], capture_output=True, text=True, timeout=60)
+    done = forked.run([*START, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0, done
     return done.stderr
 
@@ -134,7 +135,7 @@ def test_what_is_odd_in_a_directory(tmp_path: Path) -> None:
     os.mkfifo(data / "pipe")
     assert f"{data / 'pipe'}: it is no file of a data directory: cannot be copied" in refused("--from", str(data))
     (data / "pipe").unlink()
-    outside = subprocess.run(
+    outside = forked.run(
         [*START, "--from", str(data)],
         env=os.environ | {"TMPDIR": str(data)},
         capture_output=True,
@@ -170,7 +171,7 @@ def test_variables_of_kafkas_images_are_settings(tmp_path: Path) -> None:
             assert len(admin.describe_topics(["orders"])[0]["partitions"]) == 4
         finally:
             admin.close()
-    wrong = subprocess.run(
+    wrong = forked.run(
         [*START, "--profile", "docker", "--data", str(tmp_path / "other")],
         env=os.environ | environment | {"KAFKA_NUM_PARTITIONS": "many"},
         capture_output=True,

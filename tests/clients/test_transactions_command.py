@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, TypeAlias
 
+import forked
 import hand_made_transactions as by_hand
 import pytest
 from barnabas.protocol.api_keys import ApiKey
@@ -49,7 +50,7 @@ def run(broker: BrokerProcess, *words: str, program: str | None = None) -> subpr
     start = ["-m", "barnabas"] if program is None else ["-c", program]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
     command = [sys.executable, *start, "transactions", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
 
 def done(broker: BrokerProcess, *words: str) -> str:
@@ -137,9 +138,7 @@ def test_the_doctor_finds_what_hangs_and_what_is_open_for_long(
         """The command of each finding about transactions of this test, by what it is about."""
         environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
         command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--stalled-after", "1"]
-        result = subprocess.run(
-            [*command, "--limit", "5000"], capture_output=True, text=True, timeout=60, env=environment
-        )
+        result = forked.run([*command, "--limit", "5000"], capture_output=True, text=True, timeout=60, env=environment)
         rows = json.loads(result.stdout)["findings"]
         return {
             row["where"]: row["command"]
@@ -178,7 +177,7 @@ def test_a_group_that_waits_says_for_which_transaction(trusting: BrokerProcess, 
         environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
         command = [sys.executable, "-m", "barnabas", "groups", "describe", topic]
         said = [
-            subprocess.run([*command, *form], capture_output=True, text=True, timeout=60, env=environment)
+            forked.run([*command, *form], capture_output=True, text=True, timeout=60, env=environment)
             for form in (["--json"], [])
         ]
         assert [one.returncode for one in said] == [0, 0], said
@@ -266,7 +265,7 @@ def test_another_transaction_than_the_planned_one_is_not_touched(
     offset = by_hand.write(client, topic, NOBODY, topic, 1)
     where = ["--topic", topic, "--partition", "1", "--start-offset", str(offset)]
     ended_by_another = (
-        f"import subprocess; subprocess.run([sys.executable, '-m', 'barnabas.cli.main', 'transactions', 'abort', "
+        f"import subprocess; forked.run([sys.executable, '-m', 'barnabas.cli.main', 'transactions', 'abort', "
         f"*{where!r}, '--yes'], check=True)"
     )
     result = between(trusting, ended_by_another, *where)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 pytestmark = pytest.mark.timeout(90)
@@ -117,7 +118,7 @@ def test_a_backup_of_the_tree_beside_the_logs(run: Run, tmp_path: Path) -> None:
 
 def barnabas(broker: Any, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return forked.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka has no HTTP API")

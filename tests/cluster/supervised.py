@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
+
 WITHIN_S = 30.0
 
 
@@ -19,7 +21,7 @@ class Supervised:
         self.log = folder / "supervisor.log"
         command = [sys.executable, "-m", "barnabas", "start", "--json", "--data", str(folder / "d"), *words]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = forked.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def event(self) -> dict[str, Any]:
         """The next line of standard output; empty at its end."""

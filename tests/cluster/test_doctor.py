@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from supervised import until
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.timeout(110)
 def barnabas(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", *words]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": bootstrap}
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+    return forked.run(command, capture_output=True, text=True, timeout=90, env=environment)
 
 
 def findings(bootstrap: str) -> list[dict[str, Any]]:
@@ -79,7 +80,7 @@ def test_a_broker_that_died_is_started_again_by_the_command(
     assert (words[-2:] == ["--give-up", str(directory)]) == (left == "nothing") == ("is gone" in away["why"])
     command = [sys.executable, "-m", "barnabas", *words[1:], "--json"]
     with (tmp_path / "again.log").open("w") as log:
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+        started.append(forked.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
     output = started[0].stdout
     assert output is not None
     assert json.loads(output.readline())["event"] == "ready", (tmp_path / "again.log").read_text()

@@ -2,12 +2,12 @@
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import forked
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -23,7 +23,7 @@ FAST = ("--set", "log.retention.check.interval.ms=500", "--set", "group.initial.
 
 def run(bootstrap: str, *words: str) -> str:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
     return done.stdout
 

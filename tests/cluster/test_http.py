@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from supervised import until
 
@@ -23,7 +24,7 @@ from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.exits import Failure
 from barnabas.cli.shared.target import Target
 
-with admin(target := Target(sys.argv[1], 30, 0.5, True)) as client:
+with admin(target := Target(sys.argv[1], 30, 0.5, as_json=True)) as client:
     api = HttpApi(client, target)
     try:
         group = api.get("/v1/groups/{group}", group=sys.argv[2])
@@ -36,7 +37,7 @@ with admin(target := Target(sys.argv[1], 30, 0.5, True)) as client:
 
 def ask_as_a_command(bootstrap: str, group: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", ASK, bootstrap, group]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    return forked.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
 
 
 def get(address: str, target: str, **headers: str) -> tuple[int, Any, Any]:
@@ -51,10 +52,10 @@ def get(address: str, target: str, **headers: str) -> tuple[int, Any, Any]:
 def use_groups(bootstrap: str, *groups: str) -> None:
     """Let the groups commit."""
     command = [sys.executable, "-m", "barnabas"]
-    subprocess.run([*command, "topics", "create", "t", "-b", bootstrap], check=True, timeout=60)
+    forked.run([*command, "topics", "create", "t", "-b", bootstrap], check=True, timeout=60)
     for group in groups:
         words = ["offsets", "set", group, "--topic", "t", "--to", "earliest", "--yes", "-b", bootstrap]
-        subprocess.run([*command, *words], check=True, timeout=60)
+        forked.run([*command, *words], check=True, timeout=60)
 
 
 def test_the_coordinator_answers_wherever_one_asks(start: Start) -> None:
@@ -142,7 +143,7 @@ def test_an_address_in_use_is_said(start: Start, tmp_path: Path) -> None:
     ready = start("--port", "0").ready()
     command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0", "--data", str(tmp_path / "other")]
     command += ["--set", f"http.listeners=http://{ready['http']}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert f"the HTTP API cannot listen at HTTP://{ready['http']}: " in done.stderr
     assert "http.listeners" in done.stderr

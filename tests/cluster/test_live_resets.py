@@ -7,7 +7,6 @@ at the next coordinator, and who joins again reads on from there.
 import http.client
 import json
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import forked
 from barnabas.coordinators.groups.records import EMPTY_ASSIGNMENT
 from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
@@ -320,7 +320,7 @@ def test_the_command_finds_the_coordinator_from_any_broker(make_cluster: MakeClu
             cluster.until(at_the_end)
             began = time.monotonic()
             command = [sys.executable, "-m", "barnabas", "offsets", "set", GROUP, *words, "--live", "--yes", "--json"]
-            said = subprocess.run(
+            said = forked.run(
                 [*command, "--bootstrap", f"127.0.0.1:{cluster.ports[node_id]}"],
                 capture_output=True,
                 text=True,

@@ -7,13 +7,13 @@ cut off what was acknowledged without it.
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -41,7 +41,7 @@ class Trees:
         """
         if self._server is None:
             words = ["cluster", "backup", str(self._kept), "--tree", str(self._tree)]
-            subprocess.run([sys.executable, "-m", "barnabas", *words], check=True, timeout=60)
+            forked.run([sys.executable, "-m", "barnabas", *words], check=True, timeout=60)
         else:
             self._server.stop()
             shutil.copytree(self._tree, self._kept)

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import forked
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from supervised import WITHIN_S, is_there, until
@@ -262,7 +263,7 @@ def test_the_profile_for_tests_leaves_nothing_behind(tmp_path: Path) -> None:
     abandoned.mkdir()
     (abandoned / ".lock").touch()
     os.utime(abandoned, (1, 1))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import hand_made_transactions as by_hand
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
@@ -262,7 +263,7 @@ def test_leaders_on_all_brokers_ask_the_coordinator_and_its_successor(make_clust
 def command(cluster: Any, node_id: int, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": f"127.0.0.1:{cluster.ports[node_id]}"}
     line = [sys.executable, "-m", "barnabas", "transactions", *words]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
+    return forked.run(line, capture_output=True, text=True, timeout=60, env=environment)
 
 
 def test_a_transaction_is_described_while_a_new_leader_waits_for_replicas(

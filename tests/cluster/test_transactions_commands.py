@@ -2,12 +2,12 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+import forked
 import hand_made_transactions as by_hand
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest
@@ -26,7 +26,7 @@ NOBODY = (7_000_000, 0)
 
 def run(cluster: Any, node_id: int, *words: str) -> Any:
     command = [sys.executable, "-m", "barnabas", *words, "--json", "--bootstrap", f"127.0.0.1:{cluster.ports[node_id]}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
     return json.loads(done.stdout)
 

@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 from supervised import until
 
 Start = Callable[..., Any]
@@ -17,7 +17,7 @@ Start = Callable[..., Any]
 
 def run(bootstrap: str, *words: str, said: str = "") -> str:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, input=said, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -47,7 +47,7 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
     until(lambda: "those brokers that run go on, and no broker can start" in cluster.log.read_text())
     words = ["--data", f"{tmp_path}/d/2", "--port", "0", "--set", f"coordination.path={tree}"]
     newcomer = [sys.executable, "-m", "barnabas", "start", *words]
-    done = subprocess.run(newcomer, capture_output=True, text=True, timeout=60)
+    done = forked.run(newcomer, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{tree}-wal was removed" in done.stderr
     assert all(f"process {pid} (" in done.stderr for pid in ready["pids"][:2])

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forked
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record, batches, build, records
@@ -159,7 +161,7 @@ class Process:
     """A broker process on a data directory.
 
     `port` 0 takes a free one. `words` are more of `barnabas start`. `command` runs another broker than ours:
-    words with {port} and {data} in them.
+    words with {port} and {data} in them. `popen` is `subprocess.Popen` where the start itself is measured.
     """
 
     def __init__(
@@ -173,11 +175,10 @@ class Process:
         command: str | None = None,
         wait: bool = True,
         log_level: str = "warning",
+        popen: type["subprocess.Popen[Any]"] = forked.Popen,
     ) -> None:
-        def limit() -> None:
-            if open_files is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-
+        limits = (open_files, open_files)
+        limit = None if open_files is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         line = [sys.executable, "-m", "barnabas", "start", "--json", "--profile", "ci"]
         line += ["--log-level", log_level, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         for key, text in {"log.dirs": str(data), **(settings or {})}.items():
@@ -187,14 +188,12 @@ class Process:
             line = shlex.split(command.format(port=port, data=data))
         self.port = port
         self.log = data.with_suffix(".log")
-        environment = dict(os.environ)
+        environment = {**os.environ}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # it would be compiled anew at every start
         self.started = time.monotonic()
         with self.log.open("a") as log:
             output = log if command is not None else subprocess.PIPE
-            self.process = subprocess.Popen(
-                line, stdout=output, stderr=log, text=True, env=environment, preexec_fn=limit
-            )
+            self.process = popen(line, stdout=output, stderr=log, text=True, env=environment, preexec_fn=limit)
         if wait:
             self.wait_until_ready()
 

@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -232,6 +233,7 @@ class ClusterRounds(Rounds):
             command=command,
             wait=False,
             log_level="info",
+            popen=subprocess.Popen,
         )
 
     def _begin(self) -> None:

@@ -23,6 +23,7 @@ import random
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1]))  # for forked.py
 
 import tree_deeds
 from barnabas.protocol import messages, record_batch
@@ -319,7 +322,11 @@ class Rounds:
         if self.options.small and self.rng.random() < 0.5:  # a recovery point from before the last compactions
             settings["log.flush.offset.checkpoint.interval.ms"] = "60000"
         self.process = Process(
-            self.folder / "data", self.port, settings=settings, command=self.options.command, wait=False
+            *(self.folder / "data", self.port),
+            settings=settings,
+            command=self.options.command,
+            wait=False,
+            popen=subprocess.Popen,
         )
         return self.process
 

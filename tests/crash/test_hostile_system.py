@@ -5,12 +5,12 @@ import contextlib
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
@@ -142,7 +142,7 @@ def test_commands_say_that_connections_are_closed_and_why_that_may_be(start: Cal
     process = start(open_files=96)
     others = [socket.create_connection(("127.0.0.1", process.port), 20) for _ in range(150)]
     command = [sys.executable, "-m", "barnabas", "status", "--bootstrap", f"127.0.0.1:{process.port}", "--timeout", "1"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    said = forked.run(command, capture_output=True, text=True, timeout=60)
     for other in others:
         other.close()
     assert said.returncode == 1

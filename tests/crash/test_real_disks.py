@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import forked
 import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
@@ -92,7 +93,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
 def test_a_start_that_finds_no_room_for_the_tree_says_what_to_do(disk: Path, left: int) -> None:
     (disk / "ballast").write_bytes(bytes(6 * 1024 * 1024 - left))
     words = ["start", "--profile", "ci", "--port", "0", "--data", str(disk / "data")]
-    ended = subprocess.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=60)
+    ended = forked.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "Make room there" in ended.stderr.splitlines()[-1]
 
@@ -107,7 +108,7 @@ def test_a_start_that_waits_for_the_offsets_topic_is_ready_when_there_is_room_fo
     words += ["--set", f"coordination.path={tmp_path / 'tree.sqlite'}", "--set", "offsets.topic.num.partitions=50"]
     for has_room in (False, True):
         with (tmp_path / "log").open("w") as log:
-            process = subprocess.Popen(
+            process = forked.Popen(
                 [sys.executable, "-m", "barnabas", *words], stdout=subprocess.PIPE, stderr=log, text=True
             )
             try:

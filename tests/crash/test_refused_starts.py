@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -28,7 +29,7 @@ def start(*words: str, listeners: str = "PLAINTEXT://127.0.0.1:0") -> subprocess
     """Run a `barnabas start` that ends by itself."""
     command = [sys.executable, "-m", "barnabas", "start", "--log-level", "warning"]
     command += ["--listeners", listeners, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return forked.run(command, capture_output=True, text=True, timeout=60)
 
 
 def fill(folder: Path, stop: int, *, directories: int = 1) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import quantiles
 
+import forked
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from mutations import case, smallest
@@ -52,7 +53,7 @@ class Process:
             command += ["--set", setting]
         self.log = folder / "broker.log"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = forked.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text()

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import zookeeper_server
 from barnabas.cluster.tree.paths import BROKER_EPOCHS, TREE_MARKS, broker_epoch, tree_mark
@@ -106,7 +107,7 @@ def check_records(port: int, acknowledged: list[bytes]) -> None:
 
 def test_a_backup_of_the_tree_is_zookeepers_own_matter(start: Start, tmp_path: Path) -> None:
     words = ["cluster", "backup", str(tmp_path / "backup"), "--bootstrap", f"127.0.0.1:{start().port}"]
-    done = subprocess.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=60)
+    done = forked.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=60)
     assert (done.returncode, "ZooKeeper" in done.stderr) == (2, True), done
     assert not (tmp_path / "backup").exists()
 
@@ -280,7 +281,7 @@ def test_a_stopped_process_begins_a_new_session_when_it_goes_on(start: Start, se
 def refusal(words: list[str]) -> subprocess.CompletedProcess[str]:
     """A start that is refused."""
     command = [sys.executable, "-m", "barnabas", "start", "--port", "0", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -327,7 +328,7 @@ def migrate(port: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `barnabas offsets migrate`."""
     command = [sys.executable, "-m", "barnabas", "offsets", "migrate", "--from", "zookeeper"]
     command += ["--group", GROUP, "--bootstrap", f"127.0.0.1:{port}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -443,7 +444,7 @@ def test_a_zookeeper_that_comes_back_empty_is_said_and_nothing_is_served(start: 
     until(lambda: "is empty, and had the cluster" in process.log.read_text())
     assert produce_with_one_ack(process.port) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     shown = [sys.executable, "-m", "barnabas", "cluster", "--bootstrap", f"127.0.0.1:{process.port}"]
-    done = subprocess.run(shown, capture_output=True, text=True, timeout=60)
+    done = forked.run(shown, capture_output=True, text=True, timeout=60)
     assert "Broker 0 serves nobody: ZooKeeper at" in done.stdout, done
     with plain(server, "") as client:
         assert client.exists("/barnabas/controller") is None

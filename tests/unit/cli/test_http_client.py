@@ -80,7 +80,7 @@ def make_api(monkeypatch: pytest.MonkeyPatch) -> Callable[..., HttpApi]:
     monkeypatch.setattr(http_client, "AGAIN_WITHIN_MS", 200)
 
     def make(*addresses: str | None) -> HttpApi:
-        api = HttpApi(None, Target("", 1, 1, False))
+        api = HttpApi(None, Target("", 1, 1, as_json=False))
 
         def address(node_id: int) -> str:
             found = addresses[node_id]

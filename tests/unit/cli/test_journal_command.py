@@ -48,5 +48,5 @@ def test_a_broker_that_stands_still_does_not_renew_the_time_limit(monkeypatch: p
         ]
     )
     with pytest.raises(TimeoutError):
-        journal_reading.read_journal(Target("", 1, 1, False), client, "g", None)
+        journal_reading.read_journal(Target("", 1, 1, as_json=False), client, "g", None)
     assert renewed == []

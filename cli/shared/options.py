@@ -1,0 +1,41 @@
+"""Options that several commands have: a dataclass whose fields are options, taken by a command as one parameter."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+
+def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace each parameter of a command that is such a dataclass by its options.
+
+    They come behind the command's own ones. A field whose name is that of an own one, too, is the same option if it has
+    no default (`as_json`); else the command's own option has another meaning, and the field keeps its default.
+    """
+    own = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+    if not groups:
+        return command
+    parameters = [each for name, each in own.items() if name not in groups]
+    taken = {
+        name: [field for field in fields(group) if field.name not in own or field.default is MISSING]
+        for name, group in groups.items()
+    }
+    for field in (field for group in taken.values() for field in group if field.name not in own):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=field.type))
+
+    @functools.wraps(command)
+    def grouped(**words: Any) -> Any:
+        given = {name: words[name] for name in own if name not in groups}
+        for name, group in groups.items():
+            given[name] = group(**{field.name: words[field.name] for field in taken[name]})
+        return command(**given)
+
+    parameters.sort(key=lambda each: each.default is not inspect.Parameter.empty)
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    grouped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    grouped.__annotations__ = {each.name: each.annotation for each in parameters}
+    return grouped

@@ -7,13 +7,15 @@ says what that means for the group. What is not known is None, and never 0.
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import ErrorCode
-from barnabas.replication.positions import PositionInLog
-from barnabas.storage.unread import Unread
+
+if TYPE_CHECKING:  # commands need the rows, and not the log
+    from barnabas.replication.positions import PositionInLog
+    from barnabas.storage.unread import Unread
 
 READ_UNCOMMITTED = "read_uncommitted"
 READ_COMMITTED = "read_committed"
@@ -144,7 +146,7 @@ _STATUS_OF_ERROR = {
 }
 
 
-def lag_of(position: Position, leader: int | None, found: PositionInLog, now_ms: int) -> PartitionLag:
+def lag_of(position: Position, leader: int | None, found: "PositionInLog", now_ms: int) -> PartitionLag:
     """The lag of a position, by what the leader has said of it."""
     offset = position.offset
     if found.error:
@@ -182,7 +184,7 @@ def lag_of(position: Position, leader: int | None, found: PositionInLog, now_ms:
     )
 
 
-def _isolation_lag(unread: Unread, now_ms: int) -> IsolationLag:
+def _isolation_lag(unread: "Unread", now_ms: int) -> IsolationLag:
     seconds: float | None = 0.0
     if unread.records_max:
         timestamp = unread.next_timestamp

@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,7 @@ def test_every_folder_is_explained() -> None:
 
 def test_every_exception_is_still_needed() -> None:
     for path, banned in ALLOWED:
-        used = {name for _, name in names_used(ast.parse((ROOT / path).read_text()))}
+        used = {name for _, name in names_used(tree_of(path))}
         assert any(name == banned or (banned.endswith(".") and name.startswith(banned)) for name in used), path
 
 
@@ -293,10 +294,16 @@ CIRCLE_FILES_MAX = 3
 CIRCLES_ALLOWED = {"cli/checks/findings.py": "the table imports the modules of checks, which fill it"}
 
 
+@cache
+def tree_of(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+@cache
 def imported_files(path: str) -> set[str]:
     """The files of the import package that a file imports, also inside functions and under TYPE_CHECKING."""
     found = set()
-    for _, name in imports(ast.parse((ROOT / path).read_text())):
+    for _, name in imports(tree_of(path)):
         parts = name.split(".")[1:] if name.startswith("barnabas.") else []
         for places in (parts, parts[:-1]):
             folder = "/".join(places)

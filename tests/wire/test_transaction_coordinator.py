@@ -419,13 +419,13 @@ def test_a_producer_id_that_a_client_made_up_leaves_ids_for_the_others(lasting: 
 
 
 def test_an_id_that_nobody_uses_is_removed(lasting: Lasting) -> None:
-    world, hour = lasting.world, 3_600_000
+    world, minute = lasting.world, 60_000
     idle = init(world, "idle")[1:]
-    begun = init(world, "open", timeout_ms=9 * hour)
+    begun = init(world, "open", timeout_ms=9 * minute)
     add(world, "open", begun[1:], PARTITIONS)
-    sleep(world, 1.5 * hour)
+    sleep(world, 1.5 * minute)
     assert listed(world) == ["idle", "open"]
-    sleep(world, 2 * hour)
+    sleep(world, 2 * minute)
     assert listed(world) == ["open"]
     assert describe(world, "idle").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert add(world, "idle", idle, PARTITIONS) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
@@ -438,7 +438,7 @@ def test_the_log_has_one_line_for_many_ids_that_are_removed(lasting: Lasting, ca
     for number in range(100):
         init(world, f"idle-{number}")
     caplog.set_level("INFO", "barnabas.transactions")
-    sleep(world, 4 * 3_600_000)
+    sleep(world, 4 * 60_000)
     assert listed(world) == []
     lines = [record.getMessage() for record in caplog.records if "not used for" in record.getMessage()]
     assert 1 <= len(lines) <= 2, "one for each partition of __transaction_state"

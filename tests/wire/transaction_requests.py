@@ -101,8 +101,9 @@ class Lasting:
         self._make_world = make_world
         self._settings = {
             "transaction.state.log.num.partitions": "2",
-            "transactional.id.expiration.ms": "7200000",
-            "transaction.max.timeout.ms": "36000000",
+            "transactional.id.expiration.ms": "120000",
+            "transaction.remove.expired.transaction.cleanup.interval.ms": "60000",
+            "transaction.max.timeout.ms": "600000",
         }
         self._env = sim_env(7)
         self._tree = SimTree(self._env.clock)

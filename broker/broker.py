@@ -31,6 +31,7 @@ from barnabas.cluster.features import NOT_READ, Features
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
+from barnabas.cluster.security.authorizer import Authorizer
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
@@ -93,7 +94,9 @@ class Broker:
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
         self.coordination = coordination or _coordination(env, config, self.tree_path)
         self.refusals = Refusals(env.clock)
+        self.authorizer = Authorizer(env, config, self.coordination) if config.authorizer_class_name else None
         self.request_gate = _gate_class(config)(env.clock, self, self.refusals)
+        self.request_gate.authorizer = self.authorizer
         self._make_cluster_parts()
         self._make_replicas(data_directories)
         self._make_controller()
@@ -241,6 +244,8 @@ class Broker:
         self.lease.start()  # hears of a lost session before all others
         registered_epoch = await in_tree(lambda: registration.make_persistent_paths(tree, node_id))
         await in_tree(self.config_changes.start)
+        if self.authorizer is not None:
+            await in_tree(self.authorizer.start)
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
         self.log_manager.take_epoch(registered_epoch)
@@ -387,6 +392,7 @@ class Broker:
             self.controller.stop,
             self.own_registration.stop,
             self.config_changes.stop,
+            *(() if self.authorizer is None else (self.authorizer.stop,)),
             self.features.stop,
             self.replica_manager.shutdown,
             self.log_manager.shutdown,

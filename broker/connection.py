@@ -36,6 +36,7 @@ from barnabas.broker.connection_states import REQUESTS_MOVES, SOCKET_MOVES, Requ
 from barnabas.broker.read_buffers import IncompleteFrame
 from barnabas.broker.refusals import not_built
 from barnabas.broker.requests import CLOSE, NOT_YET, TABLE, Api, RequestContext
+from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
@@ -78,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "last_active_ms",
         "listener_name",
         "number",
+        "principal",
         "transport",
     )
 
@@ -90,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = "/"
         self.dialled_host = ""
         self.dialled_port = -1
+        self.principal = ANONYMOUS
         self.number = 0  # in the order in which the server accepted them
         self.is_gated = True  # only requests of brokers are handled
         self.last_active_ms = 0.0
@@ -338,6 +341,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.dialled_port,
                 server.read_buffer.in_use,
                 len(frame) > DECODED_AT_ONCE_BYTES_MAX,
+                self.principal,
             )
             if context.is_long:
                 api = api.in_pieces

@@ -30,7 +30,6 @@ NOT_BUILT = {
     "streams groups": (88, 89, 93),
     "SASL": (17, 36),
     "SCRAM users": (50, 51),
-    "access control lists": (29, 30, 31),
     "delegation tokens": (38, 39, 40, 41),
     "quotas": (48, 49),
     "reassignment of partitions": (45, 46),

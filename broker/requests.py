@@ -12,8 +12,8 @@ and AllocateProducerIds are announced to everybody, because that broker asks its
 client library looks at them, and Kafka 3.9 announces them to its clients, too.
 
 Every request passes the gate, whoever sends it: a client, another broker, the HTTP API, or this broker itself. A
-handler that raises costs its own request only: the failure is counted and logged, and answered with an error. When
-there are permissions, the gate is the place that asks for them.
+handler that raises costs its own request only: the failure is counted and logged, and answered with an error. If there
+is an authorizer, the gate gives the request to the row's `access` first, which asks for the rights that it needs.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from barnabas.broker.refusals import Refusals, no_descriptor
+from barnabas.cluster.security.acls import ANONYMOUS, CLUSTER_NAME, THIS_BROKER, AclOperation, ResourceType, words
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol import codec, messages
 from barnabas.protocol.api_keys import ApiKey
@@ -40,11 +41,19 @@ from barnabas.runtime.turns import Pieces
 if TYPE_CHECKING:
     from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Route
     from barnabas.broker.services import Services
+    from barnabas.cluster.security.authorizer import Authorizer, Rights
 
 logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
 TROUBLE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree, or a file, cannot be read or written
+AUTHORIZATION_ERRORS = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
 NOT_YET = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
 
 
@@ -86,7 +95,11 @@ class RequestContext:
         "frame_is_lent",
         "is_long",
         "listener_name",
+        "principal",
+        "rights",
     )
+
+    rights: "Rights | None"  # of the principal; None: there is no authorizer
 
     def __init__(
         self,
@@ -100,6 +113,7 @@ class RequestContext:
         dialled_port: int = 9092,
         frame_is_lent: bool = False,
         is_long: bool = False,
+        principal: str = ANONYMOUS,
     ) -> None:
         self.api_key = api_key
         self.api_version = api_version
@@ -111,6 +125,8 @@ class RequestContext:
         self.dialled_port = dialled_port
         self.frame_is_lent = frame_is_lent
         self.is_long = is_long
+        self.principal = principal
+        self.rights = None
 
     def keep_frame(self) -> None:
         """The frame's memory is not used again while the request is handled."""
@@ -130,6 +146,8 @@ Handler = Callable[[Any, Any, RequestContext], Reply]
 Failure = Callable[[Any, ErrorCode], Any]
 # Whether a broker has sent this request.
 OfBroker = Callable[[Any], bool]
+# Asks for what the request needs, has what is allowed handled, and refuses the rest: see `broker/access/`.
+Access = Callable[["Asked"], Reply]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -140,6 +158,7 @@ class Api:
     __slots__ = (
         "_decoders",
         "_in_pieces",
+        "access",
         "announced",
         "comes_in_crowds",
         "failure",
@@ -163,8 +182,10 @@ class Api:
         is_announced: bool = True,
         is_of_brokers: bool | OfBroker = False,
         comes_in_crowds: bool = False,
+        access: Access | None = None,
     ) -> None:
         self.key = key
+        self.access = access or _nobody
         self.first_version, self.last_version = versions
         self.announced = announced
         self.handler = handler
@@ -223,6 +244,7 @@ def api(
     key: ApiKey,
     *,
     versions: tuple[int, int],
+    access: Access,
     announced: tuple[int, int] | None = None,
     failure: Failure | None = None,
     is_wide: bool = False,
@@ -232,6 +254,7 @@ def api(
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
+    `access`: which rights it asks for (`broker/access/`).
     `announced`: the versions that ApiVersions announces, if they are not those served. A version that Kafka 4.1 does
     not announce is not announced here either, because clients tell from them which Kafka they talk to.
     `failure(request, error)`: builds the response when the handler raises. By default it is the response with its
@@ -248,7 +271,7 @@ def api(
         assert key not in TABLE, f"two handlers for {key.name}"
         announces = announced or versions
         TABLE[key] = Api(
-            key, versions, announces, handler, failure, is_wide, is_announced, is_of_brokers, comes_in_crowds
+            key, versions, announces, handler, failure, is_wide, is_announced, is_of_brokers, comes_in_crowds, access
         )
         return handler
 
@@ -260,8 +283,63 @@ def announced() -> list[tuple[int, int, int]]:
     return [(row.key, *row.announced) for _, row in sorted(TABLE.items()) if row.is_announced]
 
 
+class Asked:
+    """A request at the gate, whose sender is asked for rights."""
+
+    __slots__ = ("_gate", "api", "context", "request", "rights", "services")
+
+    def __init__(
+        self,
+        gate: "RequestGate",
+        services: "Services",
+        api: Api,
+        request: Any,
+        context: RequestContext,
+        rights: "Rights",
+    ) -> None:
+        self.services = services
+        self.api = api
+        self.request = request
+        self.context = context
+        self.rights = rights
+        self._gate = gate
+
+    def may(self, operation: AclOperation, type: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether the sender has this right. If not, the log says so: one line a minute for a client and an API."""
+        return self.rights.may(operation, type, name) or note_no_right(
+            self._gate.refusals, self.context, operation, type, name
+        )
+
+    def handle(self, request: Any = None) -> Any:
+        """The reply to the request, or to the part of it that is given: an answer, a Pending of it, None or CLOSE."""
+        request = self.request if request is None else request
+        reply = self.api.handler(self.services, request, self.context)
+        return self._gate.outcome(self.api, self.context, request, reply) if isinstance(reply, NOT_YET) else reply
+
+    def refuse(self, error: ErrorCode, request: Any = None) -> Any:
+        """The answer with this error for everything that was asked, or for the part that is given."""
+        answer = self.api.failure_response(self.request if request is None else request, error)
+        return CLOSE if answer is None else answer
+
+
+def note_no_right(
+    refusals: Refusals, context: RequestContext, operation: AclOperation, type: ResourceType, name: str
+) -> bool:
+    """Log that somebody lacks a right. Returns False."""
+    what = "%s has no right to %s %s %r"
+    refusals.note(context, AUTHORIZATION_ERRORS[type], what, context.principal, words(operation), words(type), name)
+    return False
+
+
+def _nobody(asked: Asked) -> Reply:
+    """The access of a row that says nothing: nobody may ask it."""
+    return CLOSE
+
+
 class RequestGate:
     """Hands requests to the handlers of a broker."""
+
+    authorizer: "Authorizer | None" = None  # None: everybody may do everything
 
     def __init__(self, clock: Clock, services: "Services", refusals: Refusals) -> None:
         self._clock = clock
@@ -275,7 +353,10 @@ class RequestGate:
     def handle(self, api: Api, request: Any, context: RequestContext) -> Any:
         """What the handler of a request of Kafka's protocol returns. If it is `NOT_YET`, see `outcome`."""
         try:
-            return api.handler(self._services, request, context)
+            if self.authorizer is None:
+                return api.handler(self._services, request, context)
+            rights = context.rights = self.authorizer.rights_of(context.principal, context.client_host[1:])
+            return api.access(Asked(self, self._services, api, request, context, rights))
         except Exception:
             return self.answer_failure(api, context, request)
 
@@ -287,7 +368,8 @@ class RequestGate:
 
     def ask(self, request: Message, version: int) -> Pending[Any]:
         """The answer to a request that this broker sends to itself, without a connection."""
-        context = RequestContext(request.API_KEY, version, 0, f"broker-{self._services.node_id}")
+        node_id = self._services.node_id
+        context = RequestContext(request.API_KEY, version, 0, f"broker-{node_id}", principal=THIS_BROKER)
         api = TABLE[request.API_KEY]
         reply = self.handle(api, request, context)
         if isinstance(reply, NOT_YET):

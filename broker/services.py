@@ -21,6 +21,7 @@ from barnabas.cluster.features import Features
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
+from barnabas.cluster.security.authorizer import Authorizer
 from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.controller import Controller
@@ -105,6 +106,7 @@ class Services(Protocol):
     fetch_sessions: FetchSessionCache
     addresses: Addresses
     refusals: Refusals
+    authorizer: Authorizer | None  # None: everybody may do everything
 
     @property
     def server(self) -> ServerState:

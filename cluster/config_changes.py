@@ -1,21 +1,16 @@
 """Settings in the tree: read whole at the start, then followed through `/config/changes`."""
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError, WatchEvent
+from barnabas.cluster.tree.change_notices import ChangeNotices
+from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.ports import Env
-from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.cluster")
 
-NOTICE_RETENTION_MS = 15 * 60 * 1000
-SAID_AGAIN_MS = 10_000.0
-RETRY_BACKOFF_MS = 100.0
-LOOK_MS = 5_000.0
 TOPICS = "topics"
 BROKERS = "brokers"
 
@@ -34,19 +29,15 @@ class ConfigChanges:
         on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
-        self._env = env
         self._config = config
         self._node_id = node_id
         self._coordination = coordination
         self._topics: dict[str, Overrides] = {}
         self._cluster: Overrides = {}
         self._broker: Overrides = {}
-        self._last_processed = -1
-        self._following: Task[ConfigChanges] | None = None
-        self._changes = 0  # so far, as far as was heard
-        self._read_to = 0  # how many of them are read
-        self._said_ms = -math.inf  # when it was said last that they cannot be read
-        self._has_missed_notices = False  # its session was lost: others may have removed notices meanwhile
+        self._notices = ChangeNotices(
+            env, coordination, paths.CONFIG_CHANGES, "config changes", self._apply, self._load_again
+        )
 
     def topic_overrides(self, topic: str) -> Overrides:
         """The topic's own settings; empty for one that has none."""
@@ -59,25 +50,17 @@ class ConfigChanges:
 
     async def start(self) -> None:
         """Read all settings, then follow the notices. CoordinationError when a node cannot be decoded."""
-        self._coordination.on_session_expired(self._session_lost)
         try:
-            await self._read_notices(apply=False)  # the watch comes first: a change during the reads is read again
+            await self._notices.begin()  # the watch comes first: a change during the reads is read again
             await self._load()
         except ValueError as error:
             text = f"a node below {paths.CONFIG} of the tree cannot be read: {error}. Restore the tree from a backup."
             raise CoordinationError(paths.CONFIG, text) from error
-        self._following = self._env.upkeep.every(
-            "config changes",
-            lambda: RETRY_BACKOFF_MS if self._is_behind else LOOK_MS,
-            lambda: [self] if self._is_behind else [],
-            ConfigChanges._read_changes,
-        )
+        self._notices.follow()
 
     async def stop(self) -> None:
         """Follow no more."""
-        if self._following is not None:
-            self._following.stop()
-            self._following = None
+        self._notices.stop()
 
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
@@ -112,76 +95,11 @@ class ConfigChanges:
             return {}
         return payloads.decode_config(data)
 
-    def _notified(self, event: WatchEvent) -> None:
-        self._changed()
-
-    def _session_lost(self) -> None:
-        self._has_missed_notices = True
-        self._changed()
-
-    def _changed(self) -> None:
-        self._changes += 1
-        if self._following is not None:
-            self._following.run_soon()
-
-    @property
-    def _is_behind(self) -> bool:
-        return self._read_to != self._changes
-
-    async def _read_changes(self) -> None:
-        changes = self._changes  # another one may come during the reads
-        try:
-            if self._has_missed_notices:
-                await self._read_notices(apply=False)
-                await self._load_again()
-                self._has_missed_notices = False
-            await self._read_notices(apply=True)
-        except CoordinationError as error:
-            if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
-                self._said_ms = self._env.clock.monotonic_ms()
-                logger.warning("cannot read the config changes, trying again: %s", error)
-            return
-        self._read_to = changes
-
-    async def _read_notices(self, *, apply: bool) -> None:
-        """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""
-        names = await self._coordination.children(paths.CONFIG_CHANGES, self._notified)
-        for notice in names:
-            number = paths.sequence_number(notice)
-            path = f"{paths.CONFIG_CHANGES}/{notice}"
-            if number > self._last_processed:
-                if apply:
-                    await self._apply(path)
-                self._last_processed = number
-        await self._remove_old([f"{paths.CONFIG_CHANGES}/{name}" for name in names])
-
-    async def _apply(self, notice: str) -> None:
-        try:
-            data, _ = await self._coordination.get(notice)
-            entity_type, _, name = payloads.decode_config_change(data).partition("/")
-            await self.entity_changed(entity_type, name)
-            if entity_type not in (TOPICS, BROKERS):
-                logger.info("settings of %s/%s changed", entity_type, name)
-        except NoNodeError:
-            return
-        except ValueError as error:  # somebody wrote it by hand: the notices behind it still count
-            logger.error("config change %s cannot be applied: %r", notice, error)
-
-    async def _remove_old(self, notices: list[str]) -> None:
-        newest = await self._coordination.exists(notices[-1]) if notices else None
-        if newest is None:
-            return
-        horizon_ms = newest.ctime_ms - NOTICE_RETENTION_MS  # the tree's clock: that of a broker may be wrong
-        for path in notices:  # oldest first
-            stat = await self._coordination.exists(path)
-            if stat is None:
-                continue
-            if stat.ctime_ms > horizon_ms:
-                return
-            try:
-                await self._coordination.delete(path)
-            except NoNodeError:
-                continue
+    async def _apply(self, notice: bytes) -> None:
+        entity_type, _, name = payloads.decode_config_change(notice).partition("/")
+        await self.entity_changed(entity_type, name)
+        if entity_type not in (TOPICS, BROKERS):
+            logger.info("settings of %s/%s changed", entity_type, name)
 
     async def read_topics(self, names: Sequence[str]) -> None:
         """Read the settings of topics that are new here, because the notice of them may come later."""

@@ -18,7 +18,7 @@ logger = logging.getLogger("barnabas.config")
 # Kafka's settings outside the table: of ZooKeeper mode and older releases, and families with names made by users.
 _OTHER_KAFKA_SETTINGS = frozenset(
     """
-    advertised.host.name advertised.port allow.everyone.if.no.acl.found auto.include.jmx.reporter
+    advertised.host.name advertised.port auto.include.jmx.reporter
     broker.id.generation.enable control.plane.listener.name
     controller.message.queue.size controller.performance.always.log.threshold.ms
     controller.performance.sample.period.ms delegation.token.master.key eligible.leader.replicas.enable
@@ -29,7 +29,7 @@ _OTHER_KAFKA_SETTINGS = frozenset(
     password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
     password.encoder.secret quota.consumer.default quota.producer.default replica.lag.max.messages
     reserved.broker.max.id server.max.startup.time.ms share.coordinator.cold.partition.snapshot.interval.ms
-    share.coordinator.state.topic.prune.interval.ms super.users unstable.api.versions.enable
+    share.coordinator.state.topic.prune.interval.ms unstable.api.versions.enable
     unstable.feature.versions.enable
     """.split()  # noqa: SIM905
 )
@@ -48,6 +48,13 @@ _OTHER_KAFKA_FAMILIES = (
     "sasl.",
     "ssl.",
     "zookeeper.",
+)
+# The authorizers of Kafka's releases, which have the same rules; empty: none.
+AUTHORIZERS = (
+    "",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+    "kafka.security.auth.SimpleAclAuthorizer",
 )
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
 _REPLACED = {"port": "listeners", "host.name": "listeners"}
@@ -306,6 +313,17 @@ _RULES: tuple[tuple[Callable[[BrokerConfig], Value], str, str], ...] = (
         lambda c: c.process_roles is None or "broker" in c.process_roles,
         "process.roles",
         "process.roles does not name broker: this file is of a KRaft controller, and there is nothing to start",
+    ),
+    (
+        lambda c: c.authorizer_class_name in AUTHORIZERS,
+        "authorizer.class.name",
+        "authorizer.class.name={0.authorizer_class_name} names Java code, which cannot run here: set "
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer for Kafka's own rules",
+    ),
+    (
+        lambda c: all(":" in each for each in (c.super_users or "").split(";") if each.strip()),
+        "super.users",
+        "super.users={0.super_users} must name principals like User:admin, with semicolons between them",
     ),
     (
         lambda c: c.data_directories,

@@ -13,7 +13,8 @@ from barnabas.config.settings import Table, read_table
 _TABLE = """
 # General and identity
 alter.config.policy.class.name | CLASS | null | - | - | -
-authorizer.class.name | STRING | empty | - | - | -
+allow.everyone.if.no.acl.found | BOOLEAN | false | - | - hidden | Who has no rules against him may use what nobody has rules for.
+authorizer.class.name | STRING | empty | - | - | Any of Kafka's own authorizers: requests are asked for their rights; empty: everybody may do everything.
 auto.create.topics.enable | BOOLEAN | true | - | - | Make a topic when a client first asks for it.
 background.threads | INT | 10 | >= 1 | cluster | -
 broker.id | INT | -1 | - | - | Number of this broker; older name of node.id.
@@ -34,6 +35,7 @@ node.id | INT | null | >= 0 | - | Number of this broker, unique in its cluster.
 num.io.threads | INT | 8 | >= 1 | cluster | -
 num.partitions | INT | 1 | >= 1 | - | Partitions of a topic made without a number.
 request.timeout.ms | INT | 30000 | - | - | How long WriteTxnMarkers waits until its markers are committed.
+super.users | STRING | null | - | - hidden | Principals who may do everything, with semicolons between them: User:a;User:b.
 telemetry.max.bytes | INT | 1048576 | >= 1 | - | -
 coordination.path | STRING | null | - | - hidden | File of the embedded coordination tree; not set: in the data directory that has one, else in the first.
 coordination.session.timeout.ms | INT | 6000 | >= 500 | - hidden | How long a broker that stands still counts as alive in the embedded tree.

@@ -42,6 +42,8 @@ class ConfigRow(NamedTuple):
 
 
 UNKNOWN_TYPE = 0
+# Kafka's broker hands these to its authorizer, and answers for them as for names that it does not know.
+OF_AUTHORIZER = frozenset(("allow.everyone.if.no.acl.found", "super.users"))
 
 # The names under which Kafka's broker answers for a setting. The flush interval has its family one way only.
 _FAMILIES = {
@@ -80,13 +82,18 @@ def topic_rows(
 def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
     """Every broker setting (or those named) as it is for this broker."""
     given = {name for level in _levels(broker) for name in level}
-    listed = (setting for setting in BROKER_SETTINGS.values() if not setting.hidden or setting.name in given)
+    known = BROKER_SETTINGS.keys() - OF_AUTHORIZER
+    listed = (
+        setting
+        for setting in BROKER_SETTINGS.values()
+        if setting.name in known and (not setting.hidden or setting.name in given)
+    )
     rows = []
     for setting in _wanted(listed, names):
         value = render(getattr(broker, setting.attribute))
         synonyms = _broker_synonyms(setting.name, broker)
         rows.append(_row(setting, value, synonyms, read_only=setting.hidden or setting.dynamic is Dynamic.NEVER))
-    unlisted = (name for name in sorted(given - BROKER_SETTINGS.keys()) if not names or name in names)
+    unlisted = (name for name in sorted(given - known) if not names or name in names)
     return rows + [_unlisted_row(name, broker) for name in unlisted]
 
 

@@ -18,6 +18,7 @@ LAYERS = [
     "runtime",
     "storage",
     "cluster/tree",
+    "cluster/security",
     "cluster",
     "replication",
     "controller",

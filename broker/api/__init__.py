@@ -1,6 +1,7 @@
 """The handlers, one module per family of APIs. Importing this package fills the table of `broker/requests.py`."""
 
 from barnabas.broker.api import (  # noqa: F401
+    acls,
     api_versions,
     cluster,
     configs,

@@ -8,6 +8,7 @@ range that begins with level 0, so such a feature is left out of those supported
 import re
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import rules as rules_access
 from barnabas.broker.requests import Api, RequestContext, announced, api
 from barnabas.cluster.features import SUPPORTED
 from barnabas.protocol.api_keys import ApiKey
@@ -22,7 +23,7 @@ FIRST_VERSION_WITH_LEVEL_0 = 4
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-@api(ApiKey.API_VERSIONS, versions=(0, 4))
+@api(ApiKey.API_VERSIONS, versions=(0, 4), access=rules_access.everybody)
 def api_versions(services: "Services", request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     """All APIs offered; INVALID_REQUEST if a client's software name or version has wrong characters (KIP-511)."""
     if context.api_version >= 3 and not (

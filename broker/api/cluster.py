@@ -1,11 +1,12 @@
 """DescribeCluster (key 60), versions 0-2: the brokers, the controller and the cluster's id (KIP-700).
 
 EndpointType 2 asks for controllers, which only a KRaft controller answers: MISMATCHED_ENDPOINT_TYPE here. No broker is
-ever fenced: a broker that is not alive is not listed. Left out: authorization.
+ever fenced: a broker that is not alive is not listed.
 """
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 BROKERS, CONTROLLERS = 1, 2
 
 
-@api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2))
+@api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2), access=admin_access.describe_cluster)
 def describe_cluster(services: "Services", request: DescribeClusterRequest, context: RequestContext) -> Reply:
     """The live brokers, each with its address on the listener that the request came by."""
     if request.endpoint_type == CONTROLLERS:

@@ -2,13 +2,14 @@
 ListConfigResources (74) 0-1.
 
 Resources: topics (2), brokers (4; the empty name means all brokers), broker loggers (8), client metrics subscriptions
-(16) and groups (32). broker/config_resources.py reads and changes them. Left out: authorization, and
+(16) and groups (32). broker/config_resources.py reads and changes them. Left out:
 alter.config.policy.class.name, which names Java code.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.api.topics import twice
 from barnabas.broker.requests import RequestContext, api
 from barnabas.config.settings import ConfigError
@@ -47,7 +48,13 @@ def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -
     )
 
 
-@api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), failure=describe_configs_failed, is_wide=True)
+@api(
+    ApiKey.DESCRIBE_CONFIGS,
+    versions=(0, 4),
+    access=admin_access.describe_configs,
+    failure=describe_configs_failed,
+    is_wide=True,
+)
 async def describe_configs(
     services: "Services", request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
@@ -97,7 +104,7 @@ def alter_configs_failed(request: AlterConfigsRequest, error: ErrorCode) -> Alte
     return AlterConfigsResponse(responses=[_altered(AlterConfigsResponse, a, (error, None)) for a in request.resources])
 
 
-@api(ApiKey.ALTER_CONFIGS, versions=(0, 2), failure=alter_configs_failed)
+@api(ApiKey.ALTER_CONFIGS, versions=(0, 2), access=admin_access.alter_configs, failure=alter_configs_failed)
 async def alter_configs(
     services: "Services", request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
@@ -121,7 +128,12 @@ def incremental_alter_configs_failed(
     )
 
 
-@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), failure=incremental_alter_configs_failed)
+@api(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    access=admin_access.alter_configs,
+    failure=incremental_alter_configs_failed,
+)
 async def incremental_alter_configs(
     services: "Services", request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
@@ -159,7 +171,7 @@ def _altered(response: Any, asked: Any, outcome: Outcome) -> Any:
     )
 
 
-@api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
+@api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1), access=admin_access.lists_configs)
 async def list_config_resources(
     services: "Services", request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:

@@ -7,6 +7,7 @@ ConsumerGroupDescribe is not announced, so that Kafka's tools describe every gro
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import groups as groups_access
 from barnabas.broker.requests import RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 WHAT_TO_SET = "set group.protocol=classic in this client: the consumer protocol (KIP-848) is not built yet"
 
 
-@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1))
+@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), access=groups_access.consumer_group_heartbeat)
 def consumer_group_heartbeat(
     services: "Services", request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse:

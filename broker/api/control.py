@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.cluster.tree.port import CoordinationError
@@ -38,7 +39,14 @@ ROLES_FOR_A_FOLDER = ROLES_PER_PART // FOLDERS_PER_PART
 TopicT = TypeVar("TopicT", LeaderAndIsrRequest.LeaderAndIsrTopicState, StopReplicaRequest.StopReplicaTopicState)
 
 
-@api(ApiKey.LEADER_AND_ISR, versions=(4, 7), is_wide=True, is_announced=False, is_of_brokers=True)
+@api(
+    ApiKey.LEADER_AND_ISR,
+    versions=(4, 7),
+    access=admin_access.of_brokers,
+    is_wide=True,
+    is_announced=False,
+    is_of_brokers=True,
+)
 def leader_and_isr(services: "Services", request: LeaderAndIsrRequest, context: RequestContext) -> Reply:
     """Lead and follow partitions; new topics with the settings that they were made with."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
@@ -93,7 +101,14 @@ def _as_of_version(
     return response
 
 
-@api(ApiKey.STOP_REPLICA, versions=(3, 4), is_wide=True, is_announced=False, is_of_brokers=True)
+@api(
+    ApiKey.STOP_REPLICA,
+    versions=(3, 4),
+    access=admin_access.of_brokers,
+    is_wide=True,
+    is_announced=False,
+    is_of_brokers=True,
+)
 def stop_replica(services: "Services", request: StopReplicaRequest, context: RequestContext) -> Reply:
     """Stop replicas, and delete those that the controller names."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
@@ -143,7 +158,7 @@ def _whole(topics: list[TopicT]) -> Iterator[tuple[Sequence[int], list[TopicT]]]
     yield range(len(topics)), topics
 
 
-@api(ApiKey.UPDATE_METADATA, versions=(6, 8), is_announced=False, is_of_brokers=True)
+@api(ApiKey.UPDATE_METADATA, versions=(6, 8), access=admin_access.of_brokers, is_announced=False, is_of_brokers=True)
 def update_metadata(
     services: "Services", request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:

@@ -7,6 +7,7 @@ AlterPartition 0 and 1, which no broker since Kafka 3.3 sends.
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import (
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
 
-@api(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3), is_announced=False, is_of_brokers=True)
+@api(
+    ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3), access=admin_access.of_brokers, is_announced=False, is_of_brokers=True
+)
 def controlled_shutdown(
     services: "Services", request: ControlledShutdownRequest, context: RequestContext
 ) -> Pending[ControlledShutdownResponse]:
@@ -31,7 +34,7 @@ def controlled_shutdown(
     return services.controller.controlled_shutdown(request)
 
 
-@api(ApiKey.ALTER_PARTITION, versions=(2, 3), is_of_brokers=True)
+@api(ApiKey.ALTER_PARTITION, versions=(2, 3), access=admin_access.of_brokers, is_of_brokers=True)
 def alter_partition(
     services: "Services", request: AlterPartitionRequest, context: RequestContext
 ) -> Pending[AlterPartitionResponse]:
@@ -39,7 +42,7 @@ def alter_partition(
     return services.controller.alter_partition(request)
 
 
-@api(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0), is_of_brokers=True)
+@api(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0), access=admin_access.of_brokers, is_of_brokers=True)
 def allocate_producer_ids(
     services: "Services", request: AllocateProducerIdsRequest, context: RequestContext
 ) -> Pending[AllocateProducerIdsResponse]:

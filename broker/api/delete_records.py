@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import records as records_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -28,7 +29,7 @@ def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> De
     return DeleteRecordsResponse(topics=list(topics.values()))
 
 
-@api(ApiKey.DELETE_RECORDS, versions=(0, 2), failure=delete_records_failed)
+@api(ApiKey.DELETE_RECORDS, versions=(0, 2), access=records_access.delete_records, failure=delete_records_failed)
 def delete_records(services: "Services", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
     """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs."""
     return services.env.turns.run(_delete(services, request), to_the_end=True)

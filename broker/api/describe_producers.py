@@ -1,12 +1,13 @@
 """DescribeProducers (key 61), version 0: the idempotent producers of a partition (KIP-664).
 
 Any replica answers, not only the leader. CoordinatorEpoch is the epoch in the producer's last transaction marker, -1
-before the first marker. A producer is listed until the periodic expiry removes it. Left out: authorization.
+before the first marker. A producer is listed until the periodic expiry removes it.
 """
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import records as records_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
@@ -32,7 +33,13 @@ def describe_producers_failed(request: DescribeProducersRequest, error: ErrorCod
     )
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), failure=describe_producers_failed, is_wide=True)
+@api(
+    ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    access=records_access.describe_producers,
+    failure=describe_producers_failed,
+    is_wide=True,
+)
 def describe_producers(services: "Services", request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """The active producers of each partition asked for."""
     return services.env.turns.run(_describe_all(services, request))

@@ -1,15 +1,17 @@
 """DescribeTopicPartitions (key 75), version 0: the partitions of topics in pages (KIP-966).
 
 Topics come in the order of their names. A page holds at most ResponsePartitionLimit partitions (at least one, at most
-max.request.partition.size.limit); NextCursor says where the next page begins. Left out: authorization; and eligible
-leader replicas, which only a KRaft controller has, so both lists are always empty.
+max.request.partition.size.limit); NextCursor says where the next page begins. Left out: eligible leader
+replicas, which only a KRaft controller has, so both lists are always empty.
 """
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import topics as topics_access
 from barnabas.broker.api.metadata import TOPIC_OPERATIONS
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import MetadataCache, PartitionMetadata
+from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -32,7 +34,13 @@ def describe_topic_partitions_failed(
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), failure=describe_topic_partitions_failed, is_wide=True)
+@api(
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    versions=(0, 0),
+    access=topics_access.describe_topic_partitions,
+    failure=describe_topic_partitions_failed,
+    is_wide=True,
+)
 def describe_topic_partitions(
     services: "Services", request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Reply:
@@ -45,6 +53,9 @@ def describe_topic_partitions(
         return DescribeTopicPartitionsResponse(topics=topics)
     limit = max(1, min(services.config.max_request_partition_size_limit, request.response_partition_limit))
     names = sorted(asked or set(services.metadata_cache.topics))
+    rights = context.rights
+    if not asked and rights is not None:
+        names = [name for name in names if rights.may(AclOperation.DESCRIBE, ResourceType.TOPIC, name)]
     page = describe_page(
         services,
         names,

@@ -1,12 +1,13 @@
 """ElectLeaders (key 43), versions 0-2 (KIP-460): preferred leaders return, or live replicas lead what has no leader.
 
 Version 0 knows preferred elections only. Null partitions mean all; then those that need no election are left out of the
-answer. Left out: authorization.
+answer.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.protocol.api_keys import ApiKey
@@ -35,7 +36,13 @@ def named(request: ElectLeadersRequest) -> list[TopicPartition]:
     return list(dict.fromkeys((topic.topic, i) for topic in request.topic_partitions or () for i in topic.partitions))
 
 
-@api(ApiKey.ELECT_LEADERS, versions=(0, 2), failure=elect_leaders_failed, is_wide=True)
+@api(
+    ApiKey.ELECT_LEADERS,
+    versions=(0, 2),
+    access=admin_access.alters_cluster,
+    failure=elect_leaders_failed,
+    is_wide=True,
+)
 async def elect_leaders(
     services: "Services", request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:

@@ -2,13 +2,12 @@
 
 A broker that is not the controller says so, as for other requests to the controller. What is allowed is decided in
 `cluster/features.py`. ApiVersions tells the levels.
-
-Left out: authorization.
 """
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.features import ALL_FAILED, UPGRADE, Update
 from barnabas.cluster.tree.port import CoordinationError
@@ -24,7 +23,7 @@ Result = UpdateFeaturesResponse.UpdatableFeatureResult
 FIRST_VERSION_WITHOUT_RESULTS = 2
 
 
-@api(ApiKey.UPDATE_FEATURES, versions=(0, 2), is_wide=True)
+@api(ApiKey.UPDATE_FEATURES, versions=(0, 2), access=admin_access.alters_cluster, is_wide=True)
 async def update_features(
     services: "Services", request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:

@@ -7,9 +7,11 @@ the high watermark in requests of version 18), which consumers and followers of 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import records as records_access
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
-from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.requests import Reply, RequestContext, api, note_no_right
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
+from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import EncodedResponse, encode_response_in_pieces
@@ -74,12 +76,16 @@ class _Fetch:
         self.refusals: list[tuple[SessionPartition, ErrorCode]] = []
 
     def to_read(self, wanted: Iterable[SessionPartition]) -> list[SessionPartition]:
-        """The partitions that the replica manager is asked for. Those that do not exist go into `refusals`."""
+        """The partitions that the replica manager is asked for. Others, missing or not allowed, go into `refusals`."""
         cache, replicas = self.services.metadata_cache, self.services.replica_manager
+        rights = self.context.rights
         for partition in wanted:
             topic = partition.topic or self.name(partition)
             if topic is None:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif rights is not None and not rights.may(AclOperation.READ, ResourceType.TOPIC, topic):
+                note_no_right(self.services.refusals, self.context, AclOperation.READ, ResourceType.TOPIC, topic)
+                self.refusals.append((partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             elif not cache.contains(topic, partition.index) and (topic, partition.index) not in replicas.partitions:
                 is_gone = partition.topic_id != NO_TOPIC_ID and cache.topic_name(partition.topic_id) is None
                 error = ErrorCode.UNKNOWN_TOPIC_ID if is_gone else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -256,7 +262,7 @@ def is_of_follower(request: FetchRequest) -> bool:
     return request.replica_id >= 0 or request.replica_state.replica_id >= 0
 
 
-@api(ApiKey.FETCH, versions=(4, 18), failure=fetch_failed, is_of_brokers=is_of_follower)
+@api(ApiKey.FETCH, versions=(4, 18), access=records_access.fetch, failure=fetch_failed, is_of_brokers=is_of_follower)
 def fetch(services: "Services", request: FetchRequest, context: RequestContext) -> Reply:
     """Read now; or park the request until there are MinBytes to read, or MaxWaitMs have passed."""
     if context.is_long:

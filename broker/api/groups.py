@@ -1,14 +1,14 @@
 """The group APIs. Each hands its request to the group coordinator, which answers or parks it.
 
 FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups
-(16), DeleteGroups (42), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47). No client is refused for missing rights,
-because there is no authorizer yet.
+(16), DeleteGroups (42), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import groups as groups_access
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -65,7 +65,13 @@ def find_coordinator_failed(request: FindCoordinatorRequest, error: ErrorCode) -
     )
 
 
-@api(ApiKey.FIND_COORDINATOR, versions=(0, 6), failure=find_coordinator_failed, is_wide=True)
+@api(
+    ApiKey.FIND_COORDINATOR,
+    versions=(0, 6),
+    access=groups_access.find_coordinator,
+    failure=find_coordinator_failed,
+    is_wide=True,
+)
 def find_coordinator(services: Services, request: FindCoordinatorRequest, context: RequestContext) -> Reply:
     """FindCoordinator (key 10), versions 0-6: the broker that answers for a group.
 
@@ -124,25 +130,25 @@ def _coordinator(
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9), comes_in_crowds=True)
+@api(ApiKey.JOIN_GROUP, versions=(0, 9), access=groups_access.member, comes_in_crowds=True)
 def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Reply:
     """JoinGroup (key 11), versions 0-9: classic membership. Left out: joining a group of the KIP-848 protocol."""
     return services.group_coordinator.join_group(request, context)
 
 
-@api(ApiKey.SYNC_GROUP, versions=(0, 5), comes_in_crowds=True)
+@api(ApiKey.SYNC_GROUP, versions=(0, 5), access=groups_access.member, comes_in_crowds=True)
 def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Reply:
     """SyncGroup (key 14), versions 0-5: takes the leader's assignment; answers each member with its own part."""
     return services.group_coordinator.sync_group(request, context)
 
 
-@api(ApiKey.HEARTBEAT, versions=(0, 4))
+@api(ApiKey.HEARTBEAT, versions=(0, 4), access=groups_access.member)
 def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Reply:
     """Heartbeat (key 12), versions 0-4."""
     return services.group_coordinator.heartbeat(request, context)
 
 
-@api(ApiKey.LEAVE_GROUP, versions=(0, 5))
+@api(ApiKey.LEAVE_GROUP, versions=(0, 5), access=groups_access.member)
 def leave_group(services: Services, request: LeaveGroupRequest, context: RequestContext) -> Reply:
     """LeaveGroup (key 13), versions 0-5: one member; from version 3 on several, also by instance id alone."""
     return services.group_coordinator.leave_group(request, context)
@@ -157,13 +163,19 @@ def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> 
     )
 
 
-@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), failure=describe_groups_failed, is_wide=True)
+@api(
+    ApiKey.DESCRIBE_GROUPS,
+    versions=(0, 6),
+    access=groups_access.describe_groups,
+    failure=describe_groups_failed,
+    is_wide=True,
+)
 def describe_groups(services: Services, request: DescribeGroupsRequest, context: RequestContext) -> Reply:
     """DescribeGroups (key 15), versions 0-6: classic groups; others have describe APIs of their own."""
     return services.group_coordinator.describe_groups(request, context)
 
 
-@api(ApiKey.LIST_GROUPS, versions=(0, 5), is_wide=True)
+@api(ApiKey.LIST_GROUPS, versions=(0, 5), access=groups_access.list_groups, is_wide=True)
 def list_groups(services: Services, request: ListGroupsRequest, context: RequestContext) -> Reply:
     """ListGroups (key 16), versions 0-5. Left out: groups that are not classic."""
     return services.group_coordinator.list_groups(request, context)
@@ -177,7 +189,7 @@ def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> Dele
     )
 
 
-@api(ApiKey.DELETE_GROUPS, versions=(0, 2), failure=delete_groups_failed)
+@api(ApiKey.DELETE_GROUPS, versions=(0, 2), access=groups_access.delete_groups, failure=delete_groups_failed)
 def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Reply:
     """DeleteGroups (key 42), versions 0-2: empty groups with all their offsets."""
     return services.group_coordinator.removals.delete_groups(request, context)
@@ -202,7 +214,13 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
     )
 
 
-@api(ApiKey.OFFSET_COMMIT, versions=(0, 10), announced=(0, 9), failure=offset_commit_failed)
+@api(
+    ApiKey.OFFSET_COMMIT,
+    versions=(0, 10),
+    access=groups_access.offset_commit,
+    announced=(0, 9),
+    failure=offset_commit_failed,
+)
 def offset_commit(services: Services, request: OffsetCommitRequest, context: RequestContext) -> Reply:
     """OffsetCommit (key 8), versions 0-10: version 0 writes into the tree, the others where `offsets.storage` says.
 
@@ -233,7 +251,14 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
     )
 
 
-@api(ApiKey.OFFSET_FETCH, versions=(0, 10), announced=(0, 9), failure=offset_fetch_failed, is_wide=True)
+@api(
+    ApiKey.OFFSET_FETCH,
+    versions=(0, 10),
+    access=groups_access.offset_fetch,
+    announced=(0, 9),
+    failure=offset_fetch_failed,
+    is_wide=True,
+)
 def offset_fetch(services: Services, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: version 0 reads from the tree, the others where `offsets.storage` says.
 
@@ -245,7 +270,7 @@ def offset_fetch(services: Services, request: OffsetFetchRequest, context: Reque
     return services.group_coordinator.offset_fetches.offset_fetch(request, context)
 
 
-@api(ApiKey.OFFSET_DELETE, versions=(0, 0))
+@api(ApiKey.OFFSET_DELETE, versions=(0, 0), access=groups_access.offset_delete)
 def offset_delete(services: Services, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
     """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes to."""
     return services.group_coordinator.removals.offset_delete(request, context)

@@ -1,14 +1,13 @@
 """InitProducerId (key 22), versions 0-5: producer ids for idempotent producers, and epochs for transactional ids.
 
 Without a transactional id any broker answers with a fresh id. With one its coordinator answers.
-
-Left out: authorization.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.api.transactions import for_version
 from barnabas.broker.requests import RequestContext, api
 from barnabas.protocol import messages
@@ -30,7 +29,7 @@ def refusal(request: messages.InitProducerIdRequest, error: ErrorCode) -> messag
     return messages.InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
 
 
-@api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), failure=refusal)
+@api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5), access=transactions_access.init_producer_id, failure=refusal)
 def init_producer_id(
     services: Services, request: messages.InitProducerIdRequest, context: RequestContext
 ) -> messages.InitProducerIdResponse | Pending[messages.InitProducerIdResponse]:

@@ -6,6 +6,7 @@ Consumers ask as well, to notice that the log was truncated.
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import records as records_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -36,6 +37,7 @@ def offset_for_leader_epoch_failed(
 @api(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(0, 4),
+    access=records_access.offset_for_leader_epoch,
     failure=offset_for_leader_epoch_failed,
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import records as records_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -42,6 +43,7 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
 @api(
     ApiKey.LIST_OFFSETS,
     versions=(0, 11),
+    access=records_access.list_offsets,
     announced=(0, 10),
     failure=list_offsets_failed,
     is_wide=True,

@@ -2,12 +2,13 @@
 
 There is one entry for each directory of log.dirs; the entry of an offline one holds only KAFKA_STORAGE_ERROR. A null
 list of topics asks for all. Topics and partitions that are not here are left out without an error. Left out: future
-replicas, because no log is ever moved between directories; authorization.
+replicas, because no log is ever moved between directories.
 """
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -22,7 +23,7 @@ TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
 PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), is_wide=True)
+@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), access=admin_access.describes_cluster, is_wide=True)
 def describe_log_dirs(services: "Services", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
     """Sizes in bytes of the logs asked for."""
     wanted = None

@@ -9,6 +9,7 @@ REBOOTSTRAP_REQUIRED (version 13) is never answered: only brokers that know anot
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import topics as topics_access
 from barnabas.broker.auto_topics import absence_error
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, PartitionMetadata
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 NOT_ASKED = -(2**31)
 NAMES_PER_PIECE = 500  # looked at
-# All operations that a resource of the kind has, as bits. There is no authorizer, so every client may do them all.
+# All operations that a resource of the kind has, as bits. Without an authorizer every client may do them all.
 TOPIC_OPERATIONS = 3576  # read, write, create, delete, alter, describe, describe configs, alter configs
 CLUSTER_OPERATIONS = 8096  # create, alter, describe, cluster action, describe configs, alter configs, idempotent write
 
@@ -41,7 +42,7 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
     )
 
 
-@api(ApiKey.METADATA, versions=(0, 13), failure=metadata_failed, is_wide=True)
+@api(ApiKey.METADATA, versions=(0, 13), access=topics_access.metadata, failure=metadata_failed, is_wide=True)
 def metadata(services: "Services", request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows of the topics that are asked for, with the addresses that this client can use."""
     if request.topics and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker import transactional_writes
+from barnabas.broker.access import records as records_access
 from barnabas.broker.requests import CLOSE, Reply, RequestContext, api
 from barnabas.broker.transactional_writes import Refusal
 from barnabas.config.topic import TopicConfig
@@ -78,7 +79,7 @@ def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse
     )
 
 
-@api(ApiKey.PRODUCE, versions=(3, 13), announced=(0, 13), failure=produce_failed)
+@api(ApiKey.PRODUCE, versions=(3, 13), access=records_access.produce, announced=(0, 13), failure=produce_failed)
 def produce(services: Services, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition. The answer goes out when the outcome of all is known."""
     if context.is_long and count_rows(request, "topic_data", "partition_data") > APPENDS_PER_PIECE:

@@ -3,7 +3,7 @@
 Only the broker that is controller serves them; another answers NOT_CONTROLLER. Each request writes into the
 coordination tree and waits, up to TimeoutMs, until the metadata cache shows the change: then clients see it too. If
 TimeoutMs is zero or less, nothing is done, as in Kafka 4.1: REQUEST_TIMED_OUT. The tree says whether a topic exists,
-because the cache may not yet have what was written a moment ago. Left out: authorization,
+because the cache may not yet have what was written a moment ago. Left out:
 create.topic.policy.class.name (Java code) and the controller mutation quota.
 """
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import topics as topics_access
 from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
@@ -71,7 +72,13 @@ def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsRes
     return CreatedTopic(name=name, error_code=error, error_message=message)
 
 
-@api(ApiKey.CREATE_TOPICS, versions=(0, 7), failure=create_topics_failed, is_wide=True)
+@api(
+    ApiKey.CREATE_TOPICS,
+    versions=(0, 7),
+    access=topics_access.create_topics,
+    failure=create_topics_failed,
+    is_wide=True,
+)
 async def create_topics(
     services: "Services", request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
@@ -205,7 +212,13 @@ def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> Dele
     )
 
 
-@api(ApiKey.DELETE_TOPICS, versions=(0, 6), failure=delete_topics_failed, is_wide=True)
+@api(
+    ApiKey.DELETE_TOPICS,
+    versions=(0, 6),
+    access=topics_access.delete_topics,
+    failure=delete_topics_failed,
+    is_wide=True,
+)
 async def delete_topics(
     services: "Services", request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
@@ -266,7 +279,9 @@ def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode)
     return CreatePartitionsResponse(results=[GrownTopic(name=topic.name, error_code=error) for topic in request.topics])
 
 
-@api(ApiKey.CREATE_PARTITIONS, versions=(0, 3), failure=create_partitions_failed)
+@api(
+    ApiKey.CREATE_PARTITIONS, versions=(0, 3), access=topics_access.create_partitions, failure=create_partitions_failed
+)
 async def create_partitions(
     services: "Services", request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:

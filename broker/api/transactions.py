@@ -2,7 +2,7 @@
 
 AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), DescribeTransactions (65), ListTransactions (66);
 InitProducerId is in init_producer_id.py. Old versions say INVALID_PRODUCER_EPOCH where later ones say PRODUCER_FENCED
-(KIP-588). Left out: authorization.
+(KIP-588).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
+from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
@@ -80,6 +81,7 @@ def _is_of_broker(request: messages.AddPartitionsToTxnRequest) -> bool:
 @api(
     ApiKey.ADD_PARTITIONS_TO_TXN,
     versions=(0, 5),
+    access=transactions_access.add_partitions_to_txn,
     failure=add_partitions_failed,
     is_wide=True,
     is_of_brokers=_is_of_broker,
@@ -169,7 +171,7 @@ def _begin(services: Services, transaction: Transaction, version: int, may_wait:
 # ---- AddOffsetsToTxn, EndTxn ----
 
 
-@api(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+@api(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4), access=transactions_access.add_offsets_to_txn)
 def add_offsets_to_txn(services: Services, request: messages.AddOffsetsToTxnRequest, context: RequestContext) -> Reply:
     """AddOffsetsToTxn (key 25), versions 0-4: a group whose offsets the transaction will commit.
 
@@ -196,7 +198,7 @@ def _add_offsets(
     return messages.AddOffsetsToTxnResponse(error_code=for_version(error, version))
 
 
-@api(ApiKey.END_TXN, versions=(0, 5))
+@api(ApiKey.END_TXN, versions=(0, 5), access=transactions_access.end_txn)
 def end_txn(
     services: Services, request: messages.EndTxnRequest, context: RequestContext
 ) -> messages.EndTxnResponse | Pending[messages.EndTxnResponse]:
@@ -237,7 +239,13 @@ def describe_transactions_failed(
     )
 
 
-@api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), failure=describe_transactions_failed, is_wide=True)
+@api(
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    access=transactions_access.describe_transactions,
+    failure=describe_transactions_failed,
+    is_wide=True,
+)
 def describe_transactions(
     services: Services, request: messages.DescribeTransactionsRequest, context: RequestContext
 ) -> Reply:
@@ -275,7 +283,7 @@ def _describe(services: Services, transactional_ids: Iterable[str]) -> Pieces[me
     return response
 
 
-@api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2), is_wide=True)
+@api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2), access=transactions_access.list_transactions, is_wide=True)
 def list_transactions(services: Services, request: messages.ListTransactionsRequest, context: RequestContext) -> Reply:
     """ListTransactions (key 66), versions 0-2: the ids that this broker coordinates, filtered."""
     coordinator = services.transactions.coordinator

@@ -3,13 +3,14 @@
 Before the group is asked, the partition of `__consumer_offsets` is verified, as that of a Produce is
 (transactional_writes.py): its first batch of a transaction is taken only if the transaction's coordinator knows the
 partition. Clients up to version 4 have sent AddOffsetsToTxn. From version 5 on (transaction version 2) this request
-adds the partition itself. Left out: authorization; version 6 (topic ids), which Kafka 4.1 does not announce.
+adds the partition itself. Left out: version 6 (topic ids), which Kafka 4.1 does not announce.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.append_errors import commit_error
@@ -44,7 +45,12 @@ def txn_offset_commit_failed(
     )
 
 
-@api(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), failure=txn_offset_commit_failed)
+@api(
+    ApiKey.TXN_OFFSET_COMMIT,
+    versions=(0, 5),
+    access=transactions_access.txn_offset_commit,
+    failure=txn_offset_commit_failed,
+)
 def txn_offset_commit(
     services: Services, request: messages.TxnOffsetCommitRequest, context: RequestContext
 ) -> messages.TxnOffsetCommitResponse | Pending[messages.TxnOffsetCommitResponse]:

@@ -9,8 +9,6 @@ NOT_LEADER_OR_FOLLOWER, which makes the sender try again. Version 2 says by whic
 transaction version 2 (KIP-890) each end raises the producer's epoch, so a marker with the epoch of an open transaction
 is late. It is served but not announced, as in Kafka 4.1. Coordinators of Barnabas say the id of a topic, too: then a
 marker for the former topic of that name is not written into the new one.
-
-Left out: authorization.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
@@ -98,6 +97,7 @@ def write_txn_markers_failed(
 @api(
     ApiKey.WRITE_TXN_MARKERS,
     versions=(1, 2),
+    access=transactions_access.write_txn_markers,
     announced=(1, 1),
     failure=write_txn_markers_failed,
     is_wide=True,

@@ -53,6 +53,13 @@ NEVER = float("inf")
 MISSING_TOKEN = (
     "requests from other hosts than loopback need the token of http.token: send it as `Authorization: Bearer TOKEN`."
 )
+MISSING_TOKEN_OF_AUTHORIZER = (
+    "this broker has an authorizer, so all requests need the token of http.token: send it as `Authorization: Bearer "
+    "TOKEN`. Who has it may do everything."
+)
+MISSING_HTTP_TOKEN = (
+    "this broker has an authorizer, and no http.token, so all requests of its HTTP API are refused: set one."
+)
 NO_TOKEN = "requests from other hosts than loopback are refused, because this broker has no http.token: set one."
 
 
@@ -307,6 +314,10 @@ class HttpConnection(asyncio.Protocol):
             and hmac.compare_digest(shown.strip().encode("latin-1"), token.encode())
         )
         if not is_known:
+            if self._server.gate.authorizer is not None:
+                challenge = [("WWW-Authenticate", "Bearer")]
+                message = MISSING_HTTP_TOKEN if token is None else MISSING_TOKEN_OF_AUTHORIZER
+                return HttpError(401, "TOKEN_NEEDED", message, challenge)
             if not is_loopback(self._peer):
                 challenge = [("WWW-Authenticate", "Bearer")]
                 message = NO_TOKEN if token is None else MISSING_TOKEN

@@ -160,14 +160,14 @@ def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name
         broker.coordination.create = hang  # type: ignore[assignment]
         broker.replica_manager._log_failures.report()
     else:
-        read = broker.config_changes._read_notices
-        broker.config_changes._read_notices = hang  # type: ignore[method-assign]
-        broker.config_changes._changed()
+        read = broker.config_changes._notices._read
+        broker.config_changes._notices._read = hang  # type: ignore[method-assign]
+        broker.config_changes._notices._changed()
     env.clock.advance(1_000)
     if name == "log failure notices":
         broker.coordination.create = original  # type: ignore[method-assign]
     elif name == "config changes":
-        broker.config_changes._read_notices = read  # type: ignore[method-assign]
+        broker.config_changes._notices._read = read  # type: ignore[method-assign]
     assert task.restarts == 0
     env.clock.advance(task.wait_max_ms + LATE_MS + 3 * LOOK_MS)
     assert task.restarts == 1

@@ -1,0 +1,142 @@
+"""The forms of access that many APIs share, and how refused parts get into an answer."""
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from operator import attrgetter
+from typing import Any
+
+from barnabas.broker.requests import AUTHORIZATION_ERRORS, CLOSE, Access, Asked, Reply
+from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Message, Struct
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces
+
+CLUSTER, GROUP, TOPIC = ResourceType.CLUSTER, ResourceType.GROUP, ResourceType.TOPIC
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+NameOf = Callable[[Any], str]  # the name of what a row is about
+
+# Kafka's words, where its answers have a message.
+MESSAGES = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+}
+
+
+def everybody(asked: Asked) -> Reply:
+    """For those that ask for no right."""
+    return asked.handle()
+
+
+def whole(operation: AclOperation, type: ResourceType, field: str | None = None) -> Access:
+    """One right for the whole request: on the cluster, or on what a field of the request names."""
+
+    def access(asked: Asked) -> Reply:
+        name = CLUSTER_NAME if field is None else getattr(asked.request, field)
+        if asked.may(operation, type, name):
+            return asked.handle()
+        return asked.refuse(AUTHORIZATION_ERRORS[type])
+
+    return access
+
+
+def each(
+    operation: AclOperation,
+    type: ResourceType,
+    field: str,
+    name_of: NameOf = attrgetter("name"),
+    message: str | None = None,
+) -> Access:
+    """One right for each row of a field. `message`: what the refused rows of the answer say."""
+
+    def access(asked: Asked) -> Reply:
+        return divided(asked, field, lambda row: asked.may(operation, type, name_of(row)), type, message)
+
+    return access
+
+
+def itself(row: str) -> str:
+    """The name of a row that is a name."""
+    return row
+
+
+def divided(
+    asked: Asked, field: str, is_allowed: Callable[[Any], bool], type: ResourceType, message: str | None = None
+) -> Reply:
+    """Have the rows of a field handled that are allowed, and answer the others with the error of their type."""
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for row in getattr(asked.request, field) or ():
+        (allowed if is_allowed(row) else refused).append(row)
+    if not refused:
+        return asked.handle()
+    answer = asked.refuse(AUTHORIZATION_ERRORS[type], with_rows(asked.request, field, refused))
+    if message is not None:
+        say(answer, message)
+    if not allowed:
+        return answer
+    return then(asked.handle(with_rows(asked.request, field, allowed)), lambda there: joined(there, answer))
+
+
+def with_rows(request: Any, field: str, rows: Iterable[Any]) -> Any:
+    """A copy of the request with these rows only."""
+    part = copy(request)
+    setattr(part, field, list(rows))
+    return part
+
+
+def then(reply: Any, change: Callable[[Any], Any]) -> Any:
+    """The reply after a change of its answer, now or when it is there."""
+    return reply.map(change, type(reply)) if isinstance(reply, Pending) else change(reply)
+
+
+def in_turns(asked: Asked, reply: Any, work: Callable[[Any], Pieces[Any]]) -> Any:
+    """The same with a change that may take long, because there are very many rows."""
+
+    def go_on(answer: Any) -> Any:
+        return asked.services.env.turns.run(work(answer)) if isinstance(answer, Message) else answer
+
+    return reply.and_then(go_on) if isinstance(reply, Pending) else go_on(reply)
+
+
+def only_with(operation: AclOperation, type: ResourceType, field: str, name_of: NameOf) -> Access:
+    """Everybody may ask; rows of the answer, which the sender has no right to see, are left out."""
+
+    def access(asked: Asked) -> Reply:
+        def leave_out(answer: Any) -> Pieces[Any]:
+            kept = []
+            for row in getattr(answer, field):
+                yield
+                if asked.rights.may(operation, type, name_of(row)):
+                    kept.append(row)
+            setattr(answer, field, kept)
+            return answer
+
+        return in_turns(asked, asked.handle(), leave_out)
+
+    return access
+
+
+def joined(answer: Any, refused: Any) -> Any:
+    """The answer with the rows of the refused part. CLOSE, if there is none: its client hears of the refusal so."""
+    if not isinstance(answer, Message):
+        return CLOSE
+    for name in refused._FIELDS:
+        rows = getattr(refused, name)
+        if isinstance(rows, list):
+            getattr(answer, name).extend(rows)
+    return answer
+
+
+def say(answer: Any, message: str) -> None:
+    """Set the message of all rows, at whatever depth."""
+    for name in answer._FIELDS:
+        value = getattr(answer, name)
+        if name == "error_message":
+            answer.error_message = message
+        elif isinstance(value, list):
+            for row in value:
+                if isinstance(row, Struct):
+                    say(row, message)

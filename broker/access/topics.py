@@ -1,0 +1,170 @@
+"""Rights on topics: Metadata, DescribeTopicPartitions, CreateTopics, CreatePartitions, DeleteTopics.
+
+Whether a topic exists is told only to those who may describe it.
+"""
+
+from typing import Any
+
+from barnabas.broker.access.rules import CLUSTER, MESSAGES, TOPIC, divided, each, in_turns, joined, then, with_rows
+from barnabas.broker.requests import Asked, Reply
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
+from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    DeleteTopicsResponse,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from barnabas.runtime.turns import Pieces
+
+NOT_ASKED = -(2**31)
+NOT_AUTHORISED = MESSAGES[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+create_partitions = each(AclOperation.ALTER, TOPIC, "topics")
+
+
+def metadata(asked: Asked) -> Reply:
+    """To describe each topic, and to create those that are to be made; a list of all has those that may be described.
+
+    Who may not create a topic gets TOPIC_AUTHORIZATION_FAILED for it.
+    """
+    request, version = asked.request, asked.context.api_version
+    asks_for_all = request.topics is None or (version == 0 and not request.topics)
+    if asks_for_all:
+        return in_turns(asked, asked.handle(), lambda answer: _told(asked, answer, leaves_out=True))
+    creates = request.allow_auto_topic_creation and asked.services.config.auto_create_topics_enable
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for row in request.topics:
+        name = _name(asked, row)
+        is_allowed = name is None or (
+            asked.may(AclOperation.DESCRIBE, TOPIC, name) and (not creates or _may_create(asked, row, name))
+        )
+        (allowed if is_allowed else refused).append(row)
+
+    def told(answer: Any) -> Pieces[Any]:
+        if version == 0 and not allowed:
+            answer.topics = []  # no topics in the request means all of them
+        yield from _told(asked, answer, leaves_out=False)
+        answer.topics += [_refused_topic(row) for row in refused]
+        return answer
+
+    return in_turns(asked, asked.handle(with_rows(request, "topics", allowed) if refused else None), told)
+
+
+def _name(asked: Asked, row: Any) -> str | None:
+    """The name of a topic that is named by its name or id; None: no topic has this id."""
+    if row.name is not None and row.topic_id == NO_TOPIC_ID:
+        name: str = row.name
+        return name
+    return asked.services.metadata_cache.topic_name(row.topic_id)
+
+
+def _may_create(asked: Asked, row: MetadataRequest.MetadataRequestTopic, name: str) -> bool:
+    """Whether the topic is there, or may be created."""
+    if row.name is None or asked.services.metadata_cache.contains(name):
+        return True
+    return asked.rights.may(AclOperation.CREATE, CLUSTER, CLUSTER_NAME) or asked.may(AclOperation.CREATE, TOPIC, name)
+
+
+def _refused_topic(row: MetadataRequest.MetadataRequestTopic) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        name=row.name, topic_id=row.topic_id, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+
+
+def _told(asked: Asked, answer: Any, *, leaves_out: bool) -> Pieces[Any]:
+    """The answer with what this principal may know and do. `leaves_out`: topics that it may not describe, too."""
+    rights = asked.rights
+    if leaves_out:
+        kept = []
+        for topic in answer.topics:
+            yield
+            if rights.may(AclOperation.DESCRIBE, TOPIC, topic.name):
+                kept.append(topic)
+        answer.topics = kept
+    for topic in answer.topics if asked.request.include_topic_authorized_operations else ():
+        yield
+        if topic.name:
+            topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
+    if answer.cluster_authorized_operations != NOT_ASKED:
+        answer.cluster_authorized_operations = cluster_operations(asked)
+    return answer
+
+
+def cluster_operations(asked: Asked) -> int:
+    """What the principal may do with the cluster; nothing is told to those who may not describe it."""
+    if not asked.rights.may(AclOperation.DESCRIBE, CLUSTER, CLUSTER_NAME):
+        return 0
+    return asked.rights.operations(CLUSTER, CLUSTER_NAME)
+
+
+def describe_topic_partitions(asked: Asked) -> Reply:
+    """To describe each topic that is named. If none is, the handler leaves out those that may not be described."""
+    request = asked.request
+    refused = [row.name for row in request.topics if not asked.may(AclOperation.DESCRIBE, TOPIC, row.name)]
+    answer = DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+                name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            )
+            for name in refused
+        ]
+    )
+    if refused and len(refused) == len(request.topics):
+        return answer
+    kept = [row for row in request.topics if row.name not in refused]
+
+    def told(there: Any) -> Pieces[Any]:
+        for topic in there.topics:
+            yield
+            if topic.topic_authorized_operations != NOT_ASKED:
+                topic.topic_authorized_operations = asked.rights.operations(TOPIC, topic.name)
+        return joined(there, answer)
+
+    return in_turns(asked, asked.handle(with_rows(request, "topics", kept)), told)
+
+
+def create_topics(asked: Asked) -> Reply:
+    """To create topics in the cluster, or each one. The settings of a new topic are told to those who may see them."""
+
+    def told(answer: Any) -> Any:
+        for result in answer.topics:
+            may_see = asked.rights.may(AclOperation.DESCRIBE_CONFIGS, TOPIC, result.name)
+            if result.error_code == ErrorCode.NONE and not may_see:
+                result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.num_partitions = result.replication_factor = -1
+                result.configs = []
+        return answer
+
+    if asked.rights.may(AclOperation.CREATE, CLUSTER, CLUSTER_NAME):
+        return then(asked.handle(), told)
+    divide = each(AclOperation.CREATE, TOPIC, "topics", message="Authorization failed.")
+    return then(divide(asked), told)
+
+
+def delete_topics(asked: Asked) -> Reply:
+    """To delete each topic. Who may not describe it does not hear which name an id belongs to."""
+    if asked.request.topic_names:
+        return divided(
+            asked, "topic_names", lambda name: asked.may(AclOperation.DELETE, TOPIC, name), TOPIC, NOT_AUTHORISED
+        )
+
+    def is_allowed(row: Any) -> bool:
+        name = _name(asked, row)
+        return name is None or asked.may(AclOperation.DELETE, TOPIC, name)
+
+    def told(answer: Any) -> Any:
+        for result in answer.responses:
+            if result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and result.name is None:
+                _name_if_known(asked, result)
+        return answer
+
+    return then(divided(asked, "topics", is_allowed, TOPIC, NOT_AUTHORISED), told)
+
+
+def _name_if_known(asked: Asked, result: DeleteTopicsResponse.DeletableTopicResult) -> None:
+    name = asked.services.metadata_cache.topic_name(result.topic_id)
+    if name is not None and asked.rights.may(AclOperation.DESCRIBE, TOPIC, name):
+        result.name = name

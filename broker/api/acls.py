@@ -1,0 +1,205 @@
+"""DescribeAcls (key 29), CreateAcls (30) and DeleteAcls (31), versions 0-3: the access rules of the cluster.
+
+Any broker answers, as in Kafka 3.9 on ZooKeeper. Without an authorizer (`authorizer.class.name`) the answer is
+SECURITY_DISABLED. A rule of a name with a slash is refused, as there: it could not be a node of the tree.
+"""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from barnabas.broker.access import admin as admin_access
+from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.cluster.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS_OF,
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+)
+from barnabas.cluster.tree.port import CoordinationError
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+
+NO_AUTHORIZER = "No Authorizer is configured."
+FIRST_VERSION_WITH_PATTERNS = 1
+
+Created = CreateAclsResponse.AclCreationResult
+Filtered = DeleteAclsResponse.DeleteAclsFilterResult
+WordT = TypeVar("WordT", bound=IntEnum)
+
+
+class InvalidRuleError(Exception):
+    """A rule that cannot be made: str() says why."""
+
+
+def _read(kind: type[WordT], number: int) -> WordT:
+    """The word of a number; UNKNOWN for one that is not known."""
+    return kind(number) if number in kind._value2member_map_ else kind(0)
+
+
+def _filter(asked: Any, version: int) -> AclFilter:
+    pattern = asked.pattern_type_filter if version >= FIRST_VERSION_WITH_PATTERNS else PatternType.LITERAL
+    return AclFilter(
+        _read(ResourceType, asked.resource_type_filter),
+        asked.resource_name_filter,
+        _read(PatternType, pattern),
+        asked.principal_filter,
+        asked.host_filter,
+        _read(AclOperation, asked.operation),
+        _read(Permission, asked.permission_type),
+    )
+
+
+# ------------------------------------------------------------------ DescribeAcls
+
+
+@api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), access=admin_access.describes_cluster, is_wide=True)
+def describe_acls(services: "Services", request: DescribeAclsRequest, context: RequestContext) -> Reply:
+    """The rules that the filter finds, by what they are for. A kind of resource that is not known has none."""
+    if services.authorizer is None:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    wanted = _filter(request, context.api_version)
+    resources: dict[Resource, list[DescribeAclsResponse.AclDescription]] = {}
+    for rule in services.authorizer.table:
+        if wanted.finds(rule):
+            resources.setdefault(rule.resource, []).append(
+                DescribeAclsResponse.AclDescription(
+                    principal=rule.principal,
+                    host=rule.host,
+                    operation=rule.operation,
+                    permission_type=rule.permission,
+                )
+            )
+    return DescribeAclsResponse(
+        error_message="",
+        resources=[
+            DescribeAclsResponse.DescribeAclsResource(
+                resource_type=resource.type, resource_name=resource.name, pattern_type=resource.pattern, acls=rows
+            )
+            for resource, rows in resources.items()
+        ],
+    )
+
+
+# ------------------------------------------------------------------ CreateAcls
+
+
+def create_acls_failed(request: CreateAclsRequest, error: ErrorCode) -> CreateAclsResponse:
+    """Every rule with the error."""
+    return CreateAclsResponse(results=[Created(error_code=error) for _ in request.creations])
+
+
+@api(ApiKey.CREATE_ACLS, versions=(0, 3), access=admin_access.alters_cluster, failure=create_acls_failed)
+async def create_acls(services: "Services", request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+    """Make rules, each for itself. One that is there already is made, too."""
+    if services.authorizer is None:
+        answer = create_acls_failed(request, ErrorCode.SECURITY_DISABLED)
+        for result in answer.results:
+            result.error_message = NO_AUTHORIZER
+        return answer
+    results = []
+    pace = services.env.turns.pace()
+    for asked in request.creations:
+        await pace.rest()
+        result = Created(error_message="")
+        results.append(result)
+        try:
+            await services.authorizer.add([_rule(asked, context.api_version)])
+        except InvalidRuleError as error:
+            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
+            services.refusals.note(context, ErrorCode.INVALID_REQUEST, "%s", str(error))
+        except CoordinationError as error:
+            result.error_code, result.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+    return CreateAclsResponse(results=results)
+
+
+def _rule(asked: CreateAclsRequest.AclCreation, version: int) -> Acl:
+    """The rule that is asked for; InvalidRuleError in Kafka's words."""
+    type = _read(ResourceType, asked.resource_type)
+    pattern = PatternType.LITERAL
+    if version >= FIRST_VERSION_WITH_PATTERNS:
+        pattern = _read(PatternType, asked.resource_pattern_type)
+    operation, permission = _read(AclOperation, asked.operation), _read(Permission, asked.permission_type)
+    if type not in OPERATIONS_OF or pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidRuleError("Invalid resource type or pattern type")
+    if operation <= AclOperation.ANY or permission not in (Permission.DENY, Permission.ALLOW):
+        raise InvalidRuleError("Invalid operation or permission type")
+    name = asked.resource_name
+    if type is ResourceType.CLUSTER and name != CLUSTER_NAME:
+        raise InvalidRuleError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not name:
+        raise InvalidRuleError("Invalid empty resource name")
+    if "/" in name or "\0" in name or name in (".", ".."):
+        raise InvalidRuleError(f"ACL binding contains illegal resource name: {name}")
+    principal_type, colon, principal_name = asked.principal.partition(":")
+    if not colon:
+        why = "no colon is present separating the principal type from the principal name"
+        raise InvalidRuleError(f"Could not parse principal from `{asked.principal}` ({why})")
+    if not principal_type or not principal_name:
+        raise InvalidRuleError(f"Could not parse principal from `{asked.principal}`")
+    if not asked.host:
+        raise InvalidRuleError("Host must not be empty")
+    return Acl(Resource(type, name, pattern), asked.principal, asked.host, operation, permission)
+
+
+# ------------------------------------------------------------------ DeleteAcls
+
+
+def delete_acls_failed(request: DeleteAclsRequest, error: ErrorCode) -> DeleteAclsResponse:
+    """Every filter with the error."""
+    return DeleteAclsResponse(filter_results=[Filtered(error_code=error) for _ in request.filters])
+
+
+@api(
+    ApiKey.DELETE_ACLS,
+    versions=(0, 3),
+    access=admin_access.alters_cluster,
+    failure=delete_acls_failed,
+    is_wide=True,
+)
+async def delete_acls(services: "Services", request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+    """Remove the rules that each filter finds, and name them."""
+    if services.authorizer is None:
+        answer = delete_acls_failed(request, ErrorCode.SECURITY_DISABLED)
+        for result in answer.filter_results:
+            result.error_message = NO_AUTHORIZER
+        return answer
+    results = []
+    pace = services.env.turns.pace()
+    for asked in request.filters:
+        await pace.rest()
+        result = Filtered()
+        results.append(result)
+        try:
+            removed = await services.authorizer.remove(_filter(asked, context.api_version))
+        except CoordinationError as error:
+            result.error_code, result.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+            continue
+        result.matching_acls = [
+            DeleteAclsResponse.DeleteAclsMatchingAcl(
+                resource_type=rule.resource.type,
+                resource_name=rule.resource.name,
+                pattern_type=rule.resource.pattern,
+                principal=rule.principal,
+                host=rule.host,
+                operation=rule.operation,
+                permission_type=rule.permission,
+            )
+            for rule in removed
+        ]
+    return DeleteAclsResponse(filter_results=results)

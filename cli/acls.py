@@ -1,0 +1,306 @@
+"""`barnabas acls`: list, add, remove, explain the access rules of a cluster."""
+
+from typing import Annotated, Any
+
+import typer
+from barnabas.cli.shared.client import admin, answered, reason
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_rows
+from barnabas.cluster.security.acls import (
+    CLUSTER_NAME,
+    EVERYWHERE,
+    OPERATIONS_OF,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclTable,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+)
+
+app = new_app("""Who may do what: list, add, remove and explain access rules.
+
+    \b
+    barnabas acls list
+    barnabas acls add User:alice read topic orders
+    barnabas acls add User:alice read group app- --prefix
+    barnabas acls remove User:alice read topic orders
+    barnabas acls explain User:alice write topic orders
+    """)
+
+ANY = 1  # of every kind in a filter
+FIRST_VERSION_WITH_PATTERNS = 1
+
+Principal = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="User:NAME; User:* is everybody.")]
+Operation = Annotated[
+    str, typer.Argument(metavar="OPERATION", help="read, write, create, delete, alter, describe, all, …")
+]
+Kind = Annotated[
+    str, typer.Argument(metavar="KIND", help="topic, group, cluster, transactional-id, delegation-token or user.")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; '*' is all of them. A cluster needs none.")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="For all whose names begin so.")]
+Deny = Annotated[bool, typer.Option("--deny", help="A rule that denies; it is stronger than all that allow.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
+
+
+@app.command("list")
+def list_rules(
+    target: Target,
+    principal: Annotated[str | None, typer.Option("--principal", metavar="PRINCIPAL", help="Only its own.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only those of topics, say.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Only those that are about it, prefixes included.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The rules.
+
+    \b
+    barnabas acls list
+    barnabas acls list --principal User:alice
+    barnabas acls list --kind topic --name orders
+    """
+    wanted = AclFilter(
+        type=ResourceType.ANY if kind is None else _kind(kind),
+        name=name,
+        pattern=PatternType.ANY if name is None else PatternType.MATCH,
+        principal=principal,
+    )
+    with admin(target) as client:
+        rows = [_row(rule) for rule in _rules(client, wanted)]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        columns = ("principal", "host", "permission", "operation", "kind", "pattern", "name")
+        print_rows({column: column for column in columns}, rows)
+    else:
+        fail("there are no such rules.", ExitCode.NOTHING_THERE)
+
+
+@app.command()
+def add(
+    target: Target,
+    principal: Principal,
+    operation: Operation,
+    kind: Kind,
+    name: Name = "",
+    prefix: Prefix = False,
+    deny: Deny = False,
+    host: Host = EVERYWHERE,
+    as_json: AsJson = False,
+) -> None:
+    """Allow something, or deny it with --deny. Several operations: with commas.
+
+    \b
+    barnabas acls add User:alice read,describe topic orders
+    barnabas acls add User:alice read group app- --prefix
+    barnabas acls add User:ops alter cluster
+    barnabas acls add User:* write topic audit --deny
+    """
+    from kafka.protocol.admin import CreateAclsRequest
+
+    rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
+    creations = [
+        CreateAclsRequest.AclCreation(
+            resource_type=int(rule.resource.type),
+            resource_name=rule.resource.name,
+            resource_pattern_type=int(rule.resource.pattern),
+            principal=rule.principal,
+            host=rule.host,
+            operation=int(rule.operation),
+            permission_type=int(rule.permission),
+        )
+        for rule in rules
+    ]
+    with admin(target) as client:
+        request = CreateAclsRequest(creations=creations, min_version=FIRST_VERSION_WITH_PATTERNS)
+        results = answered(client, lambda: send(client, request)).results
+    outcomes: list[dict[str, Any]] = []
+    for rule, result in zip(rules, results, strict=True):
+        row: dict[str, Any] = {"rule": str(rule), "result": "added"}
+        if result.error_code:
+            row |= {"result": "not added", "error": reason(result.error_code, result.error_message)}
+        outcomes.append(row)
+    print_outcomes("rule", outcomes, as_json)
+
+
+@app.command()
+def remove(
+    target: Target,
+    principal: Principal,
+    operation: Operation,
+    kind: Kind,
+    name: Name = "",
+    prefix: Prefix = False,
+    deny: Deny = False,
+    host: Host = EVERYWHERE,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove rules, named as they were added.
+
+    \b
+    barnabas acls remove User:alice read topic orders --yes
+    barnabas acls remove User:* write topic audit --deny
+    """
+    from kafka.protocol.admin import DeleteAclsRequest
+
+    rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
+    confirm(f"Remove {'; '.join(map(str, rules))}?", yes)
+    filters = [
+        DeleteAclsRequest.DeleteAclsFilter(
+            resource_type_filter=int(rule.resource.type),
+            resource_name_filter=rule.resource.name,
+            pattern_type_filter=int(rule.resource.pattern),
+            principal_filter=rule.principal,
+            host_filter=rule.host,
+            operation=int(rule.operation),
+            permission_type=int(rule.permission),
+        )
+        for rule in rules
+    ]
+    with admin(target) as client:
+        request = DeleteAclsRequest(filters=filters, min_version=FIRST_VERSION_WITH_PATTERNS)
+        results = answered(client, lambda: send(client, request)).filter_results
+    outcomes: list[dict[str, Any]] = []
+    for rule, result in zip(rules, results, strict=True):
+        row: dict[str, Any] = {"rule": str(rule), "result": "removed"}
+        if result.error_code:
+            row |= {"result": "not removed", "error": reason(result.error_code, result.error_message)}
+        elif not result.matching_acls:
+            row |= {"result": "not removed", "error": "there is no such rule (barnabas acls list)"}
+        outcomes.append(row)
+    nothing_there = all(not result.matching_acls and not result.error_code for result in results)
+    print_outcomes("rule", outcomes, as_json, nothing_there=nothing_there)
+
+
+@app.command()
+def explain(
+    target: Target,
+    principal: Principal,
+    operation: Operation,
+    kind: Kind,
+    name: Name = "",
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address it comes from.")] = "127.0.0.1",
+    as_json: AsJson = False,
+) -> None:
+    """Whether a principal may do something, by which rule, and what would allow it. Exit code 1: it may not.
+
+    \b
+    barnabas acls explain User:alice read topic orders
+    barnabas acls explain User:alice describe cluster
+    """
+    (asked,) = _named(principal, operation, kind, name, EVERYWHERE, prefix=False, deny=False)
+    with admin(target) as client:
+        rules = _rules(client, AclFilter())
+    table = AclTable()
+    for resource in {rule.resource for rule in rules}:
+        table.put(resource, [rule for rule in rules if rule.resource == resource])
+    type, resource_name = asked.resource.type, asked.resource.name
+    decision = table.decide(principal, host, asked.operation, type, resource_name)
+    verb = "may" if decision.allowed else "may not"
+    said = f"{principal} {verb} {_word(asked.operation)} {_word(type)} {resource_name}: "
+    said += decision.why if decision.rule is None else f"{decision.why}: {decision.rule}"
+    advice = None
+    if not decision.allowed and decision.rule is None:
+        advice = f"barnabas acls add {principal} {_word(asked.operation)} {_word(type)} {resource_name}"
+        said += ". (Brokers do not tell who is one of super.users, and may do everything.)"
+    elif not decision.allowed and decision.rule is not None:
+        advice = f"barnabas acls remove {_as_words(decision.rule)}"
+    if as_json:
+        rule = None if decision.rule is None else _row(decision.rule)
+        print_json({"allowed": decision.allowed, "why": decision.why, "rule": rule, "command": advice})
+        raise typer.Exit(ExitCode.DONE if decision.allowed else ExitCode.FAILED)
+    print(said + ("" if advice is None else f"\nThis changes it: {advice}"), flush=True)
+    raise typer.Exit(ExitCode.DONE if decision.allowed else ExitCode.FAILED)
+
+
+# ------------------------------------------------------------------ words
+
+
+def _kind(text: str) -> ResourceType:
+    kinds = {_word(each): each for each in OPERATIONS_OF}
+    found = kinds.get(text.lower().replace("_", "-"))
+    if found is None:
+        fail(f"a rule is for one of {', '.join(kinds)}: not for {text!r}.", ExitCode.NOT_VALID)
+    return found
+
+
+def _word(value: AclOperation | ResourceType | PatternType | Permission) -> str:
+    return value.name.lower().replace("_", "-")
+
+
+def _named(principal: str, operations: str, kind: str, name: str, host: str, *, prefix: bool, deny: bool) -> list[Acl]:
+    """The rules that the arguments name, one for each operation."""
+    type = _kind(kind)
+    if type is ResourceType.CLUSTER:
+        name = name or CLUSTER_NAME
+    if not name:
+        fail(f"name the {_word(type)}, or '*' for all of them.", ExitCode.NOT_VALID)
+    if not principal.partition(":")[2]:
+        fail(f"a principal is written as User:NAME, not {principal!r}.", ExitCode.NOT_VALID)
+    known = {_word(each): each for each in (AclOperation.ALL, *OPERATIONS_OF[type])}
+    rules = []
+    for word in operations.split(","):
+        operation = known.get(word.strip().lower().replace("_", "-"))
+        if operation is None:
+            fail(f"a {_word(type)} has {', '.join(known)}: not {word!r}.", ExitCode.NOT_VALID)
+        resource = Resource(type, name, PatternType.PREFIXED if prefix else PatternType.LITERAL)
+        rules.append(Acl(resource, principal, host, operation, Permission.DENY if deny else Permission.ALLOW))
+    return rules
+
+
+def _as_words(rule: Acl) -> str:
+    """The arguments of `add` and `remove` for a rule."""
+    words = [rule.principal, _word(rule.operation), _word(rule.resource.type), rule.resource.name]
+    words += ["--prefix"] if rule.resource.pattern is PatternType.PREFIXED else []
+    words += ["--deny"] if rule.permission is Permission.DENY else []
+    words += ["--host", rule.host] if rule.host != EVERYWHERE else []
+    return " ".join(words)
+
+
+def _row(rule: Acl) -> dict[str, str]:
+    return {
+        "principal": rule.principal,
+        "host": rule.host,
+        "permission": _word(rule.permission),
+        "operation": _word(rule.operation),
+        "kind": _word(rule.resource.type),
+        "pattern": _word(rule.resource.pattern),
+        "name": rule.resource.name,
+    }
+
+
+def _rules(client: Any, wanted: AclFilter) -> list[Acl]:
+    """The rules of the cluster that the filter finds."""
+    from kafka.protocol.admin import DescribeAclsRequest
+
+    request = DescribeAclsRequest(
+        resource_type_filter=int(wanted.type),
+        resource_name_filter=wanted.name,
+        pattern_type_filter=int(wanted.pattern),
+        principal_filter=wanted.principal,
+        host_filter=None,
+        operation=ANY,
+        permission_type=ANY,
+        min_version=FIRST_VERSION_WITH_PATTERNS,
+    )
+    answer = answered(client, lambda: send(client, request))
+    if answer.error_code:
+        fail(f"the rules are not told: {reason(answer.error_code, answer.error_message)}")
+    return [
+        Acl(
+            Resource(ResourceType(row.resource_type), row.resource_name, PatternType(row.pattern_type)),
+            rule.principal,
+            rule.host,
+            AclOperation(rule.operation),
+            Permission(rule.permission_type),
+        )
+        for row in answer.resources
+        for rule in row.acls
+    ]

@@ -1,0 +1,6 @@
+"""Who somebody is, and what they may do.
+
+`acls.py` holds the words of access control lists and the decision itself (pure); `authorizer.py` keeps the rules that
+the tree has, and answers for a principal; `acl_nodes.py` knows how Kafka 3.9 keeps them in the tree (pure). What each
+API asks for stands in `broker/access/`.
+"""

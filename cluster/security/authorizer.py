@@ -1,0 +1,231 @@
+"""What principals may do: the rules in the tree, those who may do everything, and the answer for one principal.
+
+The rules are read at the start and followed through the notices of their changes, as settings are
+(`cluster/tree/change_notices.py`). Any broker changes them, by a conditional write of a resource's node, and applies
+its own change before it answers.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from barnabas.cluster.security import acl_nodes
+from barnabas.cluster.security.acls import (
+    OPERATIONS_OF,
+    THIS_BROKER,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclTable,
+    Decision,
+    Resource,
+    ResourceType,
+)
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.change_notices import ChangeNotices
+from barnabas.cluster.tree.port import (
+    BadVersionError,
+    Coordination,
+    CoordinationError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+)
+from barnabas.config.broker import BrokerConfig
+from barnabas.runtime.ports import Env
+
+logger = logging.getLogger("barnabas.cluster")
+
+CHANGE_TRIES, CHANGE_BACKOFF_MS = 10, (100.0, 50.0)  # when others change the same resource; the second part is random
+DECISIONS_MAX = 10_000  # remembered for a principal
+PRINCIPALS_MAX = 10_000  # and hosts, for which decisions are remembered
+
+
+class Rights:
+    """What one principal may do from one host. Decisions are remembered until a rule changes."""
+
+    __slots__ = ("_authorizer", "_known", "host", "is_super", "principal")
+
+    def __init__(self, authorizer: "Authorizer", principal: str, host: str) -> None:
+        self.principal = principal
+        self.host = host
+        self.is_super = authorizer.is_super(principal)
+        self._authorizer = authorizer
+        self._known: dict[tuple[AclOperation, ResourceType, str], bool] = {}
+
+    def may(self, operation: AclOperation, type: ResourceType, name: str) -> bool:
+        """Whether the operation is allowed on this resource."""
+        if self.is_super:
+            return True
+        asked = (operation, type, name)
+        known = self._known.get(asked)
+        if known is None:
+            if len(self._known) >= DECISIONS_MAX:
+                self._known.clear()
+            known = self._known[asked] = self._authorizer.decide(self.principal, self.host, *asked).allowed
+        return known
+
+    def may_on_any(self, operation: AclOperation, type: ResourceType) -> bool:
+        """Whether it is allowed on some resource of the type, which need not exist yet."""
+        return self.is_super or self._authorizer.allows_on_any(self.principal, self.host, operation, type)
+
+    def operations(self, type: ResourceType, name: str) -> int:
+        """The operations that are allowed on this resource, as bits (KIP-430)."""
+        return sum(1 << operation for operation in OPERATIONS_OF[type] if self.may(operation, type, name))
+
+
+class Authorizer:
+    """The access rules of a cluster, as one broker knows them."""
+
+    def __init__(self, env: Env, config: BrokerConfig, coordination: Coordination) -> None:
+        self.table = AclTable()
+        self._env = env
+        self._coordination = coordination
+        self._super_users = super_users(config.super_users) | {THIS_BROKER}
+        self._allow_without_rules = config.allow_everyone_if_no_acl_found
+        self._rights: dict[tuple[str, str], Rights] = {}
+        self._notices = [
+            ChangeNotices(env, coordination, folder, what, self._apply, self._load)
+            for folder, what in (
+                (paths.ACL_CHANGES, "changes of access rules"),
+                (paths.EXTENDED_ACL_CHANGES, "changes of access rules for prefixes"),
+            )
+        ]
+
+    async def start(self) -> None:
+        """Read all rules, then follow their changes. CoordinationError when a node cannot be decoded."""
+        for path in acl_nodes.PERSISTENT:
+            try:
+                await self._coordination.create(path, make_parents=True)
+            except NodeExistsError:
+                continue
+        try:
+            for notices in self._notices:
+                await notices.begin()
+            await self._load()
+        except ValueError as error:
+            text = f"the access rules in the tree cannot be read: {error}. Restore the tree from a backup."
+            raise CoordinationError(paths.ACLS, text) from error
+        for notices in self._notices:
+            notices.follow()
+
+    def stop(self) -> None:
+        """Follow the changes no more."""
+        for notices in self._notices:
+            notices.stop()
+
+    async def _load(self) -> None:
+        found = []
+        for folder, pattern in acl_nodes.FOLDERS:
+            for type in acl_nodes.KEPT_TYPES:
+                names = await self._coordination.children(f"{folder}/{acl_nodes.in_tree(type)}")
+                found += [Resource(type, name, pattern) for name in names]
+        nodes = await self._coordination.get_many([acl_nodes.path_of(resource) for resource in found])
+        rules = {
+            resource: [] if node is None else acl_nodes.decode(resource, node[0])
+            for resource, node in zip(found, nodes, strict=True)
+        }
+        for resource in {*self.table.resources, *rules}:
+            self._put(resource, rules.get(resource, []))
+
+    async def _apply(self, notice: bytes) -> None:
+        resource = acl_nodes.of_notice(notice)
+        rules, _ = await self._read(resource)
+        self._put(resource, rules)
+
+    async def _read(self, resource: Resource) -> tuple[list[Acl], int]:
+        """The rules of a resource in the tree, and the version of their node; -1: there is no node."""
+        try:
+            data, stat = await self._coordination.get(acl_nodes.path_of(resource))
+        except NoNodeError:
+            return [], -1
+        return acl_nodes.decode(resource, data), stat.version
+
+    def _put(self, resource: Resource, rules: Sequence[Acl]) -> None:
+        before = self.table.of(resource)
+        if before == frozenset(rules):
+            return
+        self.table.put(resource, rules)
+        self._rights.clear()
+        for rule in sorted(self.table.of(resource) - before):
+            logger.info("new access rule: %s", rule)
+        for rule in sorted(before - self.table.of(resource)):
+            logger.info("removed access rule: %s", rule)
+
+    # ------------------------------------------------------------------ questions
+
+    def is_super(self, principal: str) -> bool:
+        """Whether the principal may do everything, whatever the rules say."""
+        return principal in self._super_users
+
+    def rights_of(self, principal: str, host: str) -> Rights:
+        """What a principal may do from an address, for one request."""
+        key = (principal, host)
+        rights = self._rights.get(key)
+        if rights is None:
+            if len(self._rights) >= PRINCIPALS_MAX:
+                self._rights.clear()
+            rights = self._rights[key] = Rights(self, principal, host)
+        return rights
+
+    def decide(self, principal: str, host: str, operation: AclOperation, type: ResourceType, name: str) -> Decision:
+        """Whether the principal may do it, and why."""
+        if self.is_super(principal):
+            return Decision(True, None, "the principal is one of super.users")
+        return self.table.decide(principal, host, operation, type, name, allow_without_rules=self._allow_without_rules)
+
+    def allows_on_any(self, principal: str, host: str, operation: AclOperation, type: ResourceType) -> bool:
+        """Whether there is, or may come, a resource of the type with which the principal may do it."""
+        return self.table.allows_on_any(principal, host, operation, type, allow_without_rules=self._allow_without_rules)
+
+    # ------------------------------------------------------------------ changes
+
+    async def add(self, rules: Sequence[Acl]) -> None:
+        """Add rules. CoordinationError if the tree does not answer, or others change it all the time."""
+        for resource in dict.fromkeys(rule.resource for rule in rules):
+            new = {rule for rule in rules if rule.resource == resource}
+            await self._change(resource, lambda there, new=new: there | new)  # type: ignore[misc]
+
+    async def remove(self, wanted: AclFilter) -> list[Acl]:
+        """Remove the rules that the filter finds; returns them."""
+        removed: list[Acl] = []
+        for resource in dict.fromkeys(rule.resource for rule in self.table if wanted.finds(rule)):
+            before = await self._change(resource, lambda there: {rule for rule in there if not wanted.finds(rule)})
+            removed += sorted(rule for rule in before if wanted.finds(rule))
+        return removed
+
+    async def _change(self, resource: Resource, change: Callable[[set[Acl]], set[Acl]]) -> set[Acl]:
+        """Write what `change` makes of a resource's rules; returns those that were there."""
+        path = acl_nodes.path_of(resource)
+        for _ in range(CHANGE_TRIES):
+            there, version = await self._read(resource)
+            before = set(there)
+            after = change(before)
+            if after != before:
+                try:
+                    await self._coordination.multi([_writing(path, version, after), acl_nodes.notice(resource)])
+                except MultiError as error:
+                    if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
+                        raise
+                    fixed_ms, random_ms = CHANGE_BACKOFF_MS  # somebody else has changed it: look again
+                    await self._env.clock.sleep(fixed_ms + self._env.rng.random() * random_ms)
+                    continue
+            self._put(resource, sorted(after))
+            return before
+        raise CoordinationError(path, f"the access rules of {resource.name!r} are being changed by others all the time")
+
+
+def _writing(path: str, version: int, rules: set[Acl]) -> Operation:
+    """The operation after which the node has these rules."""
+    if not rules:
+        return Delete(path, version)
+    data = acl_nodes.encode(rules)
+    return Create(path, data) if version < 0 else Set(path, data, version)
+
+
+def super_users(text: str | None) -> frozenset[str]:
+    """The principals of super.users, which stand between semicolons: a name may have a comma."""
+    return frozenset(word.strip() for word in (text or "").split(";") if word.strip())

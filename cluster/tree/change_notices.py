@@ -1,0 +1,138 @@
+"""Notices of changes in the tree: numbered nodes in one folder, of which each says that something else has changed.
+
+Who changes something writes it, and then a notice. All others watch the folder, read what a new notice names, and
+remove notices that are 15 minutes older than the newest.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError, WatchEvent
+from barnabas.runtime.ports import Env
+from barnabas.runtime.upkeep import Task
+
+logger = logging.getLogger("barnabas.cluster")
+
+NOTICE_RETENTION_MS = 15 * 60 * 1000
+SAID_AGAIN_MS = 10_000.0
+RETRY_BACKOFF_MS = 100.0
+LOOK_MS = 5_000.0
+
+
+class ChangeNotices:
+    """Follows the notices in one folder.
+
+    `apply` is given the data of each new notice, in order; what it cannot read (ValueError) is logged and passed over.
+    `load_again` is called after a session was lost, because others may have removed notices meanwhile.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        coordination: Coordination,
+        folder: str,
+        what: str,
+        apply: Callable[[bytes], Awaitable[None]],
+        load_again: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._env = env
+        self._coordination = coordination
+        self._folder = folder
+        self._what = what  # for the log: config changes
+        self._apply = apply
+        self._load_again = load_again
+        self._last_processed = -1
+        self._following: Task[ChangeNotices] | None = None
+        self._changes = 0  # so far, as far as was heard
+        self._read_to = 0  # how many of them are read
+        self._said_ms = -math.inf  # when it was said last that they cannot be read
+        self._has_missed_notices = False  # its session was lost
+
+    async def begin(self) -> None:
+        """Watch the folder, and pass over what is in it: the caller reads everything after this."""
+        self._coordination.on_session_expired(self._session_lost)
+        await self._read(apply=False)
+
+    def follow(self) -> None:
+        """Apply what comes from now on, and what has come since `begin`."""
+        self._following = self._env.upkeep.every(
+            self._what,
+            lambda: RETRY_BACKOFF_MS if self._is_behind else LOOK_MS,
+            lambda: [self] if self._is_behind else [],
+            ChangeNotices._read_changes,
+        )
+
+    def stop(self) -> None:
+        """Follow no more."""
+        if self._following is not None:
+            self._following.stop()
+            self._following = None
+
+    def _notified(self, event: WatchEvent) -> None:
+        self._changed()
+
+    def _session_lost(self) -> None:
+        self._has_missed_notices = True
+        self._changed()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._following is not None:
+            self._following.run_soon()
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._read_to != self._changes
+
+    async def _read_changes(self) -> None:
+        changes = self._changes  # another one may come during the reads
+        try:
+            if self._has_missed_notices:
+                await self._read(apply=False)
+                await self._load_again()
+                self._has_missed_notices = False
+            await self._read(apply=True)
+        except CoordinationError as error:
+            if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
+                self._said_ms = self._env.clock.monotonic_ms()
+                logger.warning("cannot read the %s, trying again: %s", self._what, error)
+            return
+        self._read_to = changes
+
+    async def _read(self, *, apply: bool) -> None:
+        """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""
+        names = await self._coordination.children(self._folder, self._notified)
+        for notice in names:
+            number = paths.sequence_number(notice)
+            if number > self._last_processed:
+                if apply:
+                    await self._apply_one(f"{self._folder}/{notice}")
+                self._last_processed = number
+        await self._remove_old([f"{self._folder}/{name}" for name in names])
+
+    async def _apply_one(self, notice: str) -> None:
+        try:
+            data, _ = await self._coordination.get(notice)
+            await self._apply(data)
+        except NoNodeError:
+            return
+        except ValueError as error:  # somebody wrote it by hand: the notices behind it still count
+            logger.error("%s cannot be applied: %r", notice, error)
+
+    async def _remove_old(self, notices: list[str]) -> None:
+        newest = await self._coordination.exists(notices[-1]) if notices else None
+        if newest is None:
+            return
+        horizon_ms = newest.ctime_ms - NOTICE_RETENTION_MS  # the tree's clock: that of a broker may be wrong
+        for path in notices:  # oldest first
+            stat = await self._coordination.exists(path)
+            if stat is None:
+                continue
+            if stat.ctime_ms > horizon_ms:
+                return
+            try:
+                await self._coordination.delete(path)
+            except NoNodeError:
+                continue

@@ -1,0 +1,100 @@
+"""`barnabas acls` on a running broker, and what a client library is told that lacks a right."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import TopicAuthorizationFailedError
+
+pytestmark = pytest.mark.timeout(120)
+
+BrokerProcess: TypeAlias = Any  # of conftest.py
+AUTHORIZER = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+NAMED = ("User:alice", "read", "topic", "orders")
+
+
+@pytest.fixture(scope="module")
+def guarded(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """A broker with access rules. Who comes without a name (all do, without SASL) may alter them, and no more."""
+    broker = make_broker(AUTHORIZER, "super.users=User:ANONYMOUS;User:root", "http.token=hidden-token")
+    ran(broker, "acls", "add", "User:ANONYMOUS", "alter,describe,describe-configs", "cluster")
+    broker.stop()
+    broker.settings = (AUTHORIZER, "super.users=User:root", "http.token=hidden-token")
+    broker.start()
+    return broker
+
+
+def ran(broker: BrokerProcess, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
+    command = [sys.executable, "-m", "barnabas", *words]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == code, result
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def test_rules_outlive_the_broker_and_are_added_listed_and_removed(guarded: BrokerProcess) -> None:
+    mine = json.loads(ran(guarded, "acls", "list", "--principal", "User:ANONYMOUS", "--json").stdout)
+    assert {row["operation"] for row in mine} == {"alter", "describe", "describe-configs"}
+    assert ran(guarded, "acls", "add", *NAMED).stdout == "User:alice may read topic orders: added\n"
+    assert "orders" in ran(guarded, "acls", "list", "--kind", "topic", "--name", "orders").stdout
+    assert ran(guarded, "acls", "remove", *NAMED, "--yes").stdout == "User:alice may read topic orders: removed\n"
+    told = ran(guarded, "acls", "remove", *NAMED, "--yes", code=3).stderr
+    assert "there is no such rule" in told
+    ran(guarded, "acls", "list", "--kind", "topic", code=3)
+
+
+def test_explain_names_the_rule_and_what_would_change_it(guarded: BrokerProcess) -> None:
+    told = ran(guarded, "acls", "explain", *NAMED, code=1).stdout
+    assert told.startswith("User:alice may not read topic orders: no rule allows it. ")
+    assert "barnabas acls add User:alice read topic orders" in told
+    ran(guarded, "acls", "add", "User:alice", "read", "topic", "ord", "--prefix")
+    assert "a rule allows it: User:alice may read topic prefix ord" in ran(guarded, "acls", "explain", *NAMED).stdout
+    ran(guarded, "acls", "add", *NAMED, "--deny")
+    told = ran(guarded, "acls", "explain", *NAMED, code=1).stdout
+    assert "barnabas acls remove User:alice read topic orders --deny" in told
+    ran(guarded, "acls", "remove", *NAMED, "--deny", "--yes")
+    ran(guarded, "acls", "remove", "User:alice", "read", "topic", "ord", "--prefix", "--yes")
+
+
+def test_wrong_words_are_refused(guarded: BrokerProcess) -> None:
+    assert "a topic has all, read" in ran(guarded, "acls", "add", "User:a", "fly", "topic", "t", code=2).stderr
+    assert "not for 'pizza'" in ran(guarded, "acls", "add", "User:a", "read", "pizza", "t", code=2).stderr
+    assert "User:NAME" in ran(guarded, "acls", "add", "alice", "read", "topic", "t", code=2).stderr
+    assert "name the topic" in ran(guarded, "acls", "add", "User:a", "read", "topic", code=2).stderr
+    assert "illegal resource name" in ran(guarded, "acls", "add", "User:a", "read", "group", "a/b", code=1).stderr
+
+
+def test_a_client_without_rights_is_told_so_and_the_log_has_one_line(guarded: BrokerProcess) -> None:
+    producer = KafkaProducer(bootstrap_servers=guarded.bootstrap, max_block_ms=5_000, enable_idempotence=False)
+    with pytest.raises(TopicAuthorizationFailedError):
+        producer.send("secrets", b"x").get(timeout=10)
+    producer.close()
+    lines = [
+        line for line in guarded.log.read_text().splitlines() if "has no right to describe topic 'secrets'" in line
+    ]
+    assert len(lines) == 1
+    assert "User:ANONYMOUS" in lines[0]
+    assert "127.0.0.1" in lines[0]
+
+
+def test_the_http_api_needs_its_token(guarded: BrokerProcess) -> None:
+    address = ran(guarded, "status").stdout.rpartition("at http://")[2].strip()
+    statuses = {}
+    for path, headers in (
+        ("/v1/groups", {}),
+        ("/metrics", {"Authorization": "Bearer wrong"}),
+        ("/health", {}),
+        ("/metrics ", {"Authorization": "Bearer hidden-token"}),
+    ):
+        connection = http.client.HTTPConnection(address, timeout=10)
+        connection.request("GET", path.strip(), headers=headers)
+        statuses[path] = connection.getresponse().status
+        connection.close()
+    assert statuses == {"/v1/groups": 401, "/metrics": 401, "/health": 200, "/metrics ": 200}

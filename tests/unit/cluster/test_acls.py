@@ -1,0 +1,166 @@
+"""Which rule decides: names, prefixes, all; who denies; what one operation implies."""
+
+import pytest
+from barnabas.cluster.security.acls import (
+    OPERATIONS_OF,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclTable,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+)
+
+READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+ALICE, HOST = "User:alice", "192.0.2.1"
+
+
+def rule(
+    name: str,
+    operation: AclOperation = READ,
+    principal: str = ALICE,
+    host: str = "*",
+    *,
+    deny: bool = False,
+    prefix: bool = False,
+    type: ResourceType = TOPIC,
+) -> Acl:
+    pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
+    permission = Permission.DENY if deny else Permission.ALLOW
+    return Acl(Resource(type, name, pattern), principal, host, operation, permission)
+
+
+def table_of(*rules: Acl) -> AclTable:
+    table = AclTable()
+    for each in rules:
+        table.put(each.resource, {*table.of(each.resource), each})
+    return table
+
+
+def may(table: AclTable, operation: AclOperation, name: str, principal: str = ALICE, host: str = HOST) -> bool:
+    return table.decide(principal, host, operation, TOPIC, name).allowed
+
+
+@pytest.mark.parametrize(
+    ("given", "operation", "name", "expected"),
+    [
+        ([], READ, "orders", False),
+        ([rule("orders")], READ, "orders", True),
+        ([rule("orders")], READ, "orders2", False),
+        ([rule("orders")], WRITE, "orders", False),
+        ([rule("*")], READ, "orders", True),
+        ([rule("ord", prefix=True)], READ, "orders", True),
+        ([rule("orders", prefix=True)], READ, "orders", True),
+        ([rule("orders2", prefix=True)], READ, "orders", False),
+        ([rule("*", prefix=True)], READ, "orders", False),  # a prefix is no wildcard
+        ([rule("orders", principal="User:*")], READ, "orders", True),
+        ([rule("orders", principal="User:bob")], READ, "orders", False),
+        ([rule("orders", host=HOST)], READ, "orders", True),
+        ([rule("orders", host="192.0.2.2")], READ, "orders", False),
+        ([rule("orders", type=GROUP)], READ, "orders", False),
+        ([rule("orders", ALL)], WRITE, "orders", True),
+        ([rule("orders", WRITE)], DESCRIBE, "orders", True),
+        ([rule("orders", AclOperation.CREATE)], DESCRIBE, "orders", False),
+        ([rule("orders", AclOperation.ALTER_CONFIGS)], AclOperation.DESCRIBE_CONFIGS, "orders", True),
+        ([rule("orders", AclOperation.ALTER)], AclOperation.DESCRIBE_CONFIGS, "orders", False),
+        ([rule("orders"), rule("orders", deny=True)], READ, "orders", False),
+        ([rule("orders"), rule("*", deny=True)], READ, "orders", False),
+        ([rule("orders"), rule("o", deny=True, prefix=True)], READ, "orders", False),
+        ([rule("orders"), rule("orders", ALL, deny=True)], READ, "orders", False),
+        ([rule("orders"), rule("orders", READ, "User:*", deny=True)], READ, "orders", False),
+        ([rule("orders"), rule("orders", WRITE, deny=True)], READ, "orders", True),
+        ([rule("orders"), rule("orders", DESCRIBE, deny=True)], DESCRIBE, "orders", False),
+        ([rule("orders"), rule("orders", READ, deny=True, host="192.0.2.2")], READ, "orders", True),
+        ([rule("orders", READ, deny=True), rule("orders", DESCRIBE)], DESCRIBE, "orders", True),
+    ],
+)
+def test_which_rules_allow(given: list[Acl], operation: AclOperation, name: str, expected: bool) -> None:
+    assert may(table_of(*given), operation, name) is expected
+    assert may(table_of(*reversed(given)), operation, name) is expected
+
+
+def test_without_any_rule_for_it_everybody_may_if_the_setting_says_so() -> None:
+    table = table_of(rule("orders", principal="User:bob"))
+    for name, expected in (("orders", False), ("free", True)):
+        found = table.decide(ALICE, HOST, READ, TOPIC, name, allow_without_rules=True)
+        assert found.allowed is expected
+    table.put(Resource(TOPIC, "*"), [rule("*", principal="User:bob")])
+    assert not table.decide(ALICE, HOST, READ, TOPIC, "free", allow_without_rules=True).allowed
+
+
+def test_the_rule_that_decides_is_named() -> None:
+    denies = rule("orders", READ, "User:*", deny=True)
+    assert table_of(rule("orders"), denies).decide(ALICE, HOST, READ, TOPIC, "orders").rule == denies
+    assert table_of(rule("*")).decide(ALICE, HOST, READ, TOPIC, "orders").rule == rule("*")
+    assert table_of().decide(ALICE, HOST, READ, TOPIC, "orders").rule is None
+
+
+def test_rules_that_are_taken_back_count_no_more() -> None:
+    table = table_of(rule("ord", prefix=True), rule("o", prefix=True))
+    table.put(Resource(TOPIC, "ord", PatternType.PREFIXED), [])
+    assert may(table, READ, "orders")
+    table.put(Resource(TOPIC, "o", PatternType.PREFIXED), [])
+    assert not may(table, READ, "orders")
+    assert list(table) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], False),
+        ([rule("orders", WRITE)], True),
+        ([rule("o", WRITE, prefix=True)], True),
+        ([rule("*", WRITE)], True),
+        ([rule("orders", READ)], False),
+        ([rule("orders", WRITE), rule("*", WRITE, deny=True)], False),
+        ([rule("orders", WRITE), rule("orders", ALL, deny=True)], False),
+        ([rule("orders", WRITE), rule("ord", WRITE, deny=True, prefix=True)], False),
+        ([rule("o", WRITE, prefix=True), rule("ord", WRITE, deny=True, prefix=True)], True),
+        ([rule("o", WRITE, prefix=True), rule("o", WRITE, deny=True, prefix=True)], False),
+        ([rule("*", WRITE), rule("o", WRITE, deny=True, prefix=True)], True),
+        ([rule("orders", WRITE, "User:bob")], False),
+    ],
+)
+def test_whether_there_is_anything_to_write_to(given: list[Acl], expected: bool) -> None:
+    assert table_of(*given).allows_on_any(ALICE, HOST, WRITE, TOPIC, allow_without_rules=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (AclFilter(), {"orders", "*", "ord", "billing"}),
+        (AclFilter(type=TOPIC), {"orders", "*", "ord"}),
+        (AclFilter(name="orders"), {"orders"}),
+        (
+            AclFilter(name="orders", pattern=PatternType.MATCH),
+            {
+                "orders",
+                "*",
+                "ord",
+            },
+        ),
+        (AclFilter(name="orders", pattern=PatternType.PREFIXED), set()),
+        (AclFilter(pattern=PatternType.PREFIXED), {"ord"}),
+        (AclFilter(principal="User:bob"), {"billing"}),
+        (AclFilter(operation=WRITE), {"*"}),
+        (AclFilter(permission=Permission.DENY), {"ord"}),
+        (AclFilter(host="10.0.0.1"), set()),
+        (AclFilter(type=ResourceType.UNKNOWN), set()),
+    ],
+)
+def test_which_rules_a_filter_finds(wanted: AclFilter, expected: set[str]) -> None:
+    given = [
+        rule("orders"),
+        rule("*", WRITE),
+        rule("ord", prefix=True, deny=True),
+        rule("billing", principal="User:bob", type=GROUP),
+    ]
+    assert {each.resource.name for each in given if wanted.finds(each)} == expected
+
+
+def test_the_bits_of_kafkas_answers() -> None:
+    bits = {type: sum(1 << each for each in operations) for type, operations in OPERATIONS_OF.items()}
+    assert (bits[TOPIC], bits[GROUP], bits[ResourceType.CLUSTER]) == (3576, 3400, 8096)

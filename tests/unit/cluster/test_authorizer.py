@@ -1,0 +1,174 @@
+"""Access rules in the tree, as Kafka 3.9 keeps them, and brokers that follow their changes."""
+
+import json
+from typing import Any
+
+import pytest
+from barnabas.cluster.security.acls import (
+    THIS_BROKER,
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+)
+from barnabas.cluster.security.authorizer import Authorizer
+from barnabas.cluster.tree.port import CoordinationError
+from barnabas.config.broker import BrokerConfig
+from simulator.coordination import Fate, SimCoordination, SimTree
+from simulator.env import SimEnv, sim_env
+
+READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
+ORDERS = Acl(Resource(TOPIC, "orders"), "User:alice", "*", READ, Permission.ALLOW)
+APPS = Acl(Resource(ResourceType.GROUP, "app-", PatternType.PREFIXED), "User:alice", "*", READ, Permission.ALLOW)
+
+
+class Brokers:
+    """Two brokers with one tree."""
+
+    def __init__(self, env: Any, **settings: str) -> None:
+        self.env = env
+        self.tree = SimTree(env.clock)
+        config = BrokerConfig.of({name.replace("_", "."): value for name, value in settings.items()})
+        self.sessions = [SimCoordination(env.clock, self.tree) for _ in range(2)]
+        self.first, self.second = (Authorizer(env, config, session) for session in self.sessions)
+
+    async def start(self) -> None:
+        for session, authorizer in zip(self.sessions, (self.first, self.second), strict=True):
+            await session.start()
+            await authorizer.start()
+
+    def stop(self) -> None:
+        self.first.stop()
+        self.second.stop()
+
+
+@pytest.fixture
+def env() -> SimEnv:
+    return sim_env(1)
+
+
+@pytest.fixture
+def brokers(env: Any) -> Any:
+    brokers = Brokers(env, super_users="User:root; User:a,b")
+    env.run(brokers.start())
+    yield brokers
+    brokers.stop()
+
+
+def test_rules_are_kept_as_kafka_keeps_them(env: Any, brokers: Brokers) -> None:
+    """The nodes and notices that Kafka 3.9 wrote for the same rules."""
+
+    async def story() -> None:
+        tree = brokers.sessions[0]
+        await brokers.first.add([ORDERS, APPS])
+        rule = {"principal": "User:alice", "permissionType": "Allow", "host": "*", "operation": "Read"}
+        for path in ("/kafka-acl/Topic/orders", "/kafka-acl-extended/prefixed/Group/app-"):
+            data, stat = await tree.get(path)
+            assert json.loads(data) == {"acls": [rule], "version": 1}
+            assert stat.version == 0
+        assert await tree.get("/kafka-acl-changes/acl_changes_0000000000")
+        assert (await tree.get("/kafka-acl-changes/acl_changes_0000000000"))[0] == b"TOPIC:orders"
+        data, _ = await tree.get("/kafka-acl-extended-changes/acl_changes_0000000000")
+        assert json.loads(data) == {"version": 1, "resourceType": "GROUP", "name": "app-", "patternType": "PREFIXED"}
+        await brokers.first.remove(AclFilter(type=TOPIC))
+        assert await tree.exists("/kafka-acl/Topic/orders") is None
+
+    env.run(story())
+
+
+def test_all_brokers_hear_of_a_change(env: Any, brokers: Brokers) -> None:
+    async def story() -> None:
+        rights = brokers.second.rights_of("User:alice", "192.0.2.1")
+        assert not rights.may(READ, TOPIC, "orders")
+        await brokers.first.add([ORDERS])
+        assert brokers.first.rights_of("User:alice", "192.0.2.1").may(READ, TOPIC, "orders")
+        await env.clock.sleep(1_000)
+        assert brokers.second.rights_of("User:alice", "192.0.2.1").may(READ, TOPIC, "orders")
+        assert await brokers.second.remove(AclFilter(principal="User:alice")) == [ORDERS]
+        await env.clock.sleep(1_000)
+        assert not brokers.first.rights_of("User:alice", "192.0.2.1").may(READ, TOPIC, "orders")
+
+    env.run(story())
+
+
+def test_changes_of_two_brokers_at_the_same_time_are_both_made(env: Any, brokers: Brokers) -> None:
+    async def story() -> None:
+        other = ORDERS._replace(principal="User:bob")
+        first = env.clock.loop.create_task(brokers.first.add([ORDERS]))
+        second = env.clock.loop.create_task(brokers.second.add([other]))
+        await first
+        await second
+        await env.clock.sleep(1_000)
+        assert set(brokers.first.table) == set(brokers.second.table) == {ORDERS, other}
+
+    env.run(story())
+
+
+def test_a_broker_that_starts_later_knows_the_rules(env: Any, brokers: Brokers) -> None:
+    async def story() -> None:
+        await brokers.first.add([ORDERS, APPS])
+        session = SimCoordination(env.clock, brokers.tree)
+        await session.start()
+        later = Authorizer(env, BrokerConfig.of({}), session)
+        await later.start()
+        assert set(later.table) == {ORDERS, APPS}
+        later.stop()
+
+    env.run(story())
+
+
+def test_a_lost_session_loses_no_change(env: Any, brokers: Brokers) -> None:
+    async def story() -> None:
+        brokers.tree.expire(brokers.sessions[1].session_id)
+        await brokers.first.add([ORDERS])
+        await env.clock.sleep(20_000)
+        assert set(brokers.second.table) == {ORDERS}
+
+    env.run(story())
+
+
+def test_a_change_that_is_not_made_is_no_rule(env: Any, brokers: Brokers) -> None:
+    async def story() -> None:
+        brokers.tree.trouble = lambda name: Fate.LOST_BEFORE
+        with pytest.raises(CoordinationError):
+            await brokers.first.add([ORDERS])
+        brokers.tree.trouble = lambda name: Fate.DONE
+        assert not brokers.first.decide("User:alice", "h", READ, TOPIC, "orders").allowed
+
+    env.run(story())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b'{"version":1,"acls":[{"principal":"User:a"}]}',
+        b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","host":"*","operation":"Fly"}]}',
+    ],
+)
+def test_rules_that_cannot_be_read_refuse_the_start(env: Any, brokers: Brokers, data: bytes) -> None:
+    async def story() -> None:
+        await brokers.sessions[0].create("/kafka-acl/Topic/t", data)
+        session = SimCoordination(env.clock, brokers.tree)
+        await session.start()
+        with pytest.raises(CoordinationError, match="cannot be read"):
+            await Authorizer(env, BrokerConfig.of({}), session).start()
+
+    env.run(story())
+
+
+def test_who_may_do_everything(brokers: Brokers) -> None:
+    for principal, expected in (
+        ("User:root", True),
+        ("User:a,b", True),
+        (THIS_BROKER, True),
+        ("User:a", False),
+        ("User:ANONYMOUS", False),
+        ("User:", False),
+        ("", False),
+    ):
+        assert brokers.first.rights_of(principal, "h").may(READ, TOPIC, "t") is expected
+        assert brokers.first.rights_of(principal, "h").may_on_any(READ, TOPIC) is expected

@@ -1,0 +1,243 @@
+"""The gate with an authorizer: somebody without rights changes nothing, hears nothing, and gets Kafka's errors.
+
+The test goes through the table of APIs, so that a new one cannot forget its row's `access`.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.requests import TABLE
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.message import Struct
+from barnabas.protocol.schema import Structure
+
+World = Any  # of conftest.py
+ADMIN = "User:admin"
+TOPIC, GROUP, TXN = "secret-topic", "secret-group", "secret-txn"
+NOT_AUTHORISED = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+# What everybody may ask: the answers have no name and change nothing. SASL is asked for before there is a principal.
+FOR_EVERYBODY = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CLUSTER, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+LISTS = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}  # in which everything is left out
+WITHOUT_A_PLACE = {(ApiKey.DESCRIBE_LOG_DIRS, version) for version in range(3)}  # for an error of the request
+REQUESTS = {
+    (line["key"], line["version"]): bytes.fromhex(line["request"])
+    for line in map(
+        json.loads, (Path(__file__).parent.parent / "golden" / "wire" / "requests.jsonl").read_text().splitlines()
+    )
+}
+EACH = [
+    (key, version) for key, row in sorted(TABLE.items()) for version in range(row.first_version, row.last_version + 1)
+]
+
+
+def as_principal(world: World, principal: str) -> Any:
+    """A connection of this principal."""
+    client = world.env.run(world.connect())
+    connection = max(world.broker.server.connections, key=lambda each: each.number)
+    connection.principal = principal
+    return client
+
+
+def ask(world: World, principal: str, api: ApiKey, version: int, request: Any) -> Any:
+    """The decoded answer to a request of this principal."""
+    client = as_principal(world, principal)
+    answer = world.env.run(client.ask(api, version, request))
+    client.transport.close()
+    return answer
+
+
+@pytest.fixture(scope="module")
+def guarded(make_world: type[World]) -> Iterator[World]:
+    """A broker with an authorizer, and things in it that only the administrator knows."""
+    world = make_world(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users=f"{ADMIN};User:other",
+    )
+    create = messages.CreateTopicsRequest
+    topics = [create.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]
+    (result,) = ask(world, ADMIN, ApiKey.CREATE_TOPICS, 7, create(topics=topics, timeout_ms=10_000)).topics
+    assert result.error_code == 0
+    for key, type in ((GROUP, 0), (TXN, 1)):
+        find = messages.FindCoordinatorRequest(key=key, key_type=type)
+        assert ask(world, ADMIN, ApiKey.FIND_COORDINATOR, 3, find).error_code == 0
+    commit = messages.OffsetCommitRequest
+    partition = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+    request = commit(
+        group_id=GROUP,
+        generation_id_or_member_epoch=-1,
+        topics=[commit.OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+    )
+    assert ask(world, ADMIN, ApiKey.OFFSET_COMMIT, 9, request).topics[0].partitions[0].error_code == 0
+    init = messages.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=60_000)
+    assert ask(world, ADMIN, ApiKey.INIT_PRODUCER_ID, 4, init).error_code == 0
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.request_gate.handler_failures == 0
+    assert world.escaped == []
+
+
+def tree_of(world: World) -> dict[str, tuple[bytes, int]]:
+    """Every node of the tree, with its data and version."""
+    coordination = world.broker.coordination
+    found = {}
+
+    async def walk(path: str) -> None:
+        data, stat = await coordination.get(path)
+        found[path] = data, stat.version
+        for name in await coordination.children(path):
+            await walk(f"{path.rstrip('/')}/{name}")
+
+    world.env.run(walk("/"))
+    for path in list(found):
+        if path.startswith("/barnabas/tree_marks"):  # the broker counts there now and then
+            del found[path]
+    return found
+
+
+def logs_of(world: World) -> dict[tuple[str, int], tuple[int, int]]:
+    """Where each log begins and ends."""
+    partitions = world.broker.replica_manager.partitions
+    return {key: (each.log.log_start_offset, each.log.log_end_offset) for key, each in partitions.items()}
+
+
+def about_secrets(value: Any, topic_id: bytes) -> Any:
+    """The same request, about the things that only the administrator knows."""
+    kind = type(value).__name__
+    for name in value._FIELDS:
+        field = getattr(value, name)
+        if not field:
+            continue
+        if name in ("topic", "topic_name") or (name == "name" and "Topic" in kind and "Config" not in kind):
+            setattr(value, name, TOPIC if isinstance(field, str) else field)
+        elif name == "topic_id" and any(field):
+            value.topic_id = topic_id
+        elif name == "group_id" or (name == "key" and value.key_type == 0):
+            setattr(value, name, GROUP)
+        elif name == "resource_name":
+            value.resource_name = TOPIC
+        elif name.endswith("transactional_id"):
+            setattr(value, name, TXN)
+        elif name in ("groups", "groups_names", "coordinator_keys") and all(isinstance(each, str) for each in field):
+            setattr(value, name, [GROUP])
+        elif name in ("topic_names", "subscribed_topic_names"):
+            setattr(value, name, [TOPIC])
+        elif name == "transactional_ids":
+            value.transactional_ids = [TXN]
+        elif isinstance(field, list):
+            for each in field:
+                if isinstance(each, Struct):
+                    about_secrets(each, topic_id)
+    return value
+
+
+def error_codes(value: Any, structure: Structure, version: int) -> set[int]:
+    """Every error code that this version of a message has, at whatever depth."""
+    found = set()
+    for field in structure.fields:
+        if not field.is_in(version):
+            continue
+        content = getattr(value, field.name)
+        if field.name in ("error_code", "partition_error_code"):
+            found.add(content)
+        elif field.structure is not None and content is not None:
+            for entry in content if field.array else [content]:
+                found |= error_codes(entry, field.structure, version)
+    return found
+
+
+def request_of(world: World, key: int, version: int) -> Any:
+    recorded = REQUESTS.get((key, version)) or REQUESTS.get((key, version - 1))
+    if recorded is None:  # what brokers send each other was not recorded
+        request: Any = messages.request_class(key)()
+        if isinstance(request, messages.WriteTxnMarkersRequest):
+            topic = request.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])
+            request.markers = [request.WritableTxnMarker(topics=[topic])]
+    else:
+        _, request = frames.decode_request(memoryview(recorded))
+    if key == ApiKey.METADATA:
+        request.topics = [messages.MetadataRequest.MetadataRequestTopic(name=TOPIC)]
+    return about_secrets(request, world.broker.metadata_cache.topic_id(TOPIC))
+
+
+@pytest.mark.parametrize(("key", "version"), EACH)
+def test_somebody_without_rights_changes_nothing_and_hears_nothing(guarded: World, key: int, version: int) -> None:
+    request = request_of(guarded, key, version)
+    if key == ApiKey.PRODUCE:
+        request.acks = 1
+    before, logs = tree_of(guarded), logs_of(guarded)
+    client = as_principal(guarded, "User:nobody")
+
+    async def exchange() -> bytes | None:
+        client.transport.write(frames.encode_request(key, version, 1, "test", request))
+        answered: bytes | None = await client.answer()
+        client.transport.close()
+        return answered
+
+    answer = guarded.env.run(exchange())
+    assert answer is not None, "closed"
+    assert tree_of(guarded) == before
+    assert logs_of(guarded) == logs
+    _, response = frames.decode_response(key, version, memoryview(answer))
+    codes = error_codes(response, response.SCHEMA.root, version) - {ErrorCode.NONE}
+    if key in FOR_EVERYBODY:
+        assert b"secret" not in answer
+        return
+    if key in LISTS or (key, version) in WITHOUT_A_PLACE:
+        assert codes == set()
+        assert b"secret" not in answer
+        return
+    assert codes, "no error"
+    assert codes <= NOT_AUTHORISED, codes
+
+
+def asks_for_all(key: int, version: int) -> Any:
+    """A request for everything of a kind; None: this version cannot ask that."""
+    request: Any = messages.request_class(key)()
+    if key == ApiKey.METADATA:
+        request.topics = None if version else []
+        request.include_topic_authorized_operations = version >= 8
+    elif key == ApiKey.OFFSET_FETCH and version >= 8:
+        request.groups = [messages.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="own-group", topics=None)]
+    elif key == ApiKey.OFFSET_FETCH and version >= 2:
+        request.group_id, request.topics = "own-group", None
+    elif key not in LISTS | {ApiKey.DESCRIBE_TOPIC_PARTITIONS}:
+        return None
+    return request
+
+
+EVERYTHING = [(key, version) for key, version in EACH if asks_for_all(key, version) is not None]
+
+
+@pytest.mark.parametrize(("key", "version"), EVERYTHING)
+def test_a_list_of_all_leaves_out_what_may_not_be_known(guarded: World, key: int, version: int) -> None:
+    answer = ask(guarded, "User:nobody", ApiKey(key), version, asks_for_all(key, version))
+    assert "secret" not in repr(answer)
+    full = ask(guarded, ADMIN, ApiKey(key), version, asks_for_all(key, version))
+    assert "secret" in repr(full) or key == ApiKey.OFFSET_FETCH
+
+
+def test_an_id_does_not_tell_the_name(guarded: World) -> None:
+    topic_id = guarded.broker.metadata_cache.topic_id(TOPIC)
+    asked = messages.MetadataRequest.MetadataRequestTopic(name=None, topic_id=topic_id)
+    answer = ask(guarded, "User:nobody", ApiKey.METADATA, 12, messages.MetadataRequest(topics=[asked]))
+    (topic,) = answer.topics
+    assert (topic.name, topic.topic_id, topic.error_code) == (None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    wanted = messages.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
+    request = messages.DeleteTopicsRequest(topics=[wanted], timeout_ms=1_000)
+    (result,) = ask(guarded, "User:nobody", ApiKey.DELETE_TOPICS, 6, request).responses
+    assert (result.name, result.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_every_row_says_what_it_asks_for() -> None:
+    accesses = {row.access.__name__ for row in TABLE.values()}
+    assert "_nobody" not in accesses

@@ -102,9 +102,9 @@ async def run(names: Sequence[str], profile: bool, count: bool) -> None:
         broker = Broker(real(), config, folder)
         await broker.start()
         client = Client(broker)
-        for topic, count in (("bench", 50), ("log", 1), ("poll", 1), ("empty", 1)):
+        for topic, partitions in (("bench", 50), ("log", 1), ("poll", 1), ("empty", 1)):
             creatable = messages.CreateTopicsRequest.CreatableTopic
-            topics = [creatable(name=topic, num_partitions=count, replication_factor=1)]
+            topics = [creatable(name=topic, num_partitions=partitions, replication_factor=1)]
             request = messages.CreateTopicsRequest(topics=topics, timeout_ms=30_000)
             await client.ask(ApiKey.CREATE_TOPICS, 4, request)
         while (await client.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="g"))).error_code:

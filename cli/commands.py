@@ -81,14 +81,16 @@ def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print(f"barnabas {version('barnabas')}")
+        from barnabas.runtime.build import build_name
+
+        print(f"barnabas {version('barnabas')} ({build_name()})")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     _version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version, and which build it is."
     ),
 ) -> None:
     """A Kafka-protocol broker in one process, and the commands to use it.

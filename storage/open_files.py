@@ -107,7 +107,8 @@ class FileRange(Reference):
         if referenced is not None:
             self._files.release(referenced)
 
-    __del__ = release  # for a range that never became an answer
+    def __del__(self) -> None:  # a range that never became an answer
+        self.release()
 
 
 class OpenFiles:

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -78,3 +79,12 @@ def test_tests_are_not_installed(wheel: set[str]) -> None:
 
 def test_the_command_is_installed(wheel: set[str]) -> None:
     assert any(name.endswith(".dist-info/entry_points.txt") for name in wheel)
+
+
+def test_each_compiled_module_exists_and_has_a_reason() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    folders = settings["setuptools"]["package-dir"]
+    for name, reason in settings["barnabas"]["compiled"].items():
+        package, _, file = name.rpartition("/")
+        assert (ROOT / folders[package.replace("/", ".")] / file).is_file(), name
+        assert reason

@@ -28,6 +28,7 @@ METRICS = {
         _metric,
         """
 barnabas_broker_info | gauge | node_id, cluster_id | Always 1.
+barnabas_build_info | gauge | build | Always 1. `compiled`, or `pure`: the source as it stands.
 barnabas_brokers | gauge | - | Brokers of the cluster that live, as far as the controller has said.
 barnabas_is_controller | gauge | - | 1 if this broker is the controller.
 barnabas_is_lease_held | gauge | - | 1 while this broker may serve what only a leader may.

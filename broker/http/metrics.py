@@ -20,6 +20,7 @@ from barnabas.broker.http.metric_names import METRICS, Metric
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
 from barnabas.coordinators.groups.states import State
+from barnabas.runtime.build import build_name
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def _text(services: Services, write: Write) -> Generator[bytes | None, None, Non
 def _services(services: Services, sums: Sums) -> None:
     put = sums.put
     put("barnabas_broker_info", 1, str(services.node_id), services.cluster_id)
+    put("barnabas_build_info", 1, build_name())
     put("barnabas_brokers", len(services.metadata_cache.brokers))
     put("barnabas_is_controller", services.controller.active)
     put("barnabas_is_lease_held", services.lease.holds)

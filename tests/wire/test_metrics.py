@@ -12,6 +12,7 @@ from barnabas.broker.http.metric_names import METRICS
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest, HeartbeatRequest
 from barnabas.protocol.record_batch import Record, build
+from barnabas.runtime.build import build_name
 from barnabas.storage.validation import AppendOrigin
 from prometheus_client.parser import text_string_to_metric_families
 from simulator.storage_transactions import take_part
@@ -123,6 +124,7 @@ def test_what_it_says(metrics_world: World) -> None:
     assert samples["barnabas_log_bytes"][()] > 0
     assert samples["barnabas_is_controller"][()] == 1
     assert samples["barnabas_http_requests_total"][()] == 1
+    assert samples["barnabas_build_info"] == {(build_name(),): 1}
     assert samples["barnabas_broker_info"] == {("0", world.broker.cluster_id): 1}
     partitions["elsewhere", 0] = elsewhere
     again = scrape(world)

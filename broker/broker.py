@@ -43,7 +43,6 @@ from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.coordinators.groups.lag_sampling import LagSampling
 from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.replication.replica_manager import ReplicaManager
-from barnabas.runtime.build import build_name
 from barnabas.runtime.ports import Env
 from barnabas.storage import log_end
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
@@ -274,8 +273,7 @@ class Broker:
         await in_tree(self.features.start)  # the controller may have made them just now
         self.producer_ids.start()
         self.server.serve()
-        where = self.addresses.bootstrap
-        logger.info("broker %d (%s) of cluster %s serves at %s", self.node_id, build_name(), self.cluster_id, where)
+        logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)
 
     async def _decide(self) -> adoption.Plan:
         """Look at the directories and the tree, and decide what the start does with them."""

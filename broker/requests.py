@@ -20,7 +20,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine
-from copy import copy
 from enum import Enum
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -201,8 +200,11 @@ class Api:
     def in_pieces(self) -> "Api":
         """The row for a long request: its answer is long, too."""
         if self._in_pieces is None:
-            self._in_pieces = copy(self)
-            self._in_pieces.is_wide = True
+            versions = (self.first_version, self.last_version)
+            self._in_pieces = Api(
+                *(self.key, versions, self.announced, self.handler, self.failure, True, self.is_announced),
+                *(self.is_of_brokers, self.comes_in_crowds),
+            )
         return self._in_pieces
 
     def serves(self, version: int) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO, cast
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
 from barnabas.runtime import output, temporary
+from barnabas.runtime.build import build_name
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.runtime.ports import RESTORE_PLAN
@@ -395,6 +396,7 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 
 
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
+    logger.info("the %s build of Barnabas starts", build_name())
     _finish_restores(env, order.config)
     if not order.config.control_enable:
         code = await _serve_once(env, order, stop, None)

@@ -35,6 +35,17 @@ _KEY_VERSION_1 = _INT16.pack(1)
 _MALFORMED = "truncated offset record"
 
 
+_OFFSET_FIELDS = (
+    "commit_timestamp",
+    "expire_timestamp",
+    "leader_epoch",
+    "metadata",
+    "offset",
+    "record_offset",
+    "topic_id",
+)
+
+
 class CommittedOffset:
     """A committed offset of one partition.
 
@@ -42,15 +53,7 @@ class CommittedOffset:
     two commits the one with the higher record offset is newer. `topic_id`: zeros if the commit named none.
     """
 
-    __slots__ = (
-        "commit_timestamp",
-        "expire_timestamp",
-        "leader_epoch",
-        "metadata",
-        "offset",
-        "record_offset",
-        "topic_id",
-    )
+    __slots__ = _OFFSET_FIELDS
 
     def __init__(
         self,
@@ -73,12 +76,12 @@ class CommittedOffset:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CommittedOffset):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in _OFFSET_FIELDS)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return "CommittedOffset(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
+        return "CommittedOffset(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in _OFFSET_FIELDS) + ")"
 
 
 TopicPartition = tuple[str, int]

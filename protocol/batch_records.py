@@ -208,7 +208,7 @@ def iterate(
 ) -> Iterator[Record]:
     """The records of a batch as objects; `append_time`, unless None, is the timestamp of all. CorruptBatchError."""
     size = len(data)
-    new = object.__new__
+    new = Record.__new__
     position = 0
     try:
         for _ in range(count):

@@ -54,24 +54,27 @@ _CONTROL_KEY = struct.Struct(">hh")  # version, kind
 _MARKER = struct.Struct(">hi")  # version, epoch of the coordinator
 
 
+_HEADER_FIELDS = (
+    "attributes",
+    "base_offset",
+    "base_sequence",
+    "base_timestamp",
+    "batch_length",
+    "crc",
+    "last_offset_delta",
+    "magic",
+    "max_timestamp",
+    "partition_leader_epoch",
+    "producer_epoch",
+    "producer_id",
+    "record_count",
+)
+
+
 class BatchHeader:
     """The fields of a batch's header, under Kafka's names."""
 
-    __slots__ = (
-        "attributes",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp",
-        "batch_length",
-        "crc",
-        "last_offset_delta",
-        "magic",
-        "max_timestamp",
-        "partition_leader_epoch",
-        "producer_epoch",
-        "producer_id",
-        "record_count",
-    )
+    __slots__ = _HEADER_FIELDS
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class BatchHeader:
         self.record_count = record_count
 
     def __repr__(self) -> str:
-        return f"BatchHeader({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
+        return f"BatchHeader({', '.join(f'{name}={getattr(self, name)}' for name in _HEADER_FIELDS)})"
 
     @property
     def size_bytes(self) -> int:

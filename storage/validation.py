@@ -47,6 +47,18 @@ class AppendOrigin(Enum):
     COORDINATOR_OF_VERSION_2 = "coordinator of transaction version 2"  # its markers raise the producer's epoch
 
 
+_RESULT_FIELDS = (
+    "base_offset",
+    "duplicate",
+    "error",
+    "error_message",
+    "last_offset",
+    "log_append_time_ms",
+    "log_start_offset",
+    "record_errors",
+)
+
+
 class AppendResult:
     """What became of an append. Offsets are -1 when nothing was appended.
 
@@ -54,16 +66,7 @@ class AppendResult:
     batch. `record_errors` are (index in the batch, message). `log_start_offset` is -1 if Kafka answers -1.
     """
 
-    __slots__ = (
-        "base_offset",
-        "duplicate",
-        "error",
-        "error_message",
-        "last_offset",
-        "log_append_time_ms",
-        "log_start_offset",
-        "record_errors",
-    )
+    __slots__ = _RESULT_FIELDS
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class AppendResult:
         self.duplicate = duplicate
 
     def __repr__(self) -> str:
-        return f"AppendResult({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+        return f"AppendResult({', '.join(f'{name}={getattr(self, name)!r}' for name in _RESULT_FIELDS)})"
 
 
 class Validated:

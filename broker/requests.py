@@ -203,7 +203,7 @@ class Api:
             versions = (self.first_version, self.last_version)
             self._in_pieces = Api(
                 *(self.key, versions, self.announced, self.handler, self.failure, True, self.is_announced),
-                *(self.is_of_brokers, self.comes_in_crowds),
+                *(self.is_of_brokers, self.comes_in_crowds, self.access),
             )
         return self._in_pieces
 

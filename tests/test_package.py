@@ -1,5 +1,6 @@
 """What is installed: a wheel that puts `barnabas` and nothing else into its users' environment."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -88,3 +89,25 @@ def test_each_compiled_module_exists_and_has_a_reason() -> None:
         package, _, file = name.rpartition("/")
         assert (ROOT / folders[package.replace("/", ".")] / file).is_file(), name
         assert reason
+
+
+def test_compiled_modules_have_nothing_that_mypyc_takes_for_something_else() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    folders = settings["setuptools"]["package-dir"]
+    for name in settings["barnabas"]["compiled"]:
+        package, _, file = name.rpartition("/")
+        for node in ast.walk(ast.parse((ROOT / folders[package.replace("/", ".")] / file).read_text())):
+            what = f"{name}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)[:80]}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                is_super = ast.unparse(node.func.value) == "super()"
+                assert not (is_super and any(isinstance(each, ast.Starred) for each in node.args)), what
+                assert ast.unparse(node.func) != "copy.copy", what
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) != "object.__new__", f"{what}: compiled classes have a __new__ of their own"
+                assert node.attr != "__slots__", f"{what}: compiled classes have no __slots__"
+            if isinstance(node, ast.ClassDef):
+                aliases = [
+                    each for each in node.body if isinstance(each, ast.Assign) and isinstance(each.value, ast.Name)
+                ]
+                dunders = [ast.unparse(each) for each in aliases if ast.unparse(each.targets[0]).startswith("__")]
+                assert not [each for each in dunders if not each.startswith("__slots__")], f"{what}: {dunders}"

@@ -35,7 +35,10 @@ class TransactionShard(CoordinatorShard[TransactionRecord]):
     def __init__(self, partition: int, leader_epoch: int, log: CoordinatorLog, env: Env) -> None:
         # The client is told to ask again. The write itself is patient: the next change of the id waits for it.
         super().__init__(
-            *(partition, leader_epoch, log, env),
+            partition,
+            leader_epoch,
+            log,
+            env,
             acks=ALL_IN_SYNC,
             codec=NO_COMPRESSION,
             write_timeout_ms=ANSWER_WITHIN_MS,

@@ -363,6 +363,7 @@ class Broker:
     async def _hand_over(self) -> None:
         members = self.group_coordinator.member_count
         await controlled_shutdown.hand_over(
+            self.env.clock,
             self.config,
             self.node_id,
             lambda: self.replica_manager.broker_epoch,

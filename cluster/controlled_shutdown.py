@@ -9,16 +9,20 @@ from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ControlledShutdownRequest, ControlledShutdownResponse
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import ended
 
 logger = logging.getLogger("barnabas.cluster")
 
 VERSION = 3
+ANSWER_WITHIN_MS = 10_000.0  # a controller that stands still, or cannot change the tree, must not hold the stop
 
 TopicPartition = tuple[str, int]
 
 
 async def hand_over(
+    clock: Clock,
     config: BrokerConfig,
     node_id: int,
     broker_epoch: Callable[[], int],
@@ -32,14 +36,14 @@ async def hand_over(
 
     Kafka waits a fixed time between two tries. Here the next try comes as soon as it can succeed. Partitions whose
     other replicas are all away are not waited for, and nothing is while the tree cannot be used: the controller could
-    change nothing.
+    change nothing. A broker that is alone asks nobody: none could take over.
     """
-    if not config.controlled_shutdown_enable or not cache.is_alive(node_id):
+    if not config.controlled_shutdown_enable or not cache.is_alive(node_id) or len(cache.brokers) == 1:
         return
     for last in [False] * (config.controlled_shutdown_max_retries - 1) + [True]:
         request = ControlledShutdownRequest(broker_id=node_id, broker_epoch=broker_epoch())
-        asked = cache.controller_id
-        answer: ControlledShutdownResponse | None = await ended(controller.send(request, VERSION))
+        asked, asked_ms = cache.controller_id, clock.monotonic_ms()
+        answer = await ended(_in_time(clock, controller.send(request, VERSION)))
         remaining: list[TopicPartition] = []
         if answer is not None and answer.error_code == ErrorCode.NONE:
             remaining = [(row.topic_name, row.partition_index) for row in answer.remaining_partitions]
@@ -49,7 +53,8 @@ async def hand_over(
         else:
             why = "no answer" if answer is None else ErrorCode.of(answer.error_code).name
             logger.info("the controller (broker %d) has not let this broker go: %s", asked, why)
-            if set(cache.brokers) <= {node_id} or not lease.holds:
+            is_late = clock.monotonic_ms() >= asked_ms + ANSWER_WITHIN_MS
+            if len(cache.brokers) == 1 or not lease.holds or (is_late and cache.controller_id == asked):
                 return
         if not last:
             await ended(
@@ -60,6 +65,22 @@ async def hand_over(
             )
             if remaining and not _can_be_led_by_others(cache, node_id, remaining):
                 return
+
+
+def _in_time(
+    clock: Clock, answer: Pending[ControlledShutdownResponse | None]
+) -> Pending[ControlledShutdownResponse | None]:
+    """The answer, or None when its time is over."""
+    either: Pending[ControlledShutdownResponse | None] = Pending()
+
+    def end(value: ControlledShutdownResponse | None) -> None:
+        if not either.done:
+            timer.cancel()
+            either.complete(value)
+
+    timer = clock.call_later(ANSWER_WITHIN_MS, lambda: end(None))
+    answer.then(end)
+    return either
 
 
 def _is_worth_a_try(cache: MetadataCache, node_id: int, asked: int, remaining: list[TopicPartition]) -> bool:

@@ -1,6 +1,7 @@
 """A real process on a disk of its own that is full or read-only. Needs the right to mount one."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -124,6 +125,25 @@ def test_a_start_that_waits_for_the_offsets_topic_is_ready_when_there_is_room_fo
             finally:
                 process.kill()
                 process.wait()
+
+
+def test_a_broker_whose_controller_waits_for_room_in_the_tree_stops_at_once(
+    start: Callable[..., Process], tmp_path: Path, disk: Path
+) -> None:
+    """The tree is on the full disk, and 50 logs cannot be made, so the controller tries to write that into the tree."""
+    mount("-o", "remount,size=30m", str(disk))
+    process = start(tmp_path / "data", settings={"log.dirs": str(disk / "data")}, log_level="info")
+    with suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        while ballast.write(bytes(65_536)):
+            pass
+    os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - 200_000)
+    Client(process.port).create_topic("t", 50)
+    end = time.monotonic() + 60
+    while "database or disk is full" not in (log := process.log.read_text()):
+        assert time.monotonic() < end, log[-3000:]
+        time.sleep(0.1)
+    process.end(signal.SIGTERM)
+    assert "broker 0 has stopped" in process.log.read_text()
 
 
 @pytest.mark.parametrize("lacks", ["room", "inodes"])

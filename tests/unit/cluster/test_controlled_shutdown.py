@@ -1,7 +1,7 @@
 """How long a broker that stops asks the controller to take over what it leads."""
 
 import pytest
-from barnabas.cluster.controlled_shutdown import hand_over
+from barnabas.cluster.controlled_shutdown import ANSWER_WITHIN_MS, hand_over
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
@@ -14,6 +14,7 @@ LEFT = ControlledShutdownResponse(
 )
 REFUSED = ControlledShutdownResponse(error_code=ErrorCode.NOT_CONTROLLER)
 DONE = ControlledShutdownResponse()
+NEVER = object()  # the controller waits for room on the disk of the tree, say
 
 
 class Cluster:
@@ -44,12 +45,14 @@ class Cluster:
         assert version == 3
         self.asked.append((self.env.clock.monotonic_ms() - self.began_ms, request.broker_epoch))
         answer = Pending()
-        answer.complete(self.answers.pop(0))
+        given = self.answers.pop(0)
+        if given is not NEVER:
+            answer.complete(given)
         return answer
 
     def stop(self):
         """Returns at which times it asked, and when it had ended."""
-        self.env.run(hand_over(self.config, 1, lambda: self.broker_epoch, self.cache, self, self))
+        self.env.run(hand_over(self.env.clock, self.config, 1, lambda: self.broker_epoch, self.cache, self, self))
         assert self.answers == []
         return [when for when, _ in self.asked], self.env.clock.monotonic_ms() - self.began_ms
 
@@ -111,10 +114,24 @@ def test_without_any_controller():
     assert cluster.stop() == ([0, 60], 60)
 
 
-def test_a_broker_that_is_alone_or_not_registered_does_not_wait():
-    alone = Cluster(None)
+def test_a_controller_that_never_answers_does_not_hold_the_stop():
+    cluster = Cluster(NEVER)
+    cluster.tell(1, 2)
+    assert cluster.stop() == ([0], ANSWER_WITHIN_MS)
+
+
+def test_the_controller_after_one_that_never_answered_is_asked():
+    cluster = Cluster(NEVER, DONE)
+    cluster.tell(1, 2, 3)
+    cluster.env.clock.call_later(400, lambda: cluster.tell(1, 3, controller=3))
+    assert cluster.stop() == ([0, ANSWER_WITHIN_MS], ANSWER_WITHIN_MS)
+
+
+def test_a_broker_that_is_alone_or_not_registered_does_not_ask():
+    """Nobody could take over what it leads."""
+    alone = Cluster()
     alone.tell(1)
-    assert alone.stop() == ([0], 0)
+    assert alone.stop() == ([], 0)
     unregistered = Cluster()
     unregistered.tell(2)
     assert unregistered.stop() == ([], 0)

@@ -44,16 +44,14 @@ from barnabas.cluster.tree.port import (
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import NAMES_IN_A_LINE_MAX, counted, names_in_a_line
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.storage.directory_contents import (
-    NAMES_IN_A_LINE_MAX,
     TREE_FILE,
     DataDirectoryError,
     DirectoryContents,
     LogFolder,
-    names_in_a_line,
 )
 from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted
 from barnabas.storage.log import Log

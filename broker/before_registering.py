@@ -17,10 +17,9 @@ from barnabas.cluster.tree.port import (
     Set,
 )
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
-from barnabas.storage.directory_contents import names_in_a_line
 
 logger = logging.getLogger("barnabas.broker")
 

@@ -41,12 +41,11 @@ from barnabas.cluster.tree.port import (
 )
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.replication.replica_manager import ReplicaManager
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import truncation
-from barnabas.storage.directory_contents import names_in_a_line
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 

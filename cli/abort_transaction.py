@@ -24,7 +24,7 @@ from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, Yes, confirm, print_outcomes
-from barnabas.cli.shared.words import duration, shown
+from barnabas.cli.shared.words import duration, partitions_in_a_line, shown
 from barnabas.cli.transaction_description import document_of, print_document
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock
@@ -87,7 +87,7 @@ def _abort_id(target: Target, transactional_id: str, yes: bool, as_json: bool) -
         waiting = _await_end(client, planned)
     row = {"transactional_id": transactional_id, "result": "aborted"}
     if waiting:
-        names = ", ".join(f"{name}-{index}" for name, index in waiting[:5])
+        names = partitions_in_a_line(waiting)
         say(f"{transactional_id}: decided; {counted(len(waiting), 'marker is', 'markers are')} on the way, to {names}.")
     print_outcomes("transactional_id", [row], as_json)
 
@@ -96,7 +96,7 @@ def _refuse_decided(found: Described) -> None:
     """End the command if the transaction is being ended already."""
     if found.state == State.ONGOING:
         return
-    names = ", ".join(f"{name}-{index}" for name, index in found.partitions[:5]) or "none"
+    names = partitions_in_a_line(found.partitions) or "none"
     what = "committed" if found.state == State.PREPARE_COMMIT else "aborted"
     fail(
         f"{shown(found.transactional_id)} is {what} already ({found.state}), which cannot be changed. Partitions that "
@@ -276,7 +276,7 @@ def _refuse_known(client: Any, planned: Open) -> None:
     known = coordinators_of(client, [planned])
     missing = absent_coordinators(client)
     if missing:
-        names = ", ".join(f"{name}-{index}" for name, index in missing[:5])
+        names = partitions_in_a_line(missing)
         fail(
             f"nobody can say whether the transaction hangs: {names} has no leader, and its coordinator may know the "
             "transaction. `barnabas cluster` shows which broker is not there. Abort it again then."

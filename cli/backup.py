@@ -23,8 +23,7 @@ from barnabas.offsets.backup_places import Found, How, Placement, There, place, 
 from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
 from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
 from barnabas.runtime.clock import RealClock
-from barnabas.runtime.counted import counted
-from barnabas.storage.directory_contents import names_in_a_line
+from barnabas.runtime.counted import counted, names_in_a_line
 
 FIRST_GROUPS, GROUPS_PER_REQUEST = 10, 100
 OFFSETS_PER_REQUEST = 20_000  # also with metadata of 4 KB each, it is what the client takes

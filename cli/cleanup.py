@@ -11,8 +11,8 @@ from barnabas.cli.shared.client import admin, answered, await_coordinators
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_outcomes, print_rows
-from barnabas.cli.shared.words import duration
+from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, print_outcomes, print_rows
+from barnabas.cli.shared.words import duration, partition_of
 from barnabas.runtime.counted import counted
 
 GROUP_PATH = "/v1/groups/{group}"
@@ -62,16 +62,14 @@ def cleanup(
         if not rows:
             fail(f"{group} has committed nothing of that kind.", ExitCode.NOTHING_THERE)
         if not as_json:
-            print_rows(
-                {
-                    "topic": "topic",
-                    "#partition": "partition",
-                    "#committed": "offset",
-                    "expires": lambda row: expires(row, document["time_ms"]),
-                    "note": lambda row: TOPIC_STATES[row["topic_state"]],
-                },
-                rows,
-            )
+            columns: Columns = {
+                "topic": "topic",
+                "#partition": "partition",
+                "#committed": "offset",
+                "expires": lambda row: expires(row, document["time_ms"]),
+                "note": lambda row: TOPIC_STATES[row["topic_state"]],
+            }
+            print_rows(columns, rows)
         if dry_run:
             if as_json:
                 print_outcomes("partition", [outcome(row, "not removed (dry run)") for row in rows], as_json)
@@ -105,7 +103,7 @@ def remove(api: HttpApi, group: str, rows: list[dict[str, Any]]) -> str:
 
 def outcome(row: dict[str, Any], result: str) -> dict[str, Any]:
     """What became of an offset."""
-    return {"partition": f"{row['topic']}-{row['partition']}", "committed_offset": row["offset"], "result": result}
+    return {"partition": partition_of(row), "committed_offset": row["offset"], "result": result}
 
 
 def offsets_now(api: HttpApi, group: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from barnabas.cli import cluster_backup
 from barnabas.cli.shared.client import admin, answered, out_of_sync, replica_rows
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, Group, new_app, print_json, print_rows, print_table
+from barnabas.cli.shared.terminal import AsJson, Columns, Group, new_app, print_json, print_rows
 from barnabas.runtime.counted import counted
 
 DEFAULT = "show"
@@ -71,39 +71,41 @@ def show(
     }
     if as_json:
         print_json(document)
-        return
+    else:
+        _print(document, rows if every else [row for row in rows if row in under_replicated or row in offline])
+
+
+BROKERS: Columns = {
+    "#broker": "node_id",
+    "address": lambda broker: broker["address"] or "not registered",
+    "rack": "rack",
+    "#leads": "leads",
+    "#replicas": "replicas",
+    "#in sync": "in_sync",
+}
+PARTITIONS: Columns = {
+    "topic": "topic",
+    "#partition": "partition",
+    "#leader": lambda row: "none" if row["leader"] is None else row["leader"],
+    "replicas": lambda row: ",".join(map(str, row["replicas"])),
+    "in sync": lambda row: ",".join(map(str, row["in_sync"])),
+    "not in sync": lambda row: out_of_sync(row) or None,
+}
+
+
+def _print(document: dict[str, Any], partitions: list[dict[str, Any]]) -> None:
     controller = "no controller" if document["controller"] is None else f"controller {document['controller']}"
     print(
-        f"Cluster {document['cluster_id']}, {controller}, {counted(len(rows), 'partition')}: "
-        f"{len(under_replicated)} under-replicated, {len(offline)} offline."
+        f"Cluster {document['cluster_id']}, {controller}, {counted(len(document['partitions']), 'partition')}: "
+        f"{document['under_replicated']} under-replicated, {document['offline']} offline."
     )
     for broker in document["brokers"]:
         if broker["why_not_serving"]:
             print(f"Broker {broker['node_id']} serves nobody: {broker['why_not_serving']}.")
-    print_table(
-        ["#broker", "address", "rack", "#leads", "#replicas", "#in sync"],
-        [
-            (broker["node_id"], broker["address"] or "not registered", *(broker[key] for key in BROKER_COLUMNS))
-            for broker in document["brokers"]
-        ],
-    )
-    shown = rows if every else [row for row in rows if row in under_replicated or row in offline]
-    if shown:
+    print_rows(BROKERS, document["brokers"])
+    if partitions:
         print()
-        print_rows(
-            {
-                "topic": "topic",
-                "#partition": "partition",
-                "#leader": lambda row: "none" if row["leader"] is None else row["leader"],
-                "replicas": lambda row: ",".join(map(str, row["replicas"])),
-                "in sync": lambda row: ",".join(map(str, row["in_sync"])),
-                "not in sync": lambda row: out_of_sync(row) or None,
-            },
-            shown,
-        )
-
-
-BROKER_COLUMNS = ("rack", "leads", "replicas", "in_sync")
+        print_rows(PARTITIONS, partitions)
 
 
 def _brokers(

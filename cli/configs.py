@@ -77,7 +77,6 @@ def describe(
     barnabas configs describe broker 0 --all
     barnabas configs describe broker default --json
     """
-    from kafka.admin import ConfigSourceType, ConfigType
     from kafka.protocol.admin import DescribeConfigsRequest
 
     with admin(target) as client:
@@ -93,18 +92,7 @@ def describe(
         code = ExitCode.NOTHING_THERE if missing else ExitCode.FAILED
         fail(f"{kind} {name}: {reason(result.error_code, result.error_message)}", code)
     rows = [
-        {
-            "name": config.name,
-            "value": "(hidden)" if config.is_sensitive else config.value,
-            "source": ConfigSourceType(config.config_source).name,
-            "read_only": config.read_only,
-            "type": ConfigType(config.config_type).name,
-            "synonyms": [
-                {"name": other.name, "value": other.value, "source": ConfigSourceType(other.source).name}
-                for other in config.synonyms
-            ],
-            "documentation": config.documentation,
-        }
+        _row(config)
         for config in sorted(result.configs, key=lambda config: config.name)
         if everything or keys or config.config_source != BUILT_IN
     ]
@@ -126,6 +114,23 @@ def describe(
     else:
         hint = "" if name == ALL_BROKERS else " (All values: --all)"
         say(f"{kind} {name} overrides nothing.{hint}")
+
+
+def _row(config: Any) -> dict[str, Any]:
+    from kafka.admin import ConfigSourceType, ConfigType
+
+    return {
+        "name": config.name,
+        "value": "(hidden)" if config.is_sensitive else config.value,
+        "source": ConfigSourceType(config.config_source).name,
+        "read_only": config.read_only,
+        "type": ConfigType(config.config_type).name,
+        "synonyms": [
+            {"name": other.name, "value": other.value, "source": ConfigSourceType(other.source).name}
+            for other in config.synonyms
+        ],
+        "documentation": config.documentation,
+    }
 
 
 @app.command("set")

@@ -1,9 +1,11 @@
 """`barnabas consume`: records to standard output."""
 
+import math
 import re
 import signal
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -26,27 +28,67 @@ POLL_MS = 500  # a signal or the time-out is noticed so late at most
 POLL_RECORDS = 500
 
 
-@app.command()
-def consume(
-    target: Target,
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
-    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Every topic whose name matches.")] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of a group, and commit.")] = None,
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What is read, and from where on."""
+
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None
+    pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="Every topic whose name matches.")] = None
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of a group, and commit.")] = None
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Where the group has committed nothing: from the first record.")
-    ] = False,
+    ] = False
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", min=0, max=INT32_MAX, metavar="N", help="Only this partition; repeat."),
-    ] = None,
+    ] = None
     offset: Annotated[
         str | None,
         typer.Option(metavar="WHERE", help="Begin there: an offset, -N (the last N), earliest, latest, or a time."),
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """End the command if the options exclude each other."""
+        if not self.topics and self.pattern is None:
+            fail("name a topic, or a --pattern.", ExitCode.NOT_VALID)
+        if self.topics and self.pattern is not None:
+            fail("topics and --pattern exclude each other.", ExitCode.NOT_VALID)
+        if self.is_placed and (self.group is not None or self.pattern is not None or len(self.topics or ()) != 1):
+            fail("--partition and --offset are for one topic, without --group and --pattern.", ExitCode.NOT_VALID)
+        if self.offset is not None and self.from_beginning:
+            fail("--offset and --from-beginning exclude each other.", ExitCode.NOT_VALID)
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            fail(f"--pattern is not a regular expression: {error}.", ExitCode.NOT_VALID)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether partitions or an offset are named."""
+        return bool(self.partition) or self.offset is not None
+
+    def begin(self, consumer: Any, where: Any) -> None:
+        """Let a consumer begin there. A topic that does not exist ends the command."""
+        for topic in self.topics or ():  # it also fetches the metadata that a group's leader needs to assign
+            if not answered(None, partial(consumer.partitions_for_topic, topic)):
+                no_topic(topic)
+        if self.is_placed:
+            assert self.topics
+            begin_at(consumer, self.topics[0], self.partition or [], where, self.from_beginning)
+        else:
+            consumer.subscribe(self.topics or (), pattern=self.pattern)
+
+
+@app.command()
+def consume(
+    target: Target,
+    place: Place,
     limit: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")] = None,
-    timeout: Annotated[
+    timeout_s: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Stop when no record came for so long."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.001, max=SECONDS_MAX, help="Stop when no record came for so long."
+        ),
     ] = None,
     details: Annotated[
         bool, typer.Option("--details", "-d", help="Show timestamp, partition, offset, key and headers too.")
@@ -76,99 +118,107 @@ def consume(
     barnabas consume orders --group billing --max 10 --timeout 30
     barnabas consume --pattern 'orders-.*' --from-beginning --timeout 2 --json
     """
-    if not topics and pattern is None:
-        fail("name a topic, or a --pattern.", ExitCode.NOT_VALID)
-    if topics and pattern is not None:
-        fail("topics and --pattern exclude each other.", ExitCode.NOT_VALID)
-    is_placed = bool(partition) or offset is not None
-    if is_placed and (group is not None or pattern is not None or len(topics or ()) != 1):
-        fail("--partition and --offset are for one topic, without --group and --pattern.", ExitCode.NOT_VALID)
-    if offset is not None and from_beginning:
-        fail("--offset and --from-beginning exclude each other.", ExitCode.NOT_VALID)
-    place = None if offset is None else last_or_place(offset)
+    place.check()
+    where = None if place.offset is None else last_or_place(place.offset)
     show = printer(form)
     if as_json or details:
         show = printer("json" if as_json else "details")
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        fail(f"--pattern is not a regular expression: {error}.", ExitCode.NOT_VALID)
-    if timeout is not None:
-        target = replace(target, timeout_s=min(target.timeout_s, timeout + ANSWER_MARGIN_S))
-    if group is not None:  # kafka-python's consumer asks a coordinator that does not answer again and again
+    if timeout_s is not None:
+        target = replace(target, timeout_s=min(target.timeout_s, timeout_s + ANSWER_MARGIN_S))
+    if place.group is not None:  # kafka-python's consumer asks a coordinator that does not answer again and again
         with admin(target) as client:
-            await_coordinators(client, [group])
+            await_coordinators(client, [place.group])
     settings = connection(target)
-    stopping: list[int] = []
-    from barnabas.cli.shared.kafka_python import NotUtf8, read_every_header_name, take_up_every_assignment
+    from barnabas.cli.shared.kafka_python import read_every_header_name, take_up_every_assignment
     from kafka import KafkaConsumer
-    from kafka.errors import UnknownBrokerIdError
 
     take_up_every_assignment()
     read_every_header_name()
-    count = 0
-    clock = RealClock()
     with told_in_sentences(target):
         consumer = KafkaConsumer(
             **settings,
-            group_id=group,
-            auto_offset_reset="earliest" if from_beginning else "latest",
+            group_id=place.group,
+            auto_offset_reset="earliest" if place.from_beginning else "latest",
             enable_auto_commit=False,
             allow_auto_create_topics=False,
         )
         try:
-            if topics:
-                _must_exist(consumer, topics)
-            if is_placed:
-                assert topics
-                begin_at(consumer, topics[0], partition or [], place, from_beginning)
-            else:
-                consumer.subscribe(topics or (), pattern=pattern)
-
-            def stop(number: int, _frame: Any) -> None:
-                stopping.append(number)
-                signal.signal(number, end_at_once)  # the second signal ends the command at once
-
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, stop)
-            last_ms = answered_ms = clock.monotonic_ms()
-            while not stopping and (limit is None or count < limit):
-                wanted = POLL_RECORDS if limit is None else min(POLL_RECORDS, limit - count)
-                target.renew()
-                try:
-                    batches = consumer.poll(POLL_MS, max_records=wanted)
-                except UnknownBrokerIdError:  # the leader has just left the metadata: the next poll finds another one
-                    batches = {}
-                with no_time_limit():  # the reader of the output may be slow
-                    for records in batches.values():
-                        for record in records:
-                            show(record)
-                            if any(isinstance(name, NotUtf8) for name, _ in record.headers):
-                                place = f"{record.topic}-{record.partition}, offset {record.offset}"
-                                say(f"{place}: the name of a header is not UTF-8; \ufffd stands for what is not.")
-                        count += len(records)
-                    sys.stdout.flush()
-                if batches and group is not None:
-                    answered(None, consumer.commit)
-                now_ms = clock.monotonic_ms()
-                if batches:
-                    last_ms = answered_ms = now_ms
-                elif timeout is not None and now_ms - last_ms >= timeout * 1000:
-                    break
-                elif now_ms - answered_ms >= LOOK_MS and target.answers():
-                    answered_ms = now_ms
-                elif now_ms - answered_ms >= target.timeout_s * 1000:
-                    target.nobody_answers()
+            place.begin(consumer, where)
+            reading = Reading(consumer, target, limit, timeout_s, show, commits=place.group is not None)
+            reading.run()
         finally:
             target.renew()
             consumer.close(autocommit=False, timeout_ms=CLOSE_TIMEOUT_MS)
-    if not stopping and timeout is not None and (count == 0 or (limit is not None and count < limit)):
+    count = reading.count
+    if not reading.is_stopped and timeout_s is not None and (count == 0 or (limit is not None and count < limit)):
         came = f"{counted(count, 'record')} came, then none" if count else "no record came"
-        fail(f"{came} for {timeout:g} s.", ExitCode.NOTHING_THERE)
+        fail(f"{came} for {timeout_s:g} s.", ExitCode.NOTHING_THERE)
 
 
-def _must_exist(consumer: Any, topics: list[str]) -> None:
-    """End the command if a topic does not exist. It also fetches the metadata that a group's leader needs to assign."""
-    for topic in topics:
-        if not answered(None, partial(consumer.partitions_for_topic, topic)):
-            no_topic(topic)
+class Reading:
+    """Prints records as they come, until there are enough, none comes any more, nobody answers, or a signal comes."""
+
+    def __init__(
+        self,
+        consumer: Any,
+        target: Target,
+        limit: int | None,
+        timeout_s: float | None,
+        show: Callable[[Any], None],
+        *,
+        commits: bool,
+    ) -> None:
+        self._consumer = consumer
+        self._target = target
+        self._limit = limit
+        self._timeout_ms = math.inf if timeout_s is None else timeout_s * 1000
+        self._show = show
+        self._commits = commits
+        self.count = 0
+        self.is_stopped = False
+
+    def run(self) -> None:
+        """Print them."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+        clock = RealClock()
+        last_ms = answered_ms = clock.monotonic_ms()
+        while not self.is_stopped and (self._limit is None or self.count < self._limit):
+            self._target.renew()
+            has_come = self._print_more()
+            now_ms = clock.monotonic_ms()
+            if has_come:
+                last_ms = answered_ms = now_ms
+            elif now_ms - last_ms >= self._timeout_ms:
+                break
+            elif now_ms - answered_ms >= LOOK_MS and self._target.answers():
+                answered_ms = now_ms
+            elif now_ms - answered_ms >= self._target.timeout_s * 1000:
+                self._target.nobody_answers()
+
+    def _stop(self, number: int, _frame: Any) -> None:
+        self.is_stopped = True
+        signal.signal(number, end_at_once)  # the second signal ends the command at once
+
+    def _print_more(self) -> bool:
+        """Print what has come; False: nothing."""
+        from barnabas.cli.shared.kafka_python import NotUtf8
+        from kafka.errors import UnknownBrokerIdError
+
+        wanted = POLL_RECORDS if self._limit is None else min(POLL_RECORDS, self._limit - self.count)
+        try:
+            batches = self._consumer.poll(POLL_MS, max_records=wanted)
+        except UnknownBrokerIdError:  # the leader has just left the metadata: the next poll finds another one
+            return False
+        with no_time_limit():  # the reader of the output may be slow
+            for records in batches.values():
+                for record in records:
+                    self._show(record)
+                    if any(isinstance(name, NotUtf8) for name, _ in record.headers):
+                        place = f"{record.topic}-{record.partition}, offset {record.offset}"
+                        say(f"{place}: the name of a header is not UTF-8; \ufffd stands for what is not.")
+                self.count += len(records)
+            sys.stdout.flush()
+        if batches and self._commits:
+            answered(None, self._consumer.commit)
+        return bool(batches)

@@ -42,6 +42,13 @@ def demo(
     directory = data or tempfile.mkdtemp(prefix="barnabas-demo-")
     broker = None
     signal.signal(signal.SIGALRM, _too_long)
+    interrupts: list[int] = []
+
+    def interrupt(number: int, _frame: Any) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
         signal.alarm(TIME_LIMIT_S)
         broker = DemoBroker(directory, port)
@@ -59,9 +66,11 @@ def demo(
             say(f"\nThe broker goes on at {broker.bootstrap} until Ctrl-C. In another terminal:")
             say(f"    barnabas consume {TOPIC} --from-beginning --details --bootstrap {broker.bootstrap}")
             broker.process.wait()
-    except KeyboardInterrupt:
-        if not keep:
+    except (KeyboardInterrupt, RuntimeError):  # kafka-python's loop makes a RuntimeError of an interruption
+        if not interrupts:
             raise
+        if not keep:
+            raise KeyboardInterrupt from None
     finally:
         signal.alarm(0)
         if broker is not None:

@@ -16,8 +16,6 @@ from barnabas.cli.checks.facts import (
     NO_SETTINGS,
     Broker,
     Facts,
-    HangingTransaction,
-    OpenTransaction,
     Partition,
     Setting,
     Settings,
@@ -30,6 +28,8 @@ from barnabas.cli.checks.transactions import DECIDED_LONG_MS
 from barnabas.cli.lag import ask
 from barnabas.cli.open_transactions import (
     OPEN_STATES,
+    Described,
+    Open,
     describe_transactions,
     find_hanging,
     list_transactions,
@@ -164,7 +164,7 @@ def missing_directories(disk: Disk, facts: Facts) -> frozenset[str]:
 
 def _transactions(
     client: Any, described: Iterable[dict[str, Any]], stalled_ms: int, silent: Sequence[int]
-) -> tuple[list[OpenTransaction], list[HangingTransaction], str | None]:
+) -> tuple[list[Described], list[Open], str | None]:
     """Those that are open for long, those that hang, and why they are not all known."""
     from kafka.errors import KafkaError
 
@@ -196,25 +196,7 @@ def _transactions(
     )
     if len(listed) > TRANSACTIONS_MAX:
         not_known = f"{len(listed):,} are open, and only {TRANSACTIONS_MAX:,} were looked at"
-    return (
-        [
-            OpenTransaction(
-                one.transactional_id,
-                one.state,
-                one.coordinator,
-                one.producer_id,
-                one.start_ms,
-                one.timeout_ms,
-                one.partitions,
-            )
-            for one in old
-        ],
-        [
-            HangingTransaction(one.topic, one.partition, one.producer_id, one.first_offset, one.last_timestamp)
-            for one in hanging
-        ],
-        not_known,
-    )
+    return old, hanging, not_known
 
 
 def _broker(client: Any, api: HttpApi, node_id: int, row: dict[str, Any] | None, stalled_ms: int) -> Broker:

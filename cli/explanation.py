@@ -5,7 +5,7 @@ from typing import Any
 
 from barnabas.cli.shared.exits import say
 from barnabas.cli.shared.terminal import print_paragraph
-from barnabas.cli.shared.words import shown
+from barnabas.cli.shared.words import partition_of, shown
 from barnabas.runtime.counted import counted
 
 MOVED_SHOWN = 12
@@ -50,7 +50,7 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
     moved = rebalance["moved"]
     if moved:
         for row in moved[:MOVED_SHOWN]:
-            place = f"{row['topic']}-{row['partition']}"
+            place = partition_of(row)
             print(shown(f"    moved {place}: {_named(row['before'])} -> {_named(row['after'])}"))
         if rebalance["moved_count"] > MOVED_SHOWN:
             print(f"    and {counted(rebalance['moved_count'] - MOVED_SHOWN, 'more partition')} moved")

@@ -8,7 +8,7 @@ from barnabas.cli.checks.transactions import abort_words
 from barnabas.cli.open_transactions import Wait, waits_of
 from barnabas.cli.shared.exits import Failure
 from barnabas.cli.shared.http_client import HttpApi
-from barnabas.cli.shared.words import duration
+from barnabas.cli.shared.words import duration, partition_of
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.runtime.clock import RealClock
 
@@ -42,7 +42,7 @@ def lines(waits: list[dict[str, Any]], bootstrap: str | None) -> list[str]:
     now_ms = RealClock().now_ms()
     said = []
     for row in waits[:SHOWN_MAX]:
-        name = f"{row['topic']}-{row['partition']}"
+        name = partition_of(row)
         if row["transactional_id"] is None:
             what = f"a transaction of producer {row['producer_id']} that no coordinator knows"
         else:

@@ -27,12 +27,12 @@ from barnabas.cli.shared.terminal import (
     confirm,
     new_app,
     print_json,
+    print_list,
     print_outcomes,
     print_rows,
-    print_table,
 )
 from barnabas.cli.shared.words import shown
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import counted, names_in_a_line
 
 app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
 
@@ -90,17 +90,14 @@ def list_groups(
         }
         for row in sorted(found, key=lambda row: row["group_id"])
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
+    columns: dict[str, Any] = {
+        "group": "group",
+        "type": "type",
+        "state": "state",
         # The type is that of KIP-848; what its members are (consumers, Connect's workers) is the protocol's type.
-        print_table(["group", "type", "state", "members are"], [_cells(row) for row in rows])
-    else:
-        say("No groups.")
-
-
-def _cells(row: dict[str, Any]) -> tuple[str | None, ...]:
-    return row["group"], row["type"], row["state"], MEMBERS_ARE.get(row["protocol_type"], row["protocol_type"])
+        "members are": lambda row: MEMBERS_ARE.get(row["protocol_type"], row["protocol_type"]),
+    }
+    print_list(rows, columns, as_json, "No groups.")
 
 
 @app.command()
@@ -171,21 +168,19 @@ def _print(document: dict[str, Any], bootstrap: str | None) -> None:
         )
         print()
     if document["offsets"]:
-        print_table(
-            ["topic", "#partition", "#committed", "#log end", "#lag", "#records", "#behind", "member", "note"],
-            [
-                (
-                    row["topic"],
-                    row["partition"],
-                    row["committed_offset"],
-                    row["log_end_offset"],
-                    row["lag"],
-                    *true_lag_cells(row),
-                    row["member_id"],
-                    row["note"],
-                )
-                for row in document["offsets"]
-            ],
+        print_rows(
+            {
+                "topic": "topic",
+                "#partition": "partition",
+                "#committed": "committed_offset",
+                "#log end": "log_end_offset",
+                "#lag": "lag",
+                "#records": lambda row: true_lag_cells(row)[0],
+                "#behind": lambda row: true_lag_cells(row)[1],
+                "member": "member_id",
+                "note": "note",
+            },
+            document["offsets"],
         )
     for line in lines(document["waits"], bootstrap):
         print(shown(line))
@@ -319,7 +314,7 @@ def loading_line(answer: dict[str, Any]) -> str | None:
     loaded = sum(row["loaded_offset"] - row["start_offset"] for row in rows)
     count = sum(row["end_offset"] - row["start_offset"] for row in rows)
     percent = 100 * loaded // count if count else 0
-    partitions = ", ".join(str(row["partition"]) for row in rows[:10]) + (", …" if len(rows) > 10 else "")
+    partitions = names_in_a_line([str(row["partition"]) for row in rows])
     return f"broker {answer['node_id']} loads committed offsets: {percent} % of partition {partitions}. Waiting."
 
 

@@ -15,6 +15,7 @@ from barnabas.cli.shared.client import (
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.words import partitions_in_a_line
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.journal import (
@@ -232,7 +233,7 @@ def read_up_to(
         if not missing:
             return records
         if clock.monotonic_ms() > last_ms:
-            names = ", ".join(f"{topic}-{index}" for topic, index in missing[:10])
+            names = partitions_in_a_line(missing)
             fail(
                 f"the journal does not have the last changes of {group} yet ({names}). Nothing was changed; try again."
             )

@@ -8,8 +8,9 @@ from barnabas.cli.shared.exits import fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import print_json, print_table
+from barnabas.cli.shared.words import partition_of
 from barnabas.runtime.clock import RealClock
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import counted, names_in_a_line
 
 LOOK_AGAIN_MS = 500
 PATH = "/v1/groups/{group}/live-reset"
@@ -45,7 +46,7 @@ def reset_live(
     wrong = [row for row in outcomes if not row["verified"]]
     missing = [row for row in rejoined if row["is"] is None]
     if wrong:
-        names = ", ".join(f"{row['topic']}-{row['partition']}" for row in wrong[:10])
+        names = names_in_a_line([partition_of(row) for row in wrong])
         fail(f"{group}: the committed offset is not behind what was set: {names}.")
     if missing:
         fail(

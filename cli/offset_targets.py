@@ -7,6 +7,7 @@ from typing import Any
 
 from barnabas.cli.shared.client import describe_topics, offsets_at, positions
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.words import partition_of
 from barnabas.runtime.counted import counted
 
 Key = tuple[str, int]
@@ -86,7 +87,7 @@ def choose(client: Any, rows: list[dict[str, Any]], place: Any, shift_by: int | 
             wanted = int(place)
         row["new_offset"] = max(start, min(end, wanted))
         if row["new_offset"] != wanted:
-            moved.append(f"{row['topic']}-{row['partition']}")
+            moved.append(partition_of(row))
     return moved
 
 

@@ -27,6 +27,7 @@ from barnabas.cli.shared.terminal import (
     print_outcomes,
     print_rows,
 )
+from barnabas.cli.shared.words import partition_of
 
 app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate, back up.
 
@@ -196,7 +197,7 @@ def set_offsets(
             results = changed(client, lambda: client.alter_group_offsets(group, wanted))
     outcomes = [
         {
-            "partition": f"{row['topic']}-{row['partition']}",
+            "partition": partition_of(row),
             "committed_offset": row["committed_offset"],
             "new_offset": row["new_offset"],
             "result": "not changed (dry run)" if dry_run else "committed",
@@ -238,7 +239,7 @@ def delete(
         rows = [row for row in positions(client, group) if (row["topic"], row["partition"]) in chosen]
         if not rows:
             fail(f"{group} has committed nothing for {' '.join(topic)}.", ExitCode.NOTHING_THERE)
-        names = [f"{row['topic']}-{row['partition']}" for row in rows]
+        names = [partition_of(row) for row in rows]
         confirm(f"Forget the committed offsets of {group} for {', '.join(names)}?", yes)
         gone = [TopicPartition(row["topic"], row["partition"]) for row in rows]
         results = changed(client, lambda: client.delete_group_offsets(group, gone))

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from barnabas.cli.shared.target import Target, end_at_once, no_time_limit
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
 from barnabas.cluster.leader_and_isr import NO_LEADER
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import counted, names_in_a_line
 
 app = new_app()
 
@@ -55,30 +56,67 @@ class Acks(StrEnum):
     NOBODY = "0"
 
 
-@app.command()
-def produce(
-    target: Target,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    value: Annotated[str | None, typer.Option(help="Send this instead of the lines of standard input.")] = None,
-    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None,
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is sent: lines of standard input, or one value; and what all records have in common."""
+
+    value: Annotated[str | None, typer.Option(help="Send this instead of the lines of standard input.")] = None
+    key: Annotated[str | None, typer.Option(help="The key of every record.")] = None
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A line is KEY, this text, VALUE; \\t is a tab.")
-    ] = None,
+    ] = None
     lines: Annotated[
         Format,
         typer.Option("--format", help="A line is a value, or a record as JSON, as `consume --format json` prints it."),
-    ] = Format.VALUE,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every record; repeat.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="Send --value so many times.")] = 1,
+    ] = Format.VALUE
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For every record; repeat.")] = None
+    count: Annotated[int, typer.Option(min=1, help="Send --value so many times.")] = 1
     null_value: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A value equal to this is sent as null: it deletes its key.")
-    ] = None,
+    ] = None
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Else by the key's hash, or in turn.")
-    ] = None,
+    ] = None
     timestamp: Annotated[
         int | None, typer.Option(min=0, max=INT64_MAX, metavar="MS", help="Milliseconds since 1970; else now.")
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """End the command if the options exclude each other."""
+        if self.value is None and self.count != 1:
+            fail("--count repeats --value: give both.", ExitCode.NOT_VALID)
+        if self.key is not None and self.key_separator is not None:
+            fail("--key and --key-separator exclude each other.", ExitCode.NOT_VALID)
+        if self.lines is Format.JSON:
+            excluded = {"--value": self.value, "--key-separator": self.key_separator, "--null-value": self.null_value}
+            for option, given in excluded.items():
+                if given is not None:
+                    fail(f"--format json and {option} exclude each other.", ExitCode.NOT_VALID)
+        if self.key_separator == "":
+            fail("--key-separator wants a text between key and value, not an empty one.", ExitCode.NOT_VALID)
+
+    def records(self) -> Iterator[tuple[int, JsonRecord]]:
+        """Each record with the number of its line, or 0."""
+        headers = [(name, os.fsencode(text)) for name, text in key_values(self.header or [], "--header").items()]
+        usual = JsonRecord(_bytes(self.key), None, headers, self.partition, self.timestamp)
+        null = _bytes(self.null_value)
+        if self.value is not None:
+            taken = os.fsencode(self.value)
+            one = usual._replace(value=None if taken == null else taken)
+            return ((0, one) for _ in range(self.count))
+        if sys.stdin.isatty():
+            say("Each line is a record; end with Ctrl-D.")
+        if self.lines is Format.JSON:
+            return _json_lines(usual)
+        separator = None if self.key_separator is None else _bytes(self.key_separator.replace("\\t", "\t"))
+        return _lines(usual, separator, null)
+
+
+@app.command()
+def produce(
+    target: Target,
+    shape: Shape,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     compression: Annotated[
         Compression, typer.Option(metavar="NAME", help="Of batches: none, gzip, snappy, lz4 or zstd.")
     ] = Compression.NONE,
@@ -98,37 +136,14 @@ def produce(
     barnabas produce orders < lines.txt --json
     barnabas produce orders --format json < records.jsonl
     """
-    if value is None and count != 1:
-        fail("--count repeats --value: give both.", ExitCode.NOT_VALID)
-    if key is not None and key_separator is not None:
-        fail("--key and --key-separator exclude each other.", ExitCode.NOT_VALID)
-    if lines is Format.JSON:
-        for option, given in (("--value", value), ("--key-separator", key_separator), ("--null-value", null_value)):
-            if given is not None:
-                fail(f"--format json and {option} exclude each other.", ExitCode.NOT_VALID)
-    if key_separator == "":
-        fail("--key-separator wants a text between key and value, not an empty one.", ExitCode.NOT_VALID)
-    headers: list[tuple[str, bytes]] = [
-        (name, os.fsencode(text)) for name, text in key_values(header or [], "--header").items()
-    ]
-    separator = _bytes(key_separator.replace("\\t", "\t")) if key_separator is not None else None
-    null = _bytes(null_value)
-    usual = JsonRecord(_bytes(key), None, headers, partition, timestamp)
-    records: Iterator[tuple[int, JsonRecord]]  # with the number of the line, or 0
-    if value is not None:
-        taken = os.fsencode(value)
-        one = usual._replace(value=None if taken == null else taken)
-        records = ((0, one) for _ in range(count))
-    else:
-        if sys.stdin.isatty():
-            say("Each line is a record; end with Ctrl-D.")
-        records = _json_lines(usual) if lines is Format.JSON else _lines(usual, separator, null)
+    shape.check()
+    records = shape.records()
     settings = connection(target)
     from kafka import KafkaProducer
 
     kafka_python.send_headers_without_value()
-
-    with told_in_sentences(target), progress("sent", count if value is not None else None) as advance:
+    count = shape.count if shape.value is not None else None
+    with told_in_sentences(target), progress("sent", count) as advance:
         producer = KafkaProducer(
             **settings,
             acks=acks.value if acks is Acks.ALL else int(acks.value),
@@ -140,25 +155,11 @@ def produce(
             max_block_ms=2 * int(target.timeout_s * 1000),
             delivery_timeout_ms=max(120_000, 2 * int(target.timeout_s * 1000)),
         )
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # so records already read are sent
         sent = Sent(producer, target, as_json, advance)
-        target.say_when_late(sent.why_not_taken)
         try:
-            for number, record in records:
-                sent.add(_begun(producer, topic, record, number))
-                if sent.waiting >= IN_FLIGHT_RECORDS:
-                    sent.settle()
-            producer.flush()
-            sent.settle()
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, end_at_once)
-            target.renew()
-            producer.flush()
-            sent.settle()
-        except Failure:  # a line that cannot be sent: those before it are
-            producer.flush()
-            sent.settle()
-            if value is None and not as_json:  # else the places were told
+            sent.send(topic, records)
+        except Failure:
+            if shape.value is None and not as_json:  # else the places were told
                 say(f"{counted(sent.count, 'record')} to {topic}, then:")
             raise
         finally:
@@ -202,8 +203,6 @@ class Sent:
 
     def why_not_taken(self) -> str:
         """What brokers said last of the partitions whose records wait. "": they are not refused."""
-        from barnabas.storage.directory_contents import names_in_a_line
-
         refused: dict[int, list[str]] = {}
         waiting = {kafka_python.partition_of(future) for future in self.futures if not future.is_done}
         for partition in sorted(waiting):
@@ -218,14 +217,28 @@ class Sent:
             for error_code, names in refused.items()
         )
 
-    @property
-    def waiting(self) -> int:
-        """How many records are not reported yet."""
-        return len(self.futures)
+    def send(self, topic: str, records: Iterable[tuple[int, JsonRecord]]) -> None:
+        """Send them. If one cannot be sent, or Ctrl-C comes, those before it are; so are those that were read."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.target.say_when_late(self.why_not_taken)
+        try:
+            for number, record in records:
+                self.futures.append(_begun(self.producer, topic, record, number))
+                if len(self.futures) >= IN_FLIGHT_RECORDS:
+                    self.settle()
+            self.flush()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, end_at_once)
+            self.target.renew()
+            self.flush()
+        except Failure:
+            self.flush()
+            raise
 
-    def add(self, future: Any) -> None:
-        """Add a record that was sent."""
-        self.futures.append(future)
+    def flush(self) -> None:
+        """Have all answered, and report them."""
+        self.producer.flush()
+        self.settle()
 
     def settle(self) -> None:
         """Wait for all answers and report them."""

@@ -1,13 +1,14 @@
 """`barnabas records`: delete."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from barnabas.cli.offset_targets import choose, partitions_named, place_of
 from barnabas.cli.shared.client import admin, answered, offsets_at, reason
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_rows
+from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, new_app, print_json, print_outcomes, print_rows
+from barnabas.cli.shared.words import partition_of
 from barnabas.runtime.counted import counted
 
 app = new_app("""Records: delete the oldest of a topic.
@@ -17,6 +18,16 @@ app = new_app("""Records: delete the oldest of a topic.
     barnabas records delete orders --before 2026-03-01T12:00
     barnabas records delete orders --before latest --yes       all of them
     """)
+
+
+PLANNED: Columns = {
+    "topic": "topic",
+    "#partition": "partition",
+    "#log start": "log_start_offset",
+    "#new start": "new_offset",
+    "#log end": "log_end_offset",
+    "#offsets that go": lambda row: row["new_offset"] - row["log_start_offset"],
+}
 
 
 @app.callback()
@@ -44,45 +55,19 @@ def delete(
     barnabas records delete orders:0,2 --before 4711
     barnabas records delete orders --before latest --dry-run
     """
-    from kafka.admin import OffsetSpec
     from kafka.structs import TopicPartition
 
     place = place_of(before, "--before")
     with admin(target) as client:
-        chosen = partitions_named(client, topics)
-        partitions = [TopicPartition(*each) for each in chosen]
-        starts = offsets_at(client, partitions, OffsetSpec.EARLIEST)
-        ends = offsets_at(client, partitions, OffsetSpec.LATEST)
-        rows = [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "log_start_offset": starts[each].offset,
-                "log_end_offset": ends[each].offset,
-                "committed_offset": None,
-            }
-            for each in partitions
-        ]
-        choose(client, rows, place, None)
-        rows = [row for row in rows if row["new_offset"] > row["log_start_offset"]]
+        rows = _planned(client, topics, place)
         if not rows:
             fail(f"{' '.join(topics)} has no record before {before}.", ExitCode.NOTHING_THERE)
         count = sum(row["new_offset"] - row["log_start_offset"] for row in rows)
         if not as_json:
-            print_rows(
-                {
-                    "topic": "topic",
-                    "#partition": "partition",
-                    "#log start": "log_start_offset",
-                    "#new start": "new_offset",
-                    "#log end": "log_end_offset",
-                    "#offsets that go": lambda row: row["new_offset"] - row["log_start_offset"],
-                },
-                rows,
-            )
+            print_rows(PLANNED, rows)
         outcomes = [
             {
-                "partition": f"{row['topic']}-{row['partition']}",
+                "partition": partition_of(row),
                 "log_start_offset": row["log_start_offset"],
                 "new_log_start_offset": row["new_offset"],
                 "result": "not changed (dry run)",
@@ -104,3 +89,25 @@ def delete(
         else:
             row["new_log_start_offset"] = results[partition]["low_watermark"]
     print_outcomes("partition", outcomes, as_json)
+
+
+def _planned(client: Any, topics: list[str], place: Any) -> list[dict[str, Any]]:
+    """The partitions that lose records before this place, each with where its log begins then."""
+    from kafka.admin import OffsetSpec
+    from kafka.structs import TopicPartition
+
+    partitions = [TopicPartition(*each) for each in partitions_named(client, topics)]
+    starts = offsets_at(client, partitions, OffsetSpec.EARLIEST)
+    ends = offsets_at(client, partitions, OffsetSpec.LATEST)
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "log_start_offset": starts[each].offset,
+            "log_end_offset": ends[each].offset,
+            "committed_offset": None,
+        }
+        for each in partitions
+    ]
+    choose(client, rows, place, None)
+    return [row for row in rows if row["new_offset"] > row["log_start_offset"]]

@@ -25,6 +25,7 @@ from barnabas.cli.shared.terminal import (
     confirm,
     new_app,
     print_json,
+    print_list,
     print_outcomes,
     print_rows,
 )
@@ -82,14 +83,8 @@ def list_topics(
     with admin(target) as client:
         topics = sorted(answered(client, client.describe_topics), key=lambda topic: topic["name"])
     rows = [_summary(topic) for topic in topics if internal or not topic["is_internal"]]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_rows(
-            {"topic": "topic", "#partitions": "partitions", "#replicas": "replicas", "topic id": "topic_id"}, rows
-        )
-    else:
-        say("No topics yet. Make one: barnabas topics create NAME")
+    columns = {"topic": "topic", "#partitions": "partitions", "#replicas": "replicas", "topic id": "topic_id"}
+    print_list(rows, columns, as_json, "No topics yet. Make one: barnabas topics create NAME")
 
 
 @app.command()
@@ -123,20 +118,22 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
         document = _summary(topic)
         overrides = configs.get("topic", {}).get(name, {})
         document["configs"] = {key: config["value"] for key, config in sorted(overrides.items())}
-        document["partitions"] = [
-            {
-                "partition": partition["partition_index"],
-                "leader": partition["leader_id"],
-                "leader_epoch": partition.get("leader_epoch"),
-                "replicas": partition["replica_nodes"],
-                "in_sync": partition["isr_nodes"],
-                "offline": replicas[name, partition["partition_index"]]["offline"],
-                "lag": replicas[name, partition["partition_index"]]["lag"],
-                "log_start_offset": _offset(earliest, TopicPartition(name, partition["partition_index"])),
-                "log_end_offset": _offset(latest, TopicPartition(name, partition["partition_index"])),
-            }
-            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"])
-        ]
+        document["partitions"] = []
+        for partition in sorted(topic["partitions"], key=lambda partition: partition["partition_index"]):
+            place = TopicPartition(name, partition["partition_index"])
+            document["partitions"].append(
+                {
+                    "partition": place.partition,
+                    "leader": partition["leader_id"],
+                    "leader_epoch": partition.get("leader_epoch"),
+                    "replicas": partition["replica_nodes"],
+                    "in_sync": partition["isr_nodes"],
+                    "offline": replicas[place]["offline"],
+                    "lag": replicas[place]["lag"],
+                    "log_start_offset": earliest[place].offset if place in earliest else None,
+                    "log_end_offset": latest[place].offset if place in latest else None,
+                }
+            )
         documents.append(document)
     if as_json:
         print_json(documents)
@@ -280,7 +277,3 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
         "replicas": max(replicas, default=0),
         "internal": topic["is_internal"],
     }
-
-
-def _offset(offsets: dict[Any, Any], partition: Any) -> int | None:
-    return offsets[partition].offset if partition in offsets else None

@@ -9,6 +9,7 @@ from barnabas.cli.checks.transactions import abort_words
 from barnabas.cli.open_transactions import (
     OPEN_STATES,
     Described,
+    Ends,
     Key,
     Listed,
     Open,
@@ -23,7 +24,8 @@ from barnabas.cli.open_transactions import (
 from barnabas.cli.shared.client import admin, answered, describe_topics
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, new_app, print_json, print_rows
+from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, Columns, new_app, print_json, print_list
+from barnabas.cli.shared.words import partitions_in_a_line
 from barnabas.cli.transaction_description import document_of, print_document, words_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
@@ -43,9 +45,24 @@ DESCRIBED_MAX = 10_000  # open transactions whose age `list` asks for
 SECONDS_MAX = INT64_MAX // 1_000_000
 
 
-LongerThan = Annotated[
-    float | None, typer.Option("--longer-than", metavar="SECONDS", min=0, max=SECONDS_MAX, help="Open for longer.")
-]
+LISTED: Columns = {
+    "transactional id": "transactional_id",
+    "state": "state",
+    "open for": lambda row: words_of(row["age_ms"]),
+    "timeout": lambda row: words_of(row["timeout_ms"]),
+    "#partitions": "partitions",
+    "#producer": "producer_id",
+    "#coordinator": "coordinator",
+}
+HANGING: Columns = {
+    "topic": "topic",
+    "#partition": "partition",
+    "#producer": "producer_id",
+    "#epoch": "producer_epoch",
+    "#start offset": "start_offset",
+    "last record": lambda row: f"{words_of(row['age_ms'])} ago",
+    "#held back": "held_back",
+}
 
 
 # ------------------------------------------------------------------ list
@@ -65,7 +82,9 @@ def list_ids(
     producer_id: Annotated[
         list[int] | None, typer.Option(min=0, max=INT64_MAX, metavar="ID", help="Of this producer id; repeat.")
     ] = None,
-    longer_than: LongerThan = None,
+    longer_than: Annotated[
+        float | None, typer.Option("--longer-than", metavar="SECONDS", min=0, max=SECONDS_MAX, help="Open for longer.")
+    ] = None,
     id_pattern: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Ids that match as a whole (RE2; Apache Kafka since 4.1).")
     ] = None,
@@ -97,23 +116,7 @@ def list_ids(
     now_ms = RealClock().now_ms()
     rows = [_row(one, known.get(one.transactional_id), now_ms) for one in listed]
     rows.sort(key=lambda row: (row["state"] not in OPEN_STATES, -(row["age_ms"] or 0), row["transactional_id"]))
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_rows(
-            {
-                "transactional id": "transactional_id",
-                "state": "state",
-                "open for": lambda row: words_of(row["age_ms"]),
-                "timeout": lambda row: words_of(row["timeout_ms"]),
-                "#partitions": "partitions",
-                "#producer": "producer_id",
-                "#coordinator": "coordinator",
-            },
-            rows,
-        )
-    else:
-        say("No transactions.")
+    print_list(rows, LISTED, as_json, "No transactions.")
     if len(being_open) > DESCRIBED_MAX:
         say(
             f"{counted(len(being_open) - DESCRIBED_MAX, 'more age is', 'more ages are')} not shown: "
@@ -208,41 +211,29 @@ def find(
         hanging, unknown = find_hanging(client, wanted, longer_than_ms, broker)
         ends = ends_of(client, {one.key for one in hanging})
     now_ms = RealClock().now_ms()
-    rows: list[dict[str, Any]] = [
-        {
-            "topic": one.topic,
-            "partition": one.partition,
-            "producer_id": one.producer_id,
-            "producer_epoch": one.producer_epoch,
-            "coordinator_epoch": one.coordinator_epoch,
-            "start_offset": one.first_offset,
-            "last_timestamp_ms": one.last_timestamp,
-            "age_ms": max(now_ms - one.last_timestamp, 0),
-            "held_back": ends[one.key].held_back if one.key in ends else None,
-        }
-        for one in sorted(hanging)
-    ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_rows(
-            {
-                "topic": "topic",
-                "#partition": "partition",
-                "#producer": "producer_id",
-                "#epoch": "producer_epoch",
-                "#start offset": "start_offset",
-                "last record": lambda row: f"{words_of(row['age_ms'])} ago",
-                "#held back": "held_back",
-            },
-            rows,
-        )
+    rows = [_hanging_row(one, ends.get(one.key), now_ms) for one in sorted(hanging)]
+    missing = sorted(set(unknown))
+    looked_at = counted(len(wanted) - len(missing), "partition")
+    print_list(rows, HANGING, as_json, f"No transaction hangs in {looked_at}.")
+    if rows and not as_json:
         print("\n" + "\n".join(command_line(one, target) for one in sorted(hanging)))
-    else:
-        say(f"No transaction hangs in {counted(len(wanted) - len(set(unknown)), 'partition')}.")
-    if unknown:
-        names = ", ".join(f"{name}-{index}" for name, index in sorted(set(unknown))[:5])
-        say(f"{counted(len(set(unknown)), 'partition')} not looked at, because no leader answers: {names}.")
+    if missing:
+        names = partitions_in_a_line(missing)
+        say(f"{counted(len(missing), 'partition')} not looked at, because no leader answers: {names}.")
+
+
+def _hanging_row(one: Open, ends: Ends | None, now_ms: int) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "coordinator_epoch": one.coordinator_epoch,
+        "start_offset": one.first_offset,
+        "last_timestamp_ms": one.last_timestamp,
+        "age_ms": max(now_ms - one.last_timestamp, 0),
+        "held_back": None if ends is None else ends.held_back,
+    }
 
 
 def _partitions(client: Any, topic: str | None, partition: int | None, broker: int | None) -> list[Key]:

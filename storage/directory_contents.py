@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from barnabas.runtime.counted import names_in_a_line
 from barnabas.runtime.ports import Disk
 from barnabas.storage import checkpoints
 
@@ -19,7 +20,6 @@ logger = logging.getLogger("barnabas.storage")
 
 OFFSET_CHECKPOINTS = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS)
 TREE_FILE = "coordination.sqlite"
-NAMES_IN_A_LINE_MAX = 10
 
 _LOG_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\Z")
 _LOG_FILE = re.compile(
@@ -186,11 +186,6 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
 def is_log(files: Sequence[str]) -> bool:
     """Whether a folder with these files is a log's."""
     return any(_LOG_FILE.match(name) for name in files)
-
-
-def names_in_a_line(names: Sequence[str]) -> str:
-    """The first of the names, for a message."""
-    return ", ".join(names[:NAMES_IN_A_LINE_MAX]) + (", …" if len(names) > NAMES_IN_A_LINE_MAX else "")
 
 
 def is_log_file(name: str) -> bool:

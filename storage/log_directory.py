@@ -7,7 +7,7 @@ from functools import partial
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.counted import counted
+from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.runtime.turns import at_once, chunks
@@ -20,7 +20,6 @@ from barnabas.storage.directory_contents import (
     Meta,
     deleted_folders,
     is_log,
-    names_in_a_line,
     read_contents,
     remove_deleted_folder,
 )

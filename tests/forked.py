@@ -1,10 +1,10 @@
-"""Processes of `barnabas` that begin as forks of one that has imported everything: `subprocess`, without the imports.
+"""Processes of `barnabas`, and short programs, that begin as forks of one that has imported everything.
 
-`forked.run` and `forked.Popen` take what `subprocess.run` and `subprocess.Popen` take. Most of a short command is the
-start of its interpreter, and of three brokers too; the tests start more than a thousand. A fork is a process of its own
-all the same: it has its arguments, environment and streams, can be stopped, paused and killed, and its exit code is its
-own. What a fork cannot have (another program, an environment that Python reads when it starts, limits that are set
-before) is started as `subprocess` does it. What a test says of the start itself has to use `subprocess`.
+`forked.run` and `forked.Popen` take what `subprocess` takes. Most of a short command is the start
+of its interpreter, and of three brokers too; the tests start more than a thousand. A fork is a process of its own all
+the same: it has its arguments, environment and streams, can be stopped, paused and killed, and its exit code is its own.
+What a fork cannot have (another program, an environment that Python reads when it starts, limits that are set before)
+is started as `subprocess` does it. What a test says of the start itself has to use `subprocess`.
 
 The parent of such a process is the server of forks, which ends with the test run.
 """
@@ -30,6 +30,7 @@ from typing import Any
 from checkout import ROOT
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
+PROGRAM = [sys.executable, "-c"]
 MESSAGE_BYTES_MAX = 128 << 10  # of a request to the server: words and environment
 # Python and its libraries read these when they start, or are imported.
 OF_THE_START = (
@@ -53,12 +54,12 @@ class Popen(subprocess.Popen[Any]):
         _restore_signals, *others = more_of_it
         is_plain = not (executable or preexec_fn or pass_fds or shell or any(others[:3]) or others[3] >= 0)
         is_plain = is_plain and not others[4] and others[5] == -1
-        is_ours = isinstance(args, list) and args[: len(BARNABAS)] == BARNABAS
+        is_ours = isinstance(args, list) and (args[:3] == BARNABAS or args[:2] == PROGRAM)
         if not (is_plain and is_ours and _server().environment == _of_the_start(os.environ if env is None else env)):
             super()._execute_child(args, executable, preexec_fn, *more)  # type: ignore[misc]
             return
         child_ends = [end if end != -1 else stream for stream, end in enumerate((pipes[0], pipes[3], pipes[5]))]
-        self.pid, self._status = _server().fork(args[len(BARNABAS) :], cwd, env, child_ends)
+        self.pid, self._status = _server().fork(args[1:], cwd, env, child_ends)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -237,6 +238,10 @@ if __name__ == "__main__":
     _import_everything()
     gc.collect()
     gc.freeze()
-    sys.argv = ["barnabas", *_serve(socket.socket(fileno=int(sys.argv[1])))]
+    option, what, *sys.argv[1:] = _serve(socket.socket(fileno=int(sys.argv[1])))
     gc.unfreeze()
-    runpy.run_module("barnabas", run_name="__main__", alter_sys=True)
+    if option == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[0] = option
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from barnabas.cli.open_transactions import Described, Open
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag
 
@@ -132,34 +133,13 @@ class Topic:
         return None if self.settings is None else self.settings.number(name)
 
 
-class OpenTransaction(NamedTuple):
-    """A transaction that is open for long, as its coordinator describes it."""
-
-    transactional_id: str
-    state: str
-    coordinator: int
-    producer_id: int
-    start_ms: int
-    timeout_ms: int
-    partitions: tuple[tuple[str, int], ...]
-
-
-class HangingTransaction(NamedTuple):
-    """An open transaction in a partition that no coordinator knows."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    first_offset: int
-    last_timestamp: int
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that is known. `groups`: the state of each group by its name, as far as they are known; None: not at all.
 
     `lags`: of groups that seemed to have a problem, what their coordinator and the leaders said when they were asked.
-    `not_confirmed`: groups that seemed to have one, and could not be asked. `transactions_not_known`: why they are not.
+    `not_confirmed`: groups that seemed to have one, and could not be asked. `transactions`: those that are open for
+    long. `hanging`: those that no coordinator knows. `transactions_not_known`: why they are not known.
     `missing_directories`: of brokers that are away, those that are certainly gone from this machine.
     """
 
@@ -171,8 +151,8 @@ class Facts:
     lags: Mapping[str, Sequence[PartitionLag]] = field(default_factory=dict)
     not_confirmed: Sequence[str] = ()
     stalled_ms: int = STALLED_MS
-    transactions: Sequence[OpenTransaction] = ()
-    hanging: Sequence[HangingTransaction] = ()
+    transactions: Sequence[Described] = ()
+    hanging: Sequence[Open] = ()
     transactions_not_known: str | None = None
     missing_directories: Collection[str] = ()
 

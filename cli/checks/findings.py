@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from barnabas.cli.checks.facts import Facts, Row
+from barnabas.cli.shared.words import partition_of
 
 
 class Severity(IntEnum):
@@ -169,4 +170,4 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 def places(rows: Iterable[Row]) -> str:
     """`orders-0, orders-1`: the partitions of rows, as `listed`."""
-    return listed(f"{row['topic']}-{row['partition']}" for row in rows)
+    return listed(partition_of(row) for row in rows)

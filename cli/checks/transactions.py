@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from barnabas.cli.checks.facts import Facts, OpenTransaction
+from barnabas.cli.checks.facts import Facts
 from barnabas.cli.checks.findings import Finding, Severity, check, command_of, listed
+from barnabas.cli.open_transactions import Described
 from barnabas.cli.shared.words import duration
 
 DECIDED_LONG_MS = 60_000  # so long after its begin a decided one should have all its markers
@@ -65,7 +66,7 @@ def open_for_long(facts: Facts) -> Iterator[Finding]:
 _WHY_LATE = "Its coordinator should have aborted it: look at its log. The command asks it to."
 
 
-def _abort(one: OpenTransaction) -> tuple[str, ...]:
+def _abort(one: Described) -> tuple[str, ...]:
     return command_of("transactions abort", [one.transactional_id])
 
 

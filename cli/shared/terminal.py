@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.options import with_options
 from barnabas.cli.shared.target import no_time_limit
 from barnabas.cli.shared.words import shown
@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1  # the largest numbers of the fields of a request
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Columns = Mapping[str, str | Callable[[Any], Any]]  # of a table: the field of a row, or what is made of the row
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
@@ -103,10 +104,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         print(line)
 
 
-def print_rows(columns: Mapping[str, str | Callable[[Any], Any]], rows: Iterable[Any]) -> None:
+def print_rows(columns: Columns, rows: Iterable[Any]) -> None:
     """Print rows as such a table: under each column the field of that name, or what the function makes of the row."""
     cells = [[row[take] if isinstance(take, str) else take(row) for take in columns.values()] for row in rows]
     print_table(list(columns), cells)
+
+
+def print_list(rows: Sequence[Any], columns: Columns, as_json: bool, nothing: str) -> None:
+    """Print what was found: as JSON, or as such a table; if it is nothing, say so."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_rows(columns, rows)
+    else:
+        say(nothing)
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

@@ -1,9 +1,24 @@
 """Times, sizes and names, for people."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from barnabas.runtime.counted import names_in_a_line
+
 
 def shown(text: str) -> str:
     """Text on one line of a terminal. Clients choose the names of groups, and a name must not steer the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def partition_of(row: Mapping[str, Any]) -> str:
+    """`orders-0`: the partition that a row is about."""
+    return f"{row['topic']}-{row['partition']}"
+
+
+def partitions_in_a_line(keys: Iterable[tuple[str, int]]) -> str:
+    """`orders-0, orders-1, …`."""
+    return names_in_a_line([f"{topic}-{index}" for topic, index in keys])
 
 
 def duration(seconds: float | None) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,50 +179,56 @@ def test_no_value_of_an_option_ends_in_a_traceback() -> None:
             assert json.loads(said)["exit_code"] == code, case
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["topics", "list", "--timeout", "0"],
-        ["topics", "list", "--timeout", "nan"],
-        ["topics", "list", "--timeout", "inf"],
-        ["topics", "list", "--wait", "-1"],
-        ["topics", "create", "t", "--partitions", "0"],
-        ["topics", "create", "t", "--partitions", "2147483648"],
-        ["topics", "create", "t", "--replication-factor", "32768"],
-        ["produce", "t", "--value", "x", "--timestamp", "9223372036854775808"],
-        ["produce", "t", "--value", "x", "--timestamp", "-1"],
-        ["produce", "t", "--value", "x", "--partition", "2147483648"],
-        ["produce", "t", "--key-separator", ""],
-        ["consume", "t", "--timeout", "nan"],
-        ["consume", "t", "--max", "0"],
-        ["consume", "t", "--partition", "2147483648"],
-        ["consume", "t", "--offset", "1e3"],
-        ["consume", "t", "--format", "{nothing}"],
-        ["produce", "t", "--format", "xml"],
-        ["records", "delete", "t", "--before", "soon"],
-        ["topics", "alter", "t"],
-        ["offsets", "set", "g", "--shift-by", "9223372036854775808"],
-        ["offsets", "set", "g", "--to", "99999-01-01T00:00"],
-        ["demo", "--data", ""],
-        ["demo", "--port", "65536"],
-        ["start", "--data", ""],
-        ["start", "--config", ""],
-        ["start", "--listeners", ""],
-        ["start", "--profile", ""],
-        ["start", "--port", "65536"],
-        ["start", "--set", "log.dirs="],
-        ["start", "--set", "=1"],
-        ["topics", "lost"],
-        ["nothing-such"],
-    ],
-)
+NOT_VALID = [
+    ["topics", "list", "--timeout", "0"],
+    ["topics", "list", "--timeout", "nan"],
+    ["topics", "list", "--timeout", "inf"],
+    ["topics", "list", "--wait", "-1"],
+    ["topics", "create", "t", "--partitions", "0"],
+    ["topics", "create", "t", "--partitions", "2147483648"],
+    ["topics", "create", "t", "--replication-factor", "32768"],
+    ["produce", "t", "--value", "x", "--timestamp", "9223372036854775808"],
+    ["produce", "t", "--value", "x", "--timestamp", "-1"],
+    ["produce", "t", "--value", "x", "--partition", "2147483648"],
+    ["produce", "t", "--key-separator", ""],
+    ["consume", "t", "--timeout", "nan"],
+    ["consume", "t", "--max", "0"],
+    ["consume", "t", "--partition", "2147483648"],
+    ["consume", "t", "--offset", "1e3"],
+    ["consume", "t", "--format", "{nothing}"],
+    ["produce", "t", "--format", "xml"],
+    ["records", "delete", "t", "--before", "soon"],
+    ["topics", "alter", "t"],
+    ["offsets", "set", "g", "--shift-by", "9223372036854775808"],
+    ["offsets", "set", "g", "--to", "99999-01-01T00:00"],
+    ["demo", "--data", ""],
+    ["demo", "--port", "65536"],
+    ["start", "--data", ""],
+    ["start", "--config", ""],
+    ["start", "--listeners", ""],
+    ["start", "--profile", ""],
+    ["start", "--port", "65536"],
+    ["start", "--set", "log.dirs="],
+    ["start", "--set", "=1"],
+    ["topics", "lost"],
+    ["nothing-such"],
+]
+
+
+@cache
+def refused() -> dict[tuple[str, ...], tuple[int | None, str]]:
+    """What becomes of each, without and with --json."""
+    cases = [[*words, *form] for words in NOT_VALID for form in ([], ["--json"])]
+    starts = [case for case in cases if case[0] == "start"]  # each takes over the standard streams
+    done = [forked.run([*COMMAND, *case], capture_output=True, text=True) for case in starts]
+    others = [case for case in cases if case[0] != "start"]
+    ends = [*((one.returncode, one.stderr) for one in done), *run_many(others)]
+    return dict(zip(map(tuple, [*starts, *others]), ends, strict=True))
+
+
+@pytest.mark.parametrize("words", NOT_VALID, ids=" ".join)
 def test_what_is_not_valid_is_not_tried(words: list[str]) -> None:
-    cases = [words, [*words, "--json"]]
-    if words[0] == "start":  # it takes over the standard streams
-        done = [forked.run([*COMMAND, *case], capture_output=True, text=True, timeout=30) for case in cases]
-        plain, as_json = [(one.returncode, one.stderr) for one in done]
-    else:
-        plain, as_json = run_many(cases)
+    plain, as_json = refused()[*words], refused()[*words, "--json"]
     assert plain[0] == as_json[0] == 2, plain
     assert plain[1]
     said = json.loads(as_json[1])

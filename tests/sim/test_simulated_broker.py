@@ -44,12 +44,11 @@ def test_the_operator_does_everything_in_these_runs() -> None:
     assert [deed for deed, times in done.items() if not times] == []
 
 
-@pytest.mark.parametrize("seed", [3, 21])
-def test_the_same_seed_gives_the_same_trace_byte_for_byte(seed: int, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
     traces = []
     for hash_seed in ("1", "77"):
         path = tmp_path / hash_seed
-        command = [sys.executable, "-m", "simulator", "--seed", str(seed), "--minutes", "1", "--trace", str(path)]
+        command = [sys.executable, "-m", "simulator", "--seed", "3", "--minutes", "1", "--trace", str(path)]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         subprocess.run(command, check=True, env=environment, capture_output=True, cwd=TESTS)
         traces.append(path.read_bytes())

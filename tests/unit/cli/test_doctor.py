@@ -12,8 +12,6 @@ from barnabas.cli.checks.facts import (
     LATER_FIELDS,
     Broker,
     Facts,
-    HangingTransaction,
-    OpenTransaction,
     Partition,
     Setting,
     Settings,
@@ -24,6 +22,7 @@ from barnabas.cli.checks.groups import to_confirm
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.commands import app
 from barnabas.cli.doctor import as_document, missing_directories, not_known_yet
+from barnabas.cli.open_transactions import Described, Open
 from barnabas.cli.shared.exits import ExitCode
 from barnabas.cli.start import _parser
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
@@ -244,7 +243,7 @@ STALLED = {"billing": [lag()]}
 def with_transaction(state: str = "Ongoing", minutes: float = 20, timeout_minutes: float = 60) -> Facts:
     """One that began some minutes ago."""
     began, timeout_ms = NOW - int(minutes * MINUTE), int(timeout_minutes * MINUTE)
-    one = OpenTransaction("-invoices", state, 0, 12, began, timeout_ms, (("orders", 0), ("orders", 1)))
+    one = Described("-invoices", 0, 12, 0, state, timeout_ms, began, (("orders", 0), ("orders", 1)))
     return replace(single(), transactions=[one])
 
 
@@ -263,7 +262,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("tree", with_health(single(), tree_trouble="tree was replaced", is_lease_held=False), ERROR, "cluster"),
     (
         "hanging transactions",
-        replace(single(), hanging=[HangingTransaction("-t", 0, 12, 4711, NOW - 30 * MINUTE)]),
+        replace(single(), hanging=[Open("-t", 0, 12, 0, 0, 4711, NOW - 30 * MINUTE)]),
         ERROR,
         "transactions abort --topic=-t --partition 0 --start-offset 4711",
     ),

@@ -2,7 +2,7 @@
 
 `forked.run` and `forked.Popen` take what `subprocess` takes. Most of a short command is the start
 of its interpreter, and of three brokers too; the tests start more than a thousand. A fork is a process of its own all
-the same: it has its arguments, environment and streams, can be stopped, paused and killed, and its exit code is its own.
+the same: with its arguments, environment and streams; it can be stopped, paused and killed; its exit code is its own.
 What a fork cannot have (another program, an environment that Python reads when it starts, limits that are set before)
 is started as `subprocess` does it. What a test says of the start itself has to use `subprocess`.
 

@@ -265,7 +265,7 @@ def test_another_transaction_than_the_planned_one_is_not_touched(
     offset = by_hand.write(client, topic, NOBODY, topic, 1)
     where = ["--topic", topic, "--partition", "1", "--start-offset", str(offset)]
     ended_by_another = (
-        f"import subprocess; forked.run([sys.executable, '-m', 'barnabas.cli.main', 'transactions', 'abort', "
+        f"import subprocess; subprocess.run([sys.executable, '-m', 'barnabas.cli.main', 'transactions', 'abort', "
         f"*{where!r}, '--yes'], check=True)"
     )
     result = between(trusting, ended_by_another, *where)

@@ -6,7 +6,7 @@ not name it. Clients hear of both from ApiVersions, and UpdateFeatures changes l
 
 * `transaction.version`: 0 is the protocol as it was, in 1 the records of transactions have room for more, and from 2 on
   the epoch of a producer grows with each transaction (KIP-890). `Features.transaction_version` is asked by all parts.
-* `group.version`: 1 would be the consumer protocol (KIP-848). It is not built, so there is the level 0 only.
+* `group.version`: from 1 on, members may use the consumer protocol (KIP-848). `Features.group_version` is asked.
 * `metadata.version`: how brokers tell each other what is in the cluster. They have one way here, so there is one level.
   It is that of Kafka 4.1 because clients must take this broker for a 4.1, by its APIs and by this: their tools show it
   as the release of the cluster. The messages themselves are those of Kafka 3.9, which no client can see.
@@ -64,7 +64,7 @@ NOT_SUPPORTED = LevelRange(0, 0)
 Ranges = Mapping[str, LevelRange]
 
 SUPPORTED: Ranges = {
-    GROUP_VERSION: LevelRange(0, 0),
+    GROUP_VERSION: LevelRange(0, 1),
     METADATA_VERSION: LevelRange(27, 27),  # 4.1-IV1
     TRANSACTION_VERSION: LevelRange(0, 2),
 }
@@ -179,6 +179,7 @@ class Features:
 
     def __init__(self, env: Env, coordination: Coordination) -> None:
         self.finalised = Finalised({}, NOT_READ)
+        self.group_version = 0
         self.transaction_version = 0
         self._env = env
         self._coordination = coordination
@@ -200,6 +201,7 @@ class Features:
         if self.finalised.epoch != NOT_READ:
             logger.info("features of the cluster are now %s, epoch %d", dict(found.levels) or "all off", found.epoch)
         self.finalised = found
+        self.group_version = found.levels.get(GROUP_VERSION, 0)
         self.transaction_version = found.levels.get(TRANSACTION_VERSION, 0)
 
     async def start(self) -> None:

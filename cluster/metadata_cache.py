@@ -72,12 +72,15 @@ class MetadataCache:
 
     def __init__(self, clock: Clock) -> None:
         self.controller_id = -1
+        self.changes = 0  # grows with each UpdateMetadata
+        self.name_changes = 0  # grows when there are other topics
         self.largest_leader_epoch = -1  # of all partitions, and of all that were deleted since this broker started
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, dict[int, PartitionMetadata]] = {}
         self.on_brokers: list[Callable[[], None]] = []  # called when other brokers live, or another one is controller
         self.on_missing: list[Callable[[list[tuple[str, int]]], None]] = []  # told of partitions that are gone
         self.on_update: list[Callable[[], None]] = []  # called when the controller has told something
+        self._racks: dict[int, str] = {}  # of each broker that has one, as it was when the broker lived last
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._clock = clock
@@ -106,6 +109,19 @@ class MetadataCache:
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has; 0: no such topic."""
         return len(self.topics.get(topic, ()))
+
+    def topic_names(self) -> Collection[str]:
+        """All topics."""
+        return self.topics.keys()
+
+    def partition_racks(self, topic: str) -> list[list[str]]:
+        """For each partition in order, the racks of its replicas, sorted, each once. A broker that is down has one."""
+        partitions = self.topics.get(topic, {})
+        racks = self._racks
+        return [
+            sorted({racks[broker_id] for broker_id in partitions[index].replicas if broker_id in racks})
+            for index in sorted(partitions)
+        ]
 
     def topic_id(self, topic: str) -> bytes:
         """Id of a topic; zero when it has none or does not exist."""
@@ -169,6 +185,7 @@ class MetadataCache:
         Topics that a full one does not have were deleted while this broker heard nothing. They are forgotten, and
         `on_missing` is told, but they are no deletions that happen now.
         """
+        self.changes += 1
         former = (self.controller_id, self.brokers)
         self.controller_id = request.controller_id
         self._replace_brokers(request.live_brokers)
@@ -197,6 +214,7 @@ class MetadataCache:
                     continue
                 if partitions is None:
                     partitions = self.topics[topic] = {}
+                    self.name_changes += 1
                 self.largest_leader_epoch = max(self.largest_leader_epoch, state.leader_epoch)
                 partitions[state.partition_index] = PartitionMetadata(
                     state.leader,
@@ -208,6 +226,7 @@ class MetadataCache:
                 )
             if partitions is not None and not partitions:
                 del self.topics[topic]
+                self.name_changes += 1
             self._set_topic_id(topic, topic_state.topic_id if topic in self.topics else NO_TOPIC_ID)
         if self._waiters:
             self._clock.call_soon(self._serve_waiters)
@@ -217,6 +236,7 @@ class MetadataCache:
 
     def _forget(self, topic: str) -> None:
         del self.topics[topic]
+        self.name_changes += 1
         self._set_topic_id(topic, NO_TOPIC_ID)
 
     def _replace_brokers(self, live: Iterable[UpdateMetadataRequest.UpdateMetadataBroker]) -> None:
@@ -231,6 +251,11 @@ class MetadataCache:
             )
             for broker in live
         }
+        for broker_id, broker in self.brokers.items():
+            if broker.rack is not None:
+                self._racks[broker_id] = broker.rack
+            else:
+                self._racks.pop(broker_id, None)
 
     def _set_topic_id(self, topic: str, topic_id: bytes) -> None:
         known = self._ids.get(topic)

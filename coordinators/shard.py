@@ -284,6 +284,10 @@ class CoordinatorShard(Generic[Records]):
             self._flush_is_due = True
             self._clock.call_soon(self._flush)
 
+    def has_writes(self, key: str) -> bool:
+        """Whether writes of the key are not committed yet."""
+        return key in self._writing
+
     def _flush(self) -> None:
         """Append the records of this pass: few records at once, many as a work of `turns`."""
         if self._unwritten_count <= AT_ONCE_MAX:

@@ -1,6 +1,12 @@
-"""Java's hash of a string, by which Kafka shares out groups over partitions and partitions over fetchers."""
+"""Java's hashes, by which Kafka shares out groups, partitions and topics, and the order of its hash tables."""
 
 import struct
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+K = TypeVar("K")
+
+TABLE_SIZE = 16  # of a new HashMap
 
 
 def java_hash_code(text: str) -> int:
@@ -13,3 +19,24 @@ def java_hash_code(text: str) -> int:
         for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
             value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+def java_hash_of_uuid(uuid: bytes) -> int:
+    """The hash of a Kafka `Uuid`, unsigned."""
+    high, low = struct.unpack(">QQ", uuid)
+    mixed = high ^ low
+    return int((mixed >> 32) ^ (mixed & 0xFFFFFFFF))
+
+
+def in_java_order(keys: Collection[K], hash_code: Callable[[K], int]) -> list[K]:
+    """These keys in the order of Java's HashMap or HashSet, to which they were added in their order here."""
+    size = TABLE_SIZE
+    while len(keys) > size * 3 // 4:
+        size *= 2
+    mask = size - 1
+
+    def bucket(key: K) -> int:
+        code = hash_code(key) & 0xFFFFFFFF
+        return (code ^ code >> 16) & mask
+
+    return sorted(keys, key=bucket)  # stable: within a bucket the order is that of the additions

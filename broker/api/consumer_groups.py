@@ -1,31 +1,68 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, because the consumer protocol (KIP-848) is not built.
+"""The APIs of the consumer protocol (KIP-848): ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69).
 
-It is announced all the same, as by a broker of Apache Kafka where this protocol is off. A client that finds it missing
-asks for the coordinator again and again, and says nothing (librdkafka). One that is refused tells its user.
-ConsumerGroupDescribe is not announced, so that Kafka's tools describe every group as a classic one at once.
+Both are announced always, and refused while `group.version` is 0 or `group.coordinator.rebalance.protocols` has no
+`consumer`: a client that finds the first missing asks for the coordinator again and again, and says nothing
+(librdkafka). One that is refused tells its user.
 """
+
+from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import groups as groups_access
-from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
+    from barnabas.protocol.messages import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+        ConsumerGroupHeartbeatRequest,
+    )
 
-WHAT_TO_SET = "set group.protocol=classic in this client: the consumer protocol (KIP-848) is not built yet"
+PROTOCOL = "consumer"
+WHAT_TO_DO = "set group.protocol=classic in this client, or let an operator turn the consumer protocol on: {}"
+RAISE_FEATURE = "barnabas features upgrade --feature group.version=1"
+SET_PROTOCOLS = "group.coordinator.rebalance.protocols=classic,consumer"
+
+
+def _is_off(services: Services) -> str:
+    """What an operator must do so that the protocol is on; empty: it is."""
+    if PROTOCOL not in services.config.group_coordinator_rebalance_protocols:
+        return SET_PROTOCOLS
+    return "" if services.features.group_version else RAISE_FEATURE
 
 
 @api(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), access=groups_access.consumer_group_heartbeat)
 def consumer_group_heartbeat(
-    services: "Services", request: ConsumerGroupHeartbeatRequest, context: RequestContext
-) -> ConsumerGroupHeartbeatResponse:
-    """UNSUPPORTED_VERSION, with what the client's user must set."""
-    error = ErrorCode.UNSUPPORTED_VERSION
-    services.refusals.note(
-        context, error, "it wants to join group %r with group.protocol=consumer; %s", request.group_id, WHAT_TO_SET
-    )
-    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{WHAT_TO_SET}.")
+    services: Services, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> Reply:
+    """ConsumerGroupHeartbeat (key 68), versions 0-1: joins, lives, leaves. UNSUPPORTED_VERSION if it is off."""
+    remedy = _is_off(services)
+    if not remedy:
+        return services.group_coordinator.consumer.heartbeat(request, context)
+    error, message = ErrorCode.UNSUPPORTED_VERSION, WHAT_TO_DO.format(remedy)
+    what = "it wants to join group %r with group.protocol=consumer; %s"
+    services.refusals.note(context, error, what, request.group_id, message)
+    return messages.ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{message}.")
+
+
+def consumer_group_describe_failed(
+    request: ConsumerGroupDescribeRequest, error: ErrorCode
+) -> ConsumerGroupDescribeResponse:
+    """Every group that was named, with the error."""
+    make = messages.ConsumerGroupDescribeResponse
+    return make(groups=[make.DescribedGroup(group_id=group, error_code=error) for group in request.group_ids])
+
+
+@api(ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 1), failure=consumer_group_describe_failed, is_wide=True)
+def consumer_group_describe(
+    services: Services, request: ConsumerGroupDescribeRequest, context: RequestContext
+) -> Reply:
+    """ConsumerGroupDescribe (key 69), versions 0-1. UNSUPPORTED_VERSION for each group if the protocol is off."""
+    if _is_off(services):
+        return consumer_group_describe_failed(request, ErrorCode.UNSUPPORTED_VERSION)
+    return services.group_coordinator.consumer.describe(request, context)

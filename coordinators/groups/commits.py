@@ -6,12 +6,14 @@ before the group is looked up come first in an answer, as in Kafka's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import copy
 from sys import intern
 from typing import TYPE_CHECKING, Protocol
 
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.consumer.commits import Partition, check_commit
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.offsets.journal import Cause
@@ -40,6 +42,7 @@ NOTED = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
     )
 )
 REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
@@ -137,7 +140,7 @@ class Commits:
                 )
             )
         group = shard.groups.get(group_id)
-        error = _check_commit(shard, group, request, version)
+        error = self._check(shard, group, request, version, commits)
         if error:
             return refuse(error)
         if group is not None:
@@ -151,11 +154,40 @@ class Commits:
         def done(error: ErrorCode) -> None:
             waiting.complete(refuse(commit_error(error)) if error else response)
 
-        origin = b"" if not self._origins.wanted else self._origin(request, context, group)
+        origin = b""
+        if self._origins.wanted:
+            origin = self._origin(request, context, group, is_consumer_group=group_id in shard.consumer.by_id)
         self._offsets.put(shard, OffsetCommits(group_id, commits, origin), done)
         return waiting
 
-    def _origin(self, request: OffsetCommitRequest, context: Context, group: ClassicGroup | None) -> bytes:
+    def _check(
+        self,
+        shard: Shard,
+        group: ClassicGroup | None,
+        request: OffsetCommitRequest,
+        version: int,
+        commits: GroupOffsets,
+    ) -> ErrorCode:
+        generation = request.generation_id_or_member_epoch
+        if group is not None:
+            return group.check_commit(request.member_id, request.group_instance_id, generation)
+        consumer = shard.consumer.by_id.get(request.group_id)
+        if consumer is not None:
+            return check_commit(consumer, request.member_id, generation, version, with_ids(commits, self._topics))
+        if request.group_id in shard.foreign_groups:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation < 0:
+            return ErrorCode.NONE  # a group without members: its first commit creates it
+        return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+
+    def _origin(
+        self,
+        request: OffsetCommitRequest,
+        context: Context,
+        group: ClassicGroup | None,
+        *,
+        is_consumer_group: bool,
+    ) -> bytes:
         """Who commits, for the journal.
 
         An admin commits like a consumer that assigns its partitions itself: without member and generation. It is an
@@ -168,6 +200,7 @@ class Commits:
             and not member_id
             and (
                 (group is not None and group.rebalance.protocol_type is not None)
+                or is_consumer_group
                 or (context.client_id or "").startswith(ADMIN_CLIENTS)
             )
         ):
@@ -252,6 +285,13 @@ class Commits:
         return response, commits, too_long
 
 
+def with_ids(commits: GroupOffsets, topics: Topics) -> Iterator[Partition]:
+    """The partitions of a commit, with the ids of their topics."""
+    for topic, offsets in commits.items():
+        topic_id = topics.topic_id(topic)
+        yield from ((topic_id, index) for index in offsets)
+
+
 class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"]):
     """Rows of answers that report success, by partition. Answers share them, so a row must not be changed."""
 
@@ -265,17 +305,6 @@ class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"
 
 
 _STORED = _StoredRows()
-
-
-def _check_commit(shard: Shard, group: ClassicGroup | None, request: OffsetCommitRequest, version: int) -> ErrorCode:
-    generation = request.generation_id_or_member_epoch
-    if group is not None:
-        return group.check_commit(request.member_id, request.group_instance_id, generation)
-    if request.group_id in shard.foreign_groups:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if generation < 0:
-        return ErrorCode.NONE  # a group without members: its first commit creates it
-    return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
 
 
 def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:

@@ -20,13 +20,22 @@ from barnabas.coordinators.append_errors import group_error
 from barnabas.coordinators.coordinator import Coordinator
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.commits import Commits
+from barnabas.coordinators.groups.consumer.answers import ConsumerAnswers
+from barnabas.coordinators.groups.consumer.settings import ConsumerConfig
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.coordinators.groups.live_reset import LiveResets
 from barnabas.coordinators.groups.loading import Loader
 from barnabas.coordinators.groups.members import join_error
 from barnabas.coordinators.groups.offset_fetches import OffsetFetches
 from barnabas.coordinators.groups.removals import Removals
-from barnabas.coordinators.groups.requests import Context, LogRefusal, Origins, Refusals, Topics
+from barnabas.coordinators.groups.requests import (
+    GROUP_OPERATIONS,
+    Context,
+    LogRefusal,
+    Origins,
+    Refusals,
+    Topics,
+)
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.transactional_commits import TransactionalCommits
@@ -67,13 +76,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.groups")
 
 CLASSIC = "classic"
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
+CONSUMER = "consumer"
 TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
 PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a string of the protocol
 LEAVERS_PER_PIECE = 100
 
 
-class CoordinatorConfig(Protocol):
+class CoordinatorConfig(ConsumerConfig, Protocol):
     """The broker settings of the coordinator. It reads them each time, because they may change."""
 
     group_initial_rebalance_delay_ms: int
@@ -136,6 +145,7 @@ class GroupCoordinator(Coordinator[Shard]):
         elif config.dual_commit_enabled:
             self.offsets = DualOffsetManager(self.kafka_offsets, self.legacy_offsets)
         origins = Origins(journal is not None)
+        self.consumer = ConsumerAnswers(env, config, self, topics, self._refusals)
         self.commits = Commits(env, config, self, topics, self.offsets, self.legacy_offsets, self._refusals, origins)
         self.offset_fetches = OffsetFetches(env.turns, self, topics, self.offsets, self.legacy_offsets)
         self.removals = Removals(env.turns, self, topics, self.offsets, origins)
@@ -172,7 +182,7 @@ class GroupCoordinator(Coordinator[Shard]):
             self.journal.leader_changed([led.index for led in became_leader if led.topic == JOURNAL_TOPIC])
 
     def _open(self, partition: int, leader_epoch: int, log: CoordinatorLog) -> Shard:
-        return Shard(partition, leader_epoch, log, self._env, self.config, self.events)
+        return Shard(partition, leader_epoch, log, self._env, self.config, self.consumer.situation_of, self.events)
 
     def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
         buffer_bytes = self.config.offsets_load_buffer_size
@@ -180,9 +190,10 @@ class GroupCoordinator(Coordinator[Shard]):
 
     def _before_close(self, shard: Shard) -> None:
         self.unloads += 1
-        if shard.groups:
-            logger.info("offsets partition %d: unloaded %s", shard.partition, counted(len(shard.groups), "group"))
-        for group_id in shard.groups:
+        group_ids = [*shard.groups, *shard.consumer.by_id]
+        if group_ids:
+            logger.info("offsets partition %d: unloaded %s", shard.partition, counted(len(group_ids), "group"))
+        for group_id in group_ids:
             self.events.forget(group_id)
 
     def _loaded(self, shard: Shard) -> None:
@@ -217,10 +228,14 @@ class GroupCoordinator(Coordinator[Shard]):
             if len(group.members) > self.config.group_max_size:
                 group.rebalance.begin(f"more than {self.config.group_max_size} members", each)
             shard.run_effects(group, each)
+        for consumer_group in list(shard.consumer.by_id.values()):
+            yield
+            if not shard.closed:
+                shard.consumer.start_sessions(consumer_group)
 
     def _all_groups(self) -> Iterator[GroupInShard[Shard]]:
         for shard in self.loaded_shards():
-            yield from [GroupInShard(shard, group_id) for group_id in shard.groups]
+            yield from [GroupInShard(shard, group_id) for group_id in (*shard.groups, *shard.consumer.by_id)]
 
     # ---- the gate ----
 
@@ -243,7 +258,10 @@ class GroupCoordinator(Coordinator[Shard]):
     @property
     def member_count(self) -> int:
         """How many members the groups have that this broker coordinates."""
-        return sum(len(group.members) for shard in self.shards.values() for group in shard.groups.values())
+        classic = sum(len(group.members) for shard in self.shards.values() for group in shard.groups.values())
+        return classic + sum(
+            len(group.members) for shard in self.shards.values() for group in shard.consumer.by_id.values()
+        )
 
     def _gate(self, group_id: str | None) -> Shard | ErrorCode:
         if not group_id:
@@ -276,8 +294,11 @@ class GroupCoordinator(Coordinator[Shard]):
             return shard.until_released(group_id).and_then(
                 lambda is_free: self.join_group(request, context) if is_free else late
             )
-        if group_id in shard.foreign_groups:
+        consumer_group = shard.consumer.by_id.get(group_id)
+        if group_id in shard.foreign_groups or (consumer_group is not None and consumer_group.members):
             return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if consumer_group is not None and request.member_id == "":
+            shard.consumer.delete_for_classic(consumer_group)
         effects = shard.effects()
         group = shard.groups.get(group_id)
         is_new = group is None
@@ -435,6 +456,18 @@ class GroupCoordinator(Coordinator[Shard]):
                             group_type=CLASSIC,
                         )
                     )
+            for consumer_group in list(shard.consumer.by_id.values()) if not types or CONSUMER in types else ():
+                yield
+                state = consumer_group.state.value
+                if not states or state.lower() in states:
+                    response.groups.append(
+                        messages.ListGroupsResponse.ListedGroup(
+                            group_id=consumer_group.group_id,
+                            protocol_type=CONSUMER,
+                            group_state=state,
+                            group_type=CONSUMER,
+                        )
+                    )
         return response
 
     def describe_groups(
@@ -461,7 +494,7 @@ class GroupCoordinator(Coordinator[Shard]):
                 )
                 if version >= 6:
                     described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                    foreign = group_id in shard.foreign_groups
+                    foreign = group_id in shard.foreign_groups or group_id in shard.consumer.by_id
                     described.error_message = (
                         f"Group {group_id} is not a classic group." if foreign else f"Group {group_id} not found."
                     )

@@ -96,7 +96,11 @@ class LiveResets:
                 end(ErrorCode.NOT_COORDINATOR)
                 return
             group = shard.groups.get(group_id)
-            if group_id in shard.foreign_groups or (group is not None and group.state is State.DEAD):
+            if (
+                group_id in shard.foreign_groups
+                or group_id in shard.consumer.by_id
+                or (group is not None and group.state is State.DEAD)
+            ):
                 end(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
                 return
             commits = OffsetCommits(group_id, offsets, origin)

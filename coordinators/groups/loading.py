@@ -1,7 +1,7 @@
 """Loads an offsets partition after a start or a leader change (coordinators/loading.py).
 
 While the end of the log is in doubt, the offsets that it does not change can be read (`Shard.in_doubt`).
-Records of later group protocols (KIP-848, KIP-932, KIP-1071) are ignored; only the ids of their groups are remembered.
+Records of other group protocols (KIP-932, KIP-1071) are ignored; only the ids of their groups are remembered.
 A record that cannot be decoded is logged and skipped.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.consumer.records import CONSUMER_KEYS, decode
 from barnabas.coordinators.groups.records import GROUP_KEY_VERSION, decode_group
 from barnabas.coordinators.groups.runtime import Shard, ShardConfig
 from barnabas.coordinators.loading import CoordinatorLoader
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.groups")
 
 # Key version -> type of the group. A group of that type exists if its record of that key has a value.
-_FOREIGN_GROUP_KEYS = {3: "consumer", 11: "share", 17: "streams"}
+_FOREIGN_GROUP_KEYS = {11: "share", 17: "streams"}
 NAMES_MAX = 10  # groups that a line of the log names
 _OTHER_KNOWN_KEYS = frozenset(range(3, 24)) - {9, 18}
 
@@ -56,7 +57,7 @@ class Loader(CoordinatorLoader[Shard]):
         super().__init__(shard, clock, turns, buffer_bytes, done)
 
     def _key_count(self) -> int:
-        return len(self._shard.groups) or self._shard.offsets.group_count
+        return len(self._shard.groups) + len(self._shard.consumer.by_id) or self._shard.offsets.group_count
 
     def _store(self, records: bytes, header: BatchHeader, before: int) -> bool:
         """Store what a batch commits, without decoding it. False: it has other records, too."""
@@ -146,6 +147,8 @@ class Loader(CoordinatorLoader[Shard]):
                     self._metadata.pop(group.group_id, None)
                 else:
                     self._metadata[group.group_id] = group.metadata
+            elif version in CONSUMER_KEYS:
+                shard.consumer.load(*decode(key, value))
             elif version in _FOREIGN_GROUP_KEYS:
                 length = int.from_bytes(key[2:4], "big")
                 group_id = key[4 : 4 + length].decode()
@@ -161,10 +164,11 @@ class Loader(CoordinatorLoader[Shard]):
 
     def _restore(self) -> Pieces[None]:
         shard = self._shard
+        shard.consumer.end_load()
         now_ms = self._clock.now_ms()
         for group_id in dict.fromkeys([*self._metadata, *shard.offsets.groups()]):
             yield
-            if group_id in shard.foreign_groups:
+            if group_id in shard.foreign_groups or group_id in shard.consumer.by_id:
                 continue
             metadata = self._metadata.get(group_id)
             if metadata is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.coordinators.groups.consumer.commits import check_fetch
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Topics
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.offsets.manager import OffsetManager, Offsets
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
 
+FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 NO_OFFSET = CommittedOffset(-1)
 # A requested topic: its name (None: the id is unknown), its id, the partitions.
 _Asked = tuple[str | None, bytes, list[int]]
@@ -109,7 +111,8 @@ class OffsetFetches:
             yield
             asked = self._asked_of_group(entry, version)
             keys = yield from _keys(asked)
-            found = self._get(entry.group_id, keys, request.require_stable)
+            error = self._check(entry) if version >= FIRST_VERSION_WITH_MEMBER_EPOCH else ErrorCode.NONE
+            found = Offsets(error, {}) if error else self._get(entry.group_id, keys, request.require_stable)
             answers.append((entry.group_id, asked, found))
         response = messages.OffsetFetchResponse()
         for group_id, asked, found in answers:
@@ -118,6 +121,16 @@ class OffsetFetches:
             assert isinstance(found, Offsets)
             response.groups.append((yield from self._group_answer(group_id, asked, found, version)))
         return response
+
+    def _check(self, entry: OffsetFetchRequest.OffsetFetchRequestGroup) -> ErrorCode:
+        """Whether the member is one of its group, and in its epoch. Classic groups do not ask for that."""
+        if entry.member_id is None and entry.member_epoch < 0:
+            return ErrorCode.NONE
+        shard = self._gate.shard_of(entry.group_id)  # members are known only when all is loaded
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.consumer.by_id.get(entry.group_id)
+        return ErrorCode.NONE if group is None else check_fetch(group, entry.member_id, entry.member_epoch)
 
     def _asked_of_group(self, entry: OffsetFetchRequest.OffsetFetchRequestGroup, version: int) -> list[_Asked] | None:
         if entry.topics is None:

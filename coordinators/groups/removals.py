@@ -122,6 +122,10 @@ class Removals:
             if shard.closed or pending.done:  # too late: the client was told that it is not done
                 end(messages.OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
                 return
+            consumer = shard.consumer.by_id.get(group_id)
+            if consumer is not None:
+                remove({name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if consumer.subscribes(name)})
+                return
             group = shard.groups.get(group_id)
             if group is None or group.state is State.DEAD:
                 self._if_it_has_offsets(
@@ -186,7 +190,8 @@ class Removals:
                 end(ErrorCode.NOT_COORDINATOR)
                 return
             group = shard.groups.get(group_id)
-            if group is None or group.state is State.DEAD:
+            consumer = shard.consumer.by_id.get(group_id)
+            if consumer is None and (group is None or group.state is State.DEAD):
                 if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
                     end(ErrorCode.NON_EMPTY_GROUP)
                 else:
@@ -194,7 +199,7 @@ class Removals:
                         shard, group_id, end, lambda: self._offsets.remove(shard, group_id, None, removed, origin)
                     )
                 return
-            if group.state is not State.EMPTY:
+            if (consumer is not None and consumer.members) or (group is not None and group.state is not State.EMPTY):
                 end(ErrorCode.NON_EMPTY_GROUP)
                 return
             logger.info("group %s: deleted", group_id)
@@ -264,7 +269,7 @@ class Removals:
             known = offsets.committed
             if offsets.error:
                 end(offsets.error)
-            elif not known and group_id not in shard.groups:
+            elif not known and group_id not in shard.groups and group_id not in shard.consumer.by_id:
                 end(ErrorCode.GROUP_ID_NOT_FOUND)
             elif any(
                 (committed := known.get(topic, {}).get(index)) is None or committed.offset != offset
@@ -287,5 +292,8 @@ def _refusal(shard: Shard, group_id: str) -> ErrorCode:
         return ErrorCode.NON_EMPTY_GROUP
     group = shard.groups.get(group_id)
     if group is not None and group.state not in (State.EMPTY, State.DEAD):
+        return ErrorCode.NON_EMPTY_GROUP
+    consumer = shard.consumer.by_id.get(group_id)
+    if consumer is not None and consumer.members:
         return ErrorCode.NON_EMPTY_GROUP
     return ErrorCode.NONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Protocol
 
+from barnabas.coordinators.groups.consumer.topics import Topics as ConsumerTopics
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
 from barnabas.protocol.errors import ErrorCode
@@ -13,6 +14,7 @@ from barnabas.runtime.ports import Clock
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.runtime import Shard
 
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
 ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
 
 
@@ -44,7 +46,7 @@ class Context(Asker, Protocol):
     is_long: bool
 
 
-class Topics(Protocol):
+class Topics(ConsumerTopics, Protocol):
     """The part of the metadata cache that the coordinator needs."""
 
     def contains(self, topic: str, index: int | None = None) -> bool:
@@ -52,12 +54,6 @@ class Topics(Protocol):
 
     def partition_indexes(self, topic: str) -> Container[int]:
         """The partitions of a topic; empty when it does not exist."""
-
-    def topic_id(self, topic: str) -> bytes:
-        """The id of a topic; zeros when it has none or does not exist."""
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
 
 
 class LogRefusal(Protocol):

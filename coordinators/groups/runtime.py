@@ -17,9 +17,12 @@ from typing import Any, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.consumer.heartbeats import Situation
+from barnabas.coordinators.groups.consumer.records import ConsumerRecords
+from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import EventBook
-from barnabas.coordinators.groups.members import Member
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member
 from barnabas.coordinators.groups.records import GroupRecord, ResetRecords
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.shard import (
@@ -42,7 +45,9 @@ from barnabas.runtime.turns import Pieces
 
 logger = logging.getLogger("barnabas.groups")
 
-StoredRecords = OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd
+StoredRecords = (
+    OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd | ConsumerRecords
+)
 NO_ACKS = 0
 T = TypeVar("T")
 
@@ -64,6 +69,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         "_config",
         "_pending_origins",
         "after_loading",
+        "consumer",
         "events",
         "foreign_groups",
         "groups",
@@ -81,6 +87,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         log: CoordinatorLog,
         env: Env,
         config: ShardConfig,
+        consumer_situation: Callable[[str], Situation],
         events: EventBook | None = None,
     ) -> None:
         super().__init__(
@@ -95,6 +102,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.events = EventBook() if events is None else events
         self.after_loading: list[Callable[[], object]] = []
         self.groups: dict[str, ClassicGroup] = {}
+        self.consumer = ConsumerGroups(env.clock, self, consumer_situation)  # groups of KIP-848; no id is in both
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
         # While it loads and waits for replicas: by group, which offsets what is not committed may change. The table has
@@ -131,8 +139,20 @@ class Shard(CoordinatorShard[StoredRecords]):
             )
 
     def remove_group(self, group_id: str, done: Done) -> None:
-        """Write the tombstone of a group that is empty and has no offsets."""
-        self.write(group_id, GroupRecord(group_id, None), done, patient=True)
+        """Write the tombstones of a group that is empty and has no offsets."""
+        group = self.consumer.by_id.get(group_id)
+        if group is None:
+            self.write(group_id, GroupRecord(group_id, None), done, patient=True)
+        else:
+            self.consumer.delete(group, done)
+
+    def withdraw(self, records: ConsumerRecords) -> None:
+        """Do not append these records, if they are not appended yet. Their writer hears of it with the others."""
+        if any(write.records is records for write in self._unwritten):
+            self._unwritten_count -= records.count
+        records.records = []
+        records.classic = None
+        records.count = 0
 
     def until_released(self, group_id: str) -> Pending[bool]:
         """True when the held group is released. False: it was not in time, because replicas are missing, say."""
@@ -175,6 +195,10 @@ class Shard(CoordinatorShard[StoredRecords]):
         elif isinstance(records, ResetRecords):
             self._make_group(records.group_id)
             self._change(records.commits, record_offset)
+        elif isinstance(records, ConsumerRecords):
+            self.consumer.replay(records)
+            if records.group_id not in self.consumer.by_id:
+                self.events.forget(records.group_id)
         elif not isinstance(records, GroupRecord):
             self._change(records, record_offset)
         elif records.metadata is None:
@@ -182,7 +206,7 @@ class Shard(CoordinatorShard[StoredRecords]):
 
     def _make_group(self, group_id: str) -> None:
         """A group that commits without members exists by its offsets, committed or pending."""
-        if group_id not in self.groups and group_id not in self.foreign_groups:
+        if group_id not in self.groups and group_id not in self.foreign_groups and group_id not in self.consumer.by_id:
             self.groups[group_id] = ClassicGroup(group_id, self._config, self._clock.now_ms())
 
     def _change(self, records: OffsetCommits | OffsetRemovals, record_offset: int) -> None:
@@ -240,7 +264,13 @@ class Shard(CoordinatorShard[StoredRecords]):
             return None
         group = self.groups.get(group_id)
         if group is None:
-            return SIMPLE
+            consumer = self.consumer.by_id.get(group_id)
+            if consumer is None:
+                return SIMPLE
+            # Offsets of topics that members read stay, in each state; the others count from their commit.
+            is_empty = not consumer.members
+            topics = consumer.subscribed_topics()
+            return GroupSituation(None if is_empty else CONSUMER_PROTOCOL_TYPE, is_empty, not is_empty, None, topics)
         if group.members.pending:
             return None  # a client was given a member id, and will join with it
         state = group.state
@@ -254,7 +284,7 @@ class Shard(CoordinatorShard[StoredRecords]):
 
     def group_ids(self) -> list[str]:
         """All groups with a state or offsets here."""
-        return list(dict.fromkeys([*self.groups, *self.offsets.group_ids()]))
+        return list(dict.fromkeys([*self.groups, *self.consumer.by_id, *self.offsets.group_ids()]))
 
     def effects(self) -> Effects:
         """What a transition asks for, begun now."""
@@ -315,6 +345,7 @@ class Shard(CoordinatorShard[StoredRecords]):
 
     def recover_timer(self, group_id: str, late_ms: float) -> None:
         """Do what is due in a group that is `late_ms` late: its timer was lost, or its last attempt failed."""
+        self.consumer.recover_timer(group_id, late_ms)
         group = self.groups.get(group_id)
         if group is not None and group.rebalance.wake_ms + late_ms < self._clock.monotonic_ms():
             stop_timer(group)
@@ -334,6 +365,7 @@ class Shard(CoordinatorShard[StoredRecords]):
 
     def _drop(self) -> None:
         self.groups = {}
+        self.consumer.close()
         self.offsets = OffsetTable()
         if self.journal is not None:
             self.journal.close()

@@ -17,7 +17,8 @@ from sys import intern
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.coordinators.groups.commits import NOTED, CommitConfig, utf16_length
+from barnabas.coordinators.groups.commits import NOTED, CommitConfig, utf16_length, with_ids
+from barnabas.coordinators.groups.consumer.commits import check_transactional_commit
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.shard import Producer
@@ -155,7 +156,7 @@ class TransactionalCommits:
                 break
             if not (yield shard.until_released(group_id)):
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = _check(shard, request)
+        error = self._check(shard, request, offsets)
         if error or not offsets:
             return error
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
@@ -169,6 +170,21 @@ class TransactionalCommits:
         )
         error = yield written
         return commit_error(error)
+
+    def _check(self, shard: Shard, request: TxnOffsetCommitRequest, offsets: GroupOffsets) -> ErrorCode:
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        instance_id = request.group_instance_id
+        group = shard.groups.get(request.group_id)
+        if group is not None:
+            return group.check_commit(member_id, instance_id, generation, transactional=True)
+        consumer = shard.consumer.by_id.get(request.group_id)
+        if consumer is not None:
+            partitions = with_ids(offsets, self._topics)
+            return check_transactional_commit(consumer, member_id, instance_id, generation, partitions)
+        if request.group_id in shard.foreign_groups:
+            names_a_member = generation >= 0 or member_id != "" or instance_id is not None
+            return ErrorCode.UNKNOWN_MEMBER_ID if names_a_member else ErrorCode.NONE
+        return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 
 def for_version(error: ErrorCode, version: int) -> ErrorCode:
@@ -196,15 +212,3 @@ def response_of(errors: list[tuple[TopicPartition, ErrorCode]]) -> Pieces[TxnOff
             answer.TxnOffsetCommitResponseTopic(name=name, partitions=partitions) for name, partitions in topics.items()
         ]
     )
-
-
-def _check(shard: Shard, request: TxnOffsetCommitRequest) -> ErrorCode:
-    generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    instance_id = request.group_instance_id
-    group = shard.groups.get(request.group_id)
-    if group is not None:
-        return group.check_commit(member_id, instance_id, generation, transactional=True)
-    if request.group_id in shard.foreign_groups:
-        names_a_member = generation >= 0 or member_id != "" or instance_id is not None
-        return ErrorCode.UNKNOWN_MEMBER_ID if names_a_member else ErrorCode.NONE
-    return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION

@@ -52,6 +52,8 @@ UNORDERED: dict[tuple[str, str], tuple[str, ...]] = {
     ("ApiVersions", "api_keys"): ("api_key",),
     ("ApiVersions", "supported_features"): ("name",),
     ("ApiVersions", "finalized_features"): ("name",),
+    ("ConsumerGroupDescribe", "groups"): ("group_id",),
+    ("ConsumerGroupDescribe", "groups/members"): ("member_id",),
     ("Metadata", "brokers"): ("node_id",),
     ("Metadata", "topics"): ("name", "topic_id"),
     ("Metadata", "topics/partitions"): ("partition_index",),

@@ -17,6 +17,11 @@ from simulator.coordination import SimCoordination, SimTree
 from simulator.env import sim_env
 
 DEFAULTS = {
+    "group_consumer_assignors": ("uniform", "range"),
+    "group_consumer_heartbeat_interval_ms": 5000,
+    "group_consumer_max_size": 2**31 - 1,
+    "group_consumer_migration_policy": "bidirectional",
+    "group_consumer_session_timeout_ms": 45000,
     "group_initial_rebalance_delay_ms": 3000,
     "group_max_session_timeout_ms": 1_800_000,
     "group_max_size": 2**31 - 1,
@@ -38,6 +43,8 @@ PARTS = {  # of the coordinator: which one answers
     "offset_fetch": "offset_fetches",
     "offset_delete": "removals",
     "delete_groups": "removals",
+    "heartbeat_consumer": "consumer",
+    "describe_consumer": "consumer",
     "txn_offset_commit": "transactional_commits",
 }
 
@@ -112,6 +119,28 @@ class TopicList:
 
     def __init__(self) -> None:
         self.partitions = {"t": 4, "events": 4, "orders": 4}
+        self.changes = self.name_changes = 0
+        self.racks: dict[str, list[list[str]]] = {}
+        self.lives: dict[str, int] = {}  # how often a topic was made again
+
+    def change(self, topic: str, count: int) -> None:
+        """A topic is made, gets partitions, or is deleted (0)."""
+        self.changes += 1
+        if (topic in self.partitions) != (count > 0):
+            self.name_changes += 1
+        if count:
+            self.partitions[topic] = count
+        elif self.partitions.pop(topic, None) is not None:
+            self.lives[topic] = self.lives.get(topic, 0) + 1
+
+    def topic_names(self) -> list[str]:
+        return list(self.partitions)
+
+    def partition_count(self, topic: str) -> int:
+        return self.partitions.get(topic, 0)
+
+    def partition_racks(self, topic: str) -> list[list[str]]:
+        return self.racks.get(topic) or [[] for _ in self.partition_indexes(topic)]
 
     def contains(self, topic: str, index: int | None = None) -> bool:
         return topic in self.partitions and (index is None or 0 <= index < self.partitions[topic])
@@ -120,7 +149,9 @@ class TopicList:
         return range(self.partitions.get(topic, 0))
 
     def topic_id(self, topic: str) -> bytes:
-        return topic.encode().ljust(16, b"\x01") if topic in self.partitions else bytes(16)
+        if topic not in self.partitions:
+            return bytes(16)
+        return f"{topic}{self.lives.get(topic, '')}".encode().ljust(16, b"\x01")
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return next((topic for topic in self.partitions if self.topic_id(topic) == topic_id), None)

@@ -133,6 +133,8 @@ class SlowLog:
 class _Topics:
     """The metadata cache: one topic."""
 
+    changes = name_changes = 0
+
     def __init__(self, count: int) -> None:
         self._count = count
 
@@ -143,6 +145,18 @@ class _Topics:
     def partition_indexes(self, topic: str) -> range:
         """Its partitions."""
         return range(self._count if topic == TOPIC else 0)
+
+    def topic_names(self) -> list[str]:
+        """The topic."""
+        return [TOPIC]
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions it has."""
+        return self._count if topic == TOPIC else 0
+
+    def partition_racks(self, topic: str) -> list[list[str]]:
+        """It has none."""
+        return [[] for _ in self.partition_indexes(topic)]
 
     def topic_id(self, topic: str) -> bytes:
         """Its id."""

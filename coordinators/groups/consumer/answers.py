@@ -1,0 +1,305 @@
+"""Answers ConsumerGroupHeartbeat and ConsumerGroupDescribe: the way to the group, a decision, and its write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from barnabas.coordinators.append_errors import consumer_error
+from barnabas.coordinators.groups.consumer import heartbeats
+from barnabas.coordinators.groups.consumer.change import Change
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.heartbeats import Situation
+from barnabas.coordinators.groups.consumer.log_lines import who
+from barnabas.coordinators.groups.consumer.member import Assigned, Partitions
+from barnabas.coordinators.groups.consumer.requests import Refusal, check
+from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, GroupSettings
+from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
+from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
+from barnabas.coordinators.groups.runtime import Shard, stop_timer
+from barnabas.coordinators.groups.states import State
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.re2 import Pattern, PatternError, compiled
+from barnabas.protocol.uuids import to_text
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import Pieces
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import (
+        ConsumerGroupDescribeRequest,
+        ConsumerGroupDescribeResponse,
+        ConsumerGroupHeartbeatRequest,
+        ConsumerGroupHeartbeatResponse,
+    )
+
+    HeartbeatReply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
+    Described = ConsumerGroupDescribeResponse.DescribedGroup
+
+logger = logging.getLogger("barnabas.groups")
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1  # as ConsumerGroupDescribe says
+_PATTERNS_MAX = 1_000  # expressions that are kept ready
+
+
+class ConsumerAnswers:
+    """Answers the requests of the consumer protocol (KIP-848)."""
+
+    def __init__(self, env: Env, config: ConsumerConfig, gate: Gate, topics: Topics, refusals: Refusals) -> None:
+        self._env = env
+        self._clock = env.clock
+        self._turns = env.turns
+        self._config = config
+        self._gate = gate
+        self._topics = topics
+        self._refusals = refusals
+        self._patterns: dict[str, Pattern] = {}
+
+    def situation_of(self, group_id: str) -> Situation:
+        """What decisions about a group depend on now."""
+        config = self._config
+        settings = GroupSettings(
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_session_timeout_ms,
+            tuple(config.group_consumer_assignors),
+            config.group_consumer_max_size,
+        )
+        return Situation(settings, self._topics, self._clock.monotonic_ms())
+
+    # ---- ConsumerGroupHeartbeat ----
+
+    def heartbeat(self, request: ConsumerGroupHeartbeatRequest, context: Context) -> HeartbeatReply:
+        """A member joins, lives or leaves. Answered when what the answer says is committed."""
+        group_id = request.group_id
+        if not self._gate.is_active:
+            return messages.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        refusal = check(request, context.api_version, tuple(self._config.group_consumer_assignors))
+        if refusal is not None:
+            return self._refuse(refusal, request, context)
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return messages.ConsumerGroupHeartbeatResponse(error_code=shard)
+        if shard.is_held(group_id):
+            late = messages.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return shard.until_released(group_id).and_then(
+                lambda is_free: self.heartbeat(request, context) if is_free else late
+            )
+        regex = request.subscribed_topic_regex
+        if regex and regex not in self._patterns and self._is_new_regex(shard, group_id, regex):
+            return self._turns.run(self._compile_first(regex, request, context))
+        return self._heartbeat(shard, request, context)
+
+    def _is_new_regex(self, shard: Shard, group_id: str, regex: str) -> bool:
+        group = shard.consumer.by_id.get(group_id)
+        return group is None or not group.regex_subscribers(regex)
+
+    def _compile_first(
+        self, regex: str, request: ConsumerGroupHeartbeatRequest, context: Context
+    ) -> Pieces[ConsumerGroupHeartbeatResponse]:
+        try:
+            yield from self._pattern(regex)
+        except PatternError as error:
+            message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
+            return self._refuse(Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, message), request, context)
+        reply = self.heartbeat(request, context)
+        return (yield reply) if isinstance(reply, Pending) else reply
+
+    def _pattern(self, regex: str) -> Pieces[Pattern]:
+        """The expression, ready to be matched. PatternError."""
+        pattern = self._patterns.get(regex)
+        if pattern is None:
+            pattern = yield from compiled(regex)
+            if len(self._patterns) >= _PATTERNS_MAX:
+                self._patterns.pop(next(iter(self._patterns)))
+            self._patterns[regex] = pattern
+        return pattern
+
+    def _refuse(
+        self, refusal: Refusal, request: ConsumerGroupHeartbeatRequest, context: Context
+    ) -> ConsumerGroupHeartbeatResponse:
+        self._refusals.log(
+            context,
+            refusal.error,
+            "group %r, member %r, epoch %d",
+            *(request.group_id, request.member_id, request.member_epoch),
+        )
+        return refusal.response()
+
+    def _heartbeat(self, shard: Shard, request: ConsumerGroupHeartbeatRequest, context: Context) -> HeartbeatReply:
+        group_id = request.group_id
+        found = self._group(shard, request)
+        if isinstance(found, Refusal):
+            return self._refuse(found, request, context)
+        change = Change(found)
+        situation = self.situation_of(group_id)
+        outcome: ConsumerGroupHeartbeatResponse | Refusal
+        if request.member_epoch < JOIN_EPOCH:
+            leaver = found.members.get(request.member_id)
+            outcome = heartbeats.leave(change, request, self._topics)
+            if leaver is not None and not isinstance(outcome, Refusal):
+                logger.info("group %s: member %s left", group_id, who(leaver))
+        else:
+            if request.member_id == "":
+                request.member_id = self._member_id()
+            client = (context.client_id or "", context.client_host)
+            is_new = request.member_id not in found.members
+            outcome = heartbeats.heartbeat(change, request, client, situation)
+            if is_new and not isinstance(outcome, Refusal):
+                logger.info("group %s: member %s joined", group_id, who(found.members[request.member_id]))
+        if isinstance(outcome, Refusal):
+            assert not change.records.count
+            return self._refuse(outcome, request, context)
+        if change.records.count and group_id not in shard.consumer.by_id:
+            shard.consumer.by_id[group_id] = found
+            self._replace_classic(shard, change)
+        reply = shard.consumer.carry_out(
+            change,
+            outcome,
+            lambda error: messages.ConsumerGroupHeartbeatResponse(error_code=consumer_error(error)),
+        )
+        self._resolve_if_due(shard, found)
+        return reply
+
+    def _group(self, shard: Shard, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup | Refusal:
+        """The group of a heartbeat; a new one is not among the shard's groups yet."""
+        group_id = request.group_id
+        group = shard.consumer.by_id.get(group_id)
+        if group is not None:
+            return group
+        classic = shard.groups.get(group_id)
+        is_free = classic is None or (classic.state is State.EMPTY and not classic.members.pending)
+        if request.member_epoch == JOIN_EPOCH and is_free and group_id not in shard.foreign_groups:
+            return ConsumerGroup(group_id)
+        if classic is not None or group_id in shard.foreign_groups:
+            return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        kind = "Consumer group" if request.member_epoch >= JOIN_EPOCH else "Group"
+        return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
+
+    def _replace_classic(self, shard: Shard, change: Change) -> None:
+        """A classic group without members, as one that only commits, becomes a consumer group. Its offsets stay."""
+        group_id = change.group.group_id
+        classic = shard.groups.pop(group_id, None)
+        if classic is None:
+            return
+        stop_timer(classic)
+        change.records.classic = GroupRecord(group_id, None)
+        change.records.count += 1
+        change.restore = lambda: shard.groups.setdefault(group_id, classic)
+
+    def _member_id(self) -> str:
+        """A member id for a client that makes none (version 0)."""
+        return to_text(self._env.random_uuid())
+
+    # ---- regular expressions ----
+
+    def _resolve_if_due(self, shard: Shard, group: ConsumerGroup) -> None:
+        """Resolve the expressions of a group if one is new, or if there are other topics than before."""
+        if group.is_resolving or not group.has_regexes:
+            return
+        seen = self._topics.name_changes
+        if group.seen_names == seen and all(regex in group.regexes for regex in group.subscribed_regexes):
+            return
+        group.is_resolving = True
+        self._turns.begin(self._resolve(shard, group))
+
+    def _resolve(self, shard: Shard, group: ConsumerGroup) -> Pieces[None]:
+        try:
+            seen = self._topics.name_changes
+            regexes = list(group.subscribed_regexes)
+            names = list(self._topics.topic_names())
+            resolved: dict[str, frozenset[str]] = {}
+            for regex in regexes:
+                pattern = yield from self._pattern(regex)
+                found = []
+                for name in names:
+                    if (yield from pattern.matches(name)):
+                        found.append(name)
+                    yield
+                resolved[regex] = frozenset(found)
+        except PatternError as error:  # it was accepted by another release
+            logger.warning("group %s: an expression cannot be resolved: %s", group.group_id, error)
+            return
+        finally:
+            group.is_resolving = False
+        if shard.closed or shard.consumer.by_id.get(group.group_id) is not group:
+            return
+        group.seen_names = seen
+        change = Change(group)
+        heartbeats.resolve(change, resolved, self._clock.now_ms(), self._topics)
+        if change.records.count:
+            shard.consumer.write(change, lambda error: None)
+
+    # ---- ConsumerGroupDescribe ----
+
+    def describe(
+        self, request: ConsumerGroupDescribeRequest, context: Context
+    ) -> ConsumerGroupDescribeResponse | Pending[ConsumerGroupDescribeResponse]:
+        """ConsumerGroupDescribe: what groups are, and what each member has and should have."""
+        return self._turns.run(self._describe(request))
+
+    def _describe(self, request: ConsumerGroupDescribeRequest) -> Pieces[ConsumerGroupDescribeResponse]:
+        response = messages.ConsumerGroupDescribeResponse()
+        for group_id in request.group_ids:
+            yield
+            response.groups.append((yield from self._describe_group(group_id, request.include_authorized_operations)))
+        return response
+
+    def _describe_group(self, group_id: str, with_operations: bool) -> Pieces[Described]:
+        make = messages.ConsumerGroupDescribeResponse.DescribedGroup
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return make(group_id=group_id, error_code=shard)
+        if group_id in shard.consumer.by_id and shard.has_writes(group_id):
+            committed: Pending[ErrorCode] = Pending()  # nothing is told that can be lost
+            shard.write(group_id, None, committed.complete)
+            error = yield committed
+            if error:
+                return make(group_id=group_id, error_code=consumer_error(error))
+        group = shard.consumer.by_id.get(group_id)
+        if group is None:
+            is_other = group_id in shard.groups or group_id in shard.foreign_groups
+            message = f"Group {group_id} is not a consumer group." if is_other else f"Group {group_id} not found."
+            return make(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message)
+        described = make(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=group.preferred_assignor(self.situation_of(group_id).settings.default_assignor),
+        )
+        for row in self._members(group):
+            described.members.append(row)
+            yield
+        if with_operations:
+            described.authorized_operations = GROUP_OPERATIONS
+        return described
+
+    def _members(self, group: ConsumerGroup) -> Iterator[ConsumerGroupDescribeResponse.Member]:
+        for member in group.in_order():
+            of = member.subscription
+            yield messages.ConsumerGroupDescribeResponse.Member(
+                member_id=member.member_id,
+                instance_id=of.instance_id,
+                rack_id=of.rack_id,
+                member_epoch=member.epoch,
+                client_id=of.client_id,
+                client_host=of.client_host,
+                subscribed_topic_names=list(of.topic_names),
+                subscribed_topic_regex=of.topic_regex,
+                assignment=self._named(member.current.assigned),
+                target_assignment=self._named(group.target_of(member.member_id)),
+                member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
+            )
+
+    def _named(self, assigned: Assigned | Partitions) -> ConsumerGroupDescribeResponse.Assignment:
+        """An assignment with the names of its topics. Topics that are gone have none, and are left out."""
+        make = messages.ConsumerGroupDescribeResponse
+        rows = []
+        for topic_id in sorted(assigned):
+            name = self._topics.topic_name(topic_id)
+            if name is not None:
+                partitions = sorted(assigned[topic_id])
+                rows.append(make.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=partitions))
+        return make.Assignment(topic_partitions=rows)

@@ -1,0 +1,107 @@
+"""The `uniform` assignor where members read different topics: as equal as the subscriptions allow, then sticky."""
+
+import struct
+
+from barnabas.coordinators.groups.consumer.assignors.assignable import Assignable, Partitions
+
+_UUID = struct.Struct(">qq")
+ROUNDS_MAX = 16  # of balancing
+
+
+def assign_heterogeneous(group: Assignable) -> dict[str, Partitions]:
+    """Members keep what they may keep. What is free goes to whom has least, then those with most give to others."""
+    work = _Work(group)
+    order = sorted(work.readers, key=work.rank)
+    for topic_id in order:
+        work.hand_out(topic_id)
+    for _ in range(ROUNDS_MAX):
+        moved = 0
+        for topic_id in order:
+            moved += work.balance(topic_id)
+        if not moved:
+            break
+    return work.targets()
+
+
+class _Work:
+    """An assignment in the making. Members are numbers, in the order of the group."""
+
+    def __init__(self, group: Assignable) -> None:
+        self.members = group.members
+        self.partition_counts = group.partition_counts
+        self.sizes = [0] * len(group.members)
+        self.readers: dict[bytes, list[int]] = {}
+        for number, member in enumerate(group.members):
+            for topic_id in member.topics:
+                self.readers.setdefault(topic_id, []).append(number)
+        self.owners: dict[bytes, list[int]] = {
+            topic_id: [-1] * group.partition_counts[topic_id] for topic_id in self.readers
+        }
+        for number, member in enumerate(group.members):
+            for topic_id in member.topics:
+                owners = self.owners[topic_id]
+                for partition in member.target.get(topic_id, ()):
+                    if partition < len(owners) and owners[partition] < 0:
+                        owners[partition] = number
+                        self.sizes[number] += 1
+
+    def rank(self, topic_id: bytes) -> tuple[float, int, int, int]:
+        """Topics with many partitions for each reader come first, then those with few readers."""
+        readers = len(self.readers[topic_id])
+        high, low = _UUID.unpack(topic_id)  # signed, as Java compares them
+        return -self.partition_counts[topic_id] / readers, readers, high, low
+
+    def hand_out(self, topic_id: bytes) -> None:
+        """Give the free partitions to those who have least; where all are equal, in turn."""
+        owners = self.owners[topic_id]
+        free = [partition for partition, owner in enumerate(owners) if owner < 0]
+        if not free:
+            return
+        readers = sorted(self.readers[topic_id], key=lambda number: self.sizes[number])
+        sizes = self.sizes
+        position = 0
+        level = 1  # how many readers, from the first on, have equally much
+        while position < len(free):
+            size = sizes[readers[0]]
+            while level < len(readers) and sizes[readers[level]] == size:
+                level += 1
+            for number in readers[:level]:
+                if position == len(free):
+                    break
+                owners[free[position]] = number
+                sizes[number] += 1
+                position += 1
+
+    def balance(self, topic_id: bytes) -> int:
+        """Move partitions from whom has most to whom has least. Returns how many."""
+        owners, sizes = self.owners[topic_id], self.sizes
+        readers = sorted(self.readers[topic_id], key=lambda number: sizes[number])
+        has: dict[int, list[int]] = {number: [] for number in readers}
+        for partition, owner in enumerate(owners):
+            has[owner].append(partition)
+        moved = 0
+        while True:
+            least = min(readers, key=lambda number: sizes[number])
+            givers = [number for number in readers if has[number]]
+            if not givers:
+                return moved
+            most = max(reversed(givers), key=lambda number: sizes[number])
+            if sizes[most] - sizes[least] <= 1:
+                return moved
+            partition = has[most].pop()
+            has[least].append(partition)
+            owners[partition] = least
+            sizes[most] -= 1
+            sizes[least] += 1
+            moved += 1
+
+    def targets(self) -> dict[str, Partitions]:
+        """The outcome."""
+        given: list[dict[bytes, set[int]]] = [{} for _ in self.members]
+        for topic_id, owners in self.owners.items():
+            for partition, owner in enumerate(owners):
+                given[owner].setdefault(topic_id, set()).add(partition)
+        return {
+            member.member_id: {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
+            for member, of_member in zip(self.members, given, strict=True)
+        }

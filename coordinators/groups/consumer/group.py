@@ -1,0 +1,273 @@
+"""`ConsumerGroup`: one group of the consumer protocol (KIP-848) in memory. Its state is what its records say.
+
+Decisions (heartbeats.py, removals.py) make records and change nothing. `apply` is the only method that changes the
+state, at once when the records are decided, because the next heartbeat must see them; replies wait until the records
+are committed. `apply` returns the opposite records, which take the change back if the log did not take it. Loading is
+the same `apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from barnabas.coordinators.groups.consumer.member import (
+    NOTHING,
+    Assigned,
+    ConsumerMember,
+    CurrentAssignment,
+    Partitions,
+    Subscription,
+)
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, ResolvedRegex
+from barnabas.coordinators.groups.consumer.states import GroupState
+from barnabas.coordinators.groups.consumer.timers import Timers
+from barnabas.protocol.java_hash import in_java_order, java_hash_code
+
+if TYPE_CHECKING:
+    from barnabas.coordinators.groups.consumer.change import Change
+
+K = TypeVar("K")
+
+NO_GROUP = GroupEpoch(0, 0)
+
+
+class ConsumerGroup:
+    """One group. `exists`: its record is written, so it has to be removed by a tombstone."""
+
+    __slots__ = (
+        "_owners",
+        "_regex_subscribers",
+        "_topic_subscribers",
+        "assignment_epoch",
+        "by_instance",
+        "exists",
+        "group_id",
+        "is_resolving",
+        "members",
+        "of_group",
+        "regexes",
+        "seen_names",
+        "seen_topics",
+        "targets",
+        "timers",
+        "unwritten",
+    )
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.of_group = NO_GROUP
+        self.exists = False
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.by_instance: dict[str, str] = {}  # group.instance.id -> member id
+        self.targets: dict[str, Partitions] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self.timers = Timers()
+        self.unwritten: list[Change] = []  # decisions that are applied here and not committed yet, in order
+        # Not stored. What was seen of the cluster's topics when the metadata hash was computed last, and when the
+        # expressions were resolved last; whether they are being resolved now.
+        self.seen_topics = -1
+        self.seen_names = -1
+        self.is_resolving = False
+        self._owners: dict[bytes, dict[int, str]] = {}  # topic id -> partition -> member id, also while it gives it up
+        self._topic_subscribers: dict[str, int] = {}
+        self._regex_subscribers: dict[str, int] = {}
+
+    # ---- questions ----
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the group: it grows with each change of members, subscriptions or topics."""
+        return self.of_group.epoch
+
+    @property
+    def state(self) -> GroupState:
+        """Its state now."""
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.current.is_at(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def is_owned(self, topic_id: bytes, partition: int) -> bool:
+        """Whether some member has the partition, or is still giving it up."""
+        return partition in self._owners.get(topic_id, ())
+
+    def owner_of(self, topic_id: bytes, partition: int) -> str | None:
+        """The member that has the partition, or is still giving it up."""
+        return self._owners.get(topic_id, {}).get(partition)
+
+    def target_of(self, member_id: str) -> Partitions:
+        """What a member should have."""
+        return self.targets.get(member_id, NOTHING)
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        """The member of a group.instance.id."""
+        member_id = self.by_instance.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def regex_subscribers(self, regex: str) -> int:
+        """How many members read what this expression means."""
+        return self._regex_subscribers.get(regex, 0)
+
+    @property
+    def has_regexes(self) -> bool:
+        """Whether some member has an expression."""
+        return bool(self._regex_subscribers)
+
+    @property
+    def subscribed_regexes(self) -> Iterable[str]:
+        """The expressions of all members."""
+        return self._regex_subscribers.keys()
+
+    def topics_of(self, subscription: Subscription) -> frozenset[str]:
+        """The topics that a subscription means, by name and by expression. An expression may not be resolved yet."""
+        resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+        names = frozenset(subscription.topic_names)
+        return names if resolved is None else names | resolved.topics
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """The topics of all members."""
+        topics = set(self._topic_subscribers)
+        for regex in self._regex_subscribers:
+            resolved = self.regexes.get(regex)
+            if resolved is not None:
+                topics |= resolved.topics
+        return frozenset(topics)
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether any member reads this topic."""
+        return topic in self._topic_subscribers or any(
+            regex in self.regexes and topic in self.regexes[regex].topics for regex in self._regex_subscribers
+        )
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all members have the same subscription, by Kafka's rule: it counts names and expressions."""
+        everyone = len(self.members)
+        counts = (*self._topic_subscribers.values(), *self._regex_subscribers.values())
+        return len(self._regex_subscribers) <= 1 and all(count == everyone for count in counts)
+
+    def preferred_assignor(self, default: str) -> str:
+        """The assignor that most members name."""
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            if member.subscription.assignor is not None:
+                votes[member.subscription.assignor] = votes.get(member.subscription.assignor, 0) + 1
+        return max(votes, key=lambda name: votes[name]) if votes else default
+
+    def in_order(self) -> list[ConsumerMember]:
+        """The members in the order in which Kafka's coordinator assigns to them: that of a hash table of their ids."""
+        members = self.members
+        return [members[member_id] for member_id in in_java_order(members, java_hash_code)]
+
+    # ---- changes ----
+
+    def apply(self, records: Iterable[Record]) -> list[Record]:
+        """Change the state. Returns the records that change it back."""
+        opposite = [self._apply(record) for record in records]
+        opposite.reverse()
+        return opposite
+
+    def _apply(self, record: Record) -> Record:
+        """Make one change; returns its opposite."""
+        kind, name, value = record
+        before: object
+        if kind is Kind.CURRENT_ASSIGNMENT:
+            assert value is None or isinstance(value, CurrentAssignment)
+            before = self._set_current(name, value)
+        elif kind is Kind.MEMBER:
+            assert value is None or isinstance(value, Subscription)
+            before = self._set_subscription(name, value)
+        elif kind is Kind.TARGET_MEMBER:
+            targets = cast("Partitions | None", value)
+            before_target = _set(self.targets, name, targets)
+            before = before_target
+        elif kind is Kind.TARGET_EPOCH:
+            assert value is None or isinstance(value, int)
+            before, self.assignment_epoch = self.assignment_epoch, value or 0
+        elif kind is Kind.GROUP:
+            assert value is None or isinstance(value, GroupEpoch)
+            before = self.of_group if self.exists else None
+            self.of_group = value or NO_GROUP
+            self.exists = value is not None
+        elif kind is Kind.REGEX:
+            resolved = cast("ResolvedRegex | None", value)
+            before_resolved = _set(self.regexes, name, resolved)
+            before = before_resolved
+        else:
+            before = None  # PARTITION_METADATA says nothing here
+        return Record(kind, name, before)
+
+    def _set_subscription(self, member_id: str, subscription: Subscription | None) -> Subscription | None:
+        member = self.members.get(member_id)
+        before = None if member is None else member.subscription
+        if member is not None:
+            self._count(member.subscription, -1)
+            if self.by_instance.get(member.subscription.instance_id or "") == member_id:
+                del self.by_instance[member.subscription.instance_id or ""]
+        if subscription is None:
+            if member is not None:
+                self._own(member_id, member.current, ())
+                del self.members[member_id]
+            return before
+        self._count(subscription, 1)
+        if subscription.instance_id is not None:
+            self.by_instance[subscription.instance_id] = member_id
+        if member is None:
+            self.members[member_id] = ConsumerMember(member_id, subscription)
+        else:
+            self.members[member_id] = member._replace(subscription=subscription)
+        return before
+
+    def _count(self, subscription: Subscription, change: int) -> None:
+        for name in subscription.topic_names:
+            _add(self._topic_subscribers, name, change)
+        if subscription.topic_regex:
+            _add(self._regex_subscribers, subscription.topic_regex, change)
+
+    def _set_current(self, member_id: str, current: CurrentAssignment | None) -> CurrentAssignment | None:
+        member = self.members.get(member_id)
+        if member is None:  # compaction has left the record of a member that is gone
+            return None
+        new = CurrentAssignment() if current is None else current
+        self._own(member_id, member.current, (new.assigned, new.revoking))
+        self.members[member_id] = member._replace(current=new)
+        return member.current
+
+    def _own(self, member_id: str, before: CurrentAssignment, after: Iterable[Assigned]) -> None:
+        """Note which partitions a member has now."""
+        for assigned in (before.assigned, before.revoking):
+            for topic_id, partitions in assigned.items():
+                owners = self._owners.get(topic_id)
+                if owners is None:
+                    continue
+                for partition in partitions:
+                    if owners.get(partition) == member_id:
+                        del owners[partition]
+                if not owners:
+                    del self._owners[topic_id]
+        for assigned in after:
+            for topic_id, partitions in assigned.items():
+                self._owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member_id))
+
+
+def _set(table: dict[str, K], name: str, value: K | None) -> K | None:
+    """Set or remove an entry; returns the former one."""
+    before = table.get(name)
+    if value is not None:
+        table[name] = value
+    elif before is not None:
+        del table[name]
+    return before
+
+
+def _add(table: dict[str, int], name: str, change: int) -> None:
+    left = table.get(name, 0) + change
+    if left:
+        table[name] = left
+    else:
+        table.pop(name, None)

@@ -1,0 +1,327 @@
+"""ConsumerGroupHeartbeat: one request creates or changes a member, moves the group's epoch if that changes what is to
+be assigned, computes the target assignment if there is none of this epoch, and takes the member one step towards it.
+
+Functions here change the group by records (change.py) and answer, or refuse before they have changed anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from barnabas.coordinators.groups.consumer import target
+from barnabas.coordinators.groups.consumer.change import Change
+from barnabas.coordinators.groups.consumer.member import (
+    NOTHING_ASSIGNED,
+    ConsumerMember,
+    CurrentAssignment,
+    Subscription,
+    same_partitions,
+)
+from barnabas.coordinators.groups.consumer.reconciliation import Owned, reconcile
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, ResolvedRegex
+from barnabas.coordinators.groups.consumer.requests import Refusal
+from barnabas.coordinators.groups.consumer.settings import GroupSettings
+from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, STATIC_LEAVE_EPOCH, MemberState
+from barnabas.coordinators.groups.consumer.topics import Topics, metadata_hash
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+ABANDON = "The member must abandon all its partitions and rejoin."
+
+
+class Situation(NamedTuple):
+    """What a decision depends on beside the group."""
+
+    settings: GroupSettings
+    topics: Topics
+    monotonic_ms: float
+
+
+def heartbeat(
+    change: Change, request: ConsumerGroupHeartbeatRequest, client: tuple[str, str], situation: Situation
+) -> ConsumerGroupHeartbeatResponse | Refusal:
+    """A member joins, or says that it lives. `client`: its id and its host. Its regular expression is valid."""
+    group = change.group
+    member_id = request.member_id
+    if len(group.members) >= situation.settings.size_max and member_id not in group.members:
+        limit = situation.settings.size_max
+        message = f"The consumer group has reached its maximum capacity of {limit} members."
+        return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+    owned: Owned = None
+    if request.topic_partitions is not None:
+        owned = {row.topic_id: row.partitions for row in request.topic_partitions}
+    before = _member(change, request, owned)
+    if isinstance(before, Refusal):
+        return before
+    subscription = _updated(before.subscription, request, client)
+    is_new = member_id not in group.members
+    bumps = subscribe(change, member_id, None if is_new else before.subscription, subscription)
+    advance(change, bumps, situation)
+    member = step(change, member_id, owned, situation.monotonic_ms)
+    group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
+    response = messages.ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=member.epoch,
+        heartbeat_interval_ms=situation.settings.heartbeat_interval_ms,
+    )
+    is_full = (
+        request.rebalance_timeout_ms != -1
+        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+        and owned is not None
+    )
+    if (
+        request.member_epoch == JOIN_EPOCH
+        or is_full
+        or not same_partitions(before.current.assigned, member.current.assigned)
+    ):
+        make = messages.ConsumerGroupHeartbeatResponse
+        response.assignment = make.Assignment(
+            topic_partitions=[
+                make.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                for topic_id, partitions in sorted(member.current.assigned.items())
+            ]
+        )
+    return response
+
+
+# ---- who it is ----
+
+
+def _member(change: Change, request: ConsumerGroupHeartbeatRequest, owned: Owned) -> ConsumerMember | Refusal:
+    """The member as it was before this request; a new one is not in the group yet."""
+    group, member_id, epoch = change.group, request.member_id, request.member_epoch
+    if request.instance_id is not None:
+        return _static_member(change, request, request.instance_id, owned)
+    member = group.members.get(member_id)
+    if member is None:
+        if epoch != JOIN_EPOCH:
+            return unknown_member(member_id, group.group_id)
+        return ConsumerMember(member_id)
+    return check_epoch(member, epoch, owned) or member
+
+
+def _static_member(
+    change: Change, request: ConsumerGroupHeartbeatRequest, instance_id: str, owned: Owned
+) -> ConsumerMember | Refusal:
+    group, member_id = change.group, request.member_id
+    found = group.static_member(instance_id)
+    if request.member_epoch != JOIN_EPOCH:
+        return (
+            check_static(found, member_id, instance_id)
+            or check_epoch(_known(found), request.member_epoch, owned)
+            or _known(found)
+        )
+    if found is None:
+        return group.members.get(member_id) or ConsumerMember(member_id)
+    if found.epoch != STATIC_LEAVE_EPOCH:
+        message = (
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
+            f"is owned by {found.member_id} member."
+        )
+        return Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+    replace(change, found, member_id)
+    return group.members[member_id]
+
+
+def _known(member: ConsumerMember | None) -> ConsumerMember:
+    assert member is not None
+    return member
+
+
+def replace(change: Change, old: ConsumerMember, member_id: str) -> None:
+    """A static member is back, perhaps under another member id: it takes over what was kept for it."""
+    group = change.group
+    targets = group.target_of(old.member_id)
+    remove(change, old.member_id)
+    change.add(Kind.MEMBER, member_id, old.subscription)
+    change.add(Kind.TARGET_MEMBER, member_id, targets)
+    change.add(Kind.CURRENT_ASSIGNMENT, member_id, old.current._replace(epoch=JOIN_EPOCH))
+
+
+def unknown_member(member_id: str, group_id: str) -> Refusal:
+    """There is no such member."""
+    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
+
+
+def check_static(found: ConsumerMember | None, member_id: str, instance_id: str) -> Refusal | None:
+    """Whether this is the member of its instance id."""
+    if found is None:
+        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if found.member_id != member_id:
+        message = f"Static member {member_id} with instance id {instance_id} was fenced by member {found.member_id}."
+        return Refusal(ErrorCode.FENCED_INSTANCE_ID, message)
+    return None
+
+
+def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> Refusal | None:
+    """Whether a member may go on. Its last epoch will do, too, if the answer that told the new one may be lost."""
+    known = member.current
+    if epoch > known.epoch:
+        relation = "greater"
+    elif epoch < known.epoch and not (epoch == known.previous_epoch and _has_all(known, owned)):
+        relation = "smaller"
+    else:
+        return None
+    message = (
+        f"The consumer group member has a {relation} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({known.epoch}). {ABANDON}"
+    )
+    return Refusal(ErrorCode.FENCED_MEMBER_EPOCH, message)
+
+
+def _has_all(current: CurrentAssignment, owned: Owned) -> bool:
+    return owned is not None and all(
+        partition in current.assigned.get(topic_id, ())
+        for topic_id, partitions in owned.items()
+        for partition in partitions
+    )
+
+
+# ---- what it says ----
+
+
+def _updated(before: Subscription, request: ConsumerGroupHeartbeatRequest, client: tuple[str, str]) -> Subscription:
+    """What the member says of itself now. What it leaves out is as it was."""
+    names = request.subscribed_topic_names
+    return Subscription(
+        before.instance_id if request.instance_id is None else request.instance_id,
+        before.rack_id if request.rack_id is None else request.rack_id,
+        *client,
+        before.topic_names if names is None else tuple(sorted(set(names))),
+        before.topic_regex if request.subscribed_topic_regex is None else request.subscribed_topic_regex,
+        before.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
+        before.assignor if request.server_assignor is None else request.server_assignor,
+        None,
+    )
+
+
+def subscribe(change: Change, member_id: str, before: Subscription | None, after: Subscription) -> bool:
+    """Store what a member says of itself. Whether other topics are read than before.
+
+    A new expression means nothing until it is resolved, which changes the group's epoch then.
+    """
+    if after == before:
+        return False
+    group = change.group
+    old_regex = "" if before is None else before.topic_regex
+    is_known = group.regex_subscribers(after.topic_regex) > 0 and after.topic_regex in group.regexes
+    change.add(Kind.MEMBER, member_id, after)
+    changed = after.topic_names != (() if before is None else before.topic_names)
+    if after.topic_regex != old_regex:
+        changed = changed or is_known or (not after.topic_regex and old_regex in group.regexes)
+        drop_unread(change, {old_regex})
+    return changed
+
+
+def drop_unread(change: Change, regexes: set[str]) -> None:
+    """Remove what these expressions mean, if no member has them any more."""
+    group = change.group
+    for regex in sorted(regexes):
+        if regex in group.regexes and not group.regex_subscribers(regex):
+            change.add(Kind.REGEX, regex, None)
+
+
+# ---- what follows ----
+
+
+def advance(change: Change, bumps: bool, situation: Situation) -> None:
+    """Move the epoch of the group if its members or topics have changed, and assign anew if its epoch is new."""
+    group, topics = change.group, situation.topics
+    now = group.of_group.metadata_hash
+    if bumps or group.seen_topics != topics.changes:
+        now = metadata_hash(topics, group.subscribed_topics())
+        group.seen_topics = topics.changes
+    if bumps or group.epoch == 0 or now != group.of_group.metadata_hash:
+        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, now))
+    if group.epoch > group.assignment_epoch:
+        target.update(change, group.preferred_assignor(situation.settings.default_assignor), topics)
+
+
+def step(change: Change, member_id: str, owned: Owned, monotonic_ms: float) -> ConsumerMember:
+    """Take a member one step towards its target; returns it as it is then."""
+    group = change.group
+    member = group.members[member_id]
+    current = reconcile(member.current, group.assignment_epoch, group.target_of(member_id), owned, group.is_owned)
+    if current != member.current:
+        change.add(Kind.CURRENT_ASSIGNMENT, member_id, current)
+        if current.state is MemberState.UNREVOKED_PARTITIONS:
+            timeout_ms = member.subscription.rebalance_timeout_ms
+            group.timers.set(group.timers.revocations, member_id, monotonic_ms, timeout_ms, current.epoch)
+        else:
+            group.timers.revocations.pop(member_id, None)
+    return group.members[member_id]
+
+
+# ---- the end ----
+
+
+def leave(
+    change: Change, request: ConsumerGroupHeartbeatRequest, topics: Topics
+) -> ConsumerGroupHeartbeatResponse | Refusal:
+    """A member leaves for good (epoch -1), or a static one for a while (-2): then its partitions wait for it."""
+    group, member_id = change.group, request.member_id
+    if request.instance_id is None:
+        member = group.members.get(member_id)
+        if member is None:
+            return unknown_member(member_id, group.group_id)
+    else:
+        member = group.static_member(request.instance_id)
+        refusal = check_static(member, member_id, request.instance_id)
+        if refusal is not None:
+            return refusal
+        member = _known(member)
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        gone = member.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING_ASSIGNED)
+        change.add(Kind.CURRENT_ASSIGNMENT, member_id, gone)
+        group.timers.revocations.pop(member_id, None)
+    else:
+        fence(change, [member_id], topics)
+    return messages.ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+
+
+def fence(change: Change, member_ids: list[str], topics: Topics) -> None:
+    """Members are gone: what they have is free. The next heartbeat of another member assigns it anew."""
+    group = change.group
+    regexes = {group.members[member_id].subscription.topic_regex for member_id in member_ids}
+    for member_id in member_ids:
+        remove(change, member_id)
+    drop_unread(change, regexes)
+    change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, metadata_hash(topics, group.subscribed_topics())))
+
+
+def remove(change: Change, member_id: str) -> None:
+    """Remove all that is stored of a member."""
+    change.add(Kind.CURRENT_ASSIGNMENT, member_id, None)
+    change.add(Kind.TARGET_MEMBER, member_id, None)
+    change.add(Kind.MEMBER, member_id, None)
+    change.group.timers.forget(member_id)
+
+
+def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int, topics: Topics) -> None:
+    """The expressions of the group mean these topics now. If that is news, the group has a new epoch."""
+    group = change.group
+    bumps = False
+    for regex, names in sorted(resolved.items()):
+        known = group.regexes.get(regex)
+        if not group.regex_subscribers(regex) or (known is not None and known.topics == names):
+            continue
+        change.add(Kind.REGEX, regex, ResolvedRegex(names, max(topics.changes, 0), now_ms))
+        bumps = True
+    if bumps:
+        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, metadata_hash(topics, group.subscribed_topics())))
+
+
+def delete(change: Change) -> None:
+    """Remove a group that has no members."""
+    group = change.group
+    assert not group.members
+    if group.assignment_epoch:
+        change.add(Kind.TARGET_EPOCH, "", None)
+    for regex in sorted(group.regexes):
+        change.add(Kind.REGEX, regex, None)
+    change.add(Kind.PARTITION_METADATA, "", None)
+    change.add(Kind.GROUP, "", None)

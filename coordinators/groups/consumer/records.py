@@ -1,0 +1,292 @@
+"""The records of consumer groups in `__consumer_offsets` (KIP-848): keys 3 to 8, and 16.
+
+A `Record` is a change of one part of a group: `ConsumerGroup.apply` makes it. The bytes are Kafka's. Key 4 (what was
+known of the subscribed topics) was written by releases before Kafka 4.1. It is read as nothing, and removed with the
+group; since then the record of the group has a hash of the topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from barnabas.coordinators.groups.consumer.member import (
+    Assigned,
+    ClassicProtocols,
+    CurrentAssignment,
+    Partitions,
+    Subscription,
+)
+from barnabas.coordinators.groups.consumer.states import MemberState
+from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.protocol import records as stored
+from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from barnabas.protocol.message import Message
+
+
+class Kind(IntEnum):
+    """What a record is about, by its key version."""
+
+    GROUP = 3
+    PARTITION_METADATA = 4
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET_MEMBER = 7
+    CURRENT_ASSIGNMENT = 8
+    REGEX = 16
+
+
+CONSUMER_KEYS = frozenset(Kind)
+
+
+class GroupEpoch(NamedTuple):
+    """The epoch of a group, and the hash of the topics that it reads (0: none)."""
+
+    epoch: int
+    metadata_hash: int
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that an expression means. `version`: of the metadata that it was resolved against, for Kafka."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp: int
+
+
+class Record(NamedTuple):
+    """A change of one part of a group. `name`: the member id or the expression. `value` None removes the part."""
+
+    kind: Kind
+    name: str
+    value: GroupEpoch | int | Subscription | Partitions | CurrentAssignment | ResolvedRegex | None
+
+
+class ConsumerRecords:
+    """Records of one group that are written in one batch: the log has all of them, or none.
+
+    `classic`: the record of a classic group of that name, which ends or begins with them.
+    """
+
+    __slots__ = ("classic", "count", "group_id", "records")
+
+    def __init__(self, group_id: str, records: list[Record]) -> None:
+        self.group_id = group_id
+        self.classic: GroupRecord | None = None
+        self.records = records
+        self.count = len(records)
+
+    def __repr__(self) -> str:
+        return f"ConsumerRecords({self.group_id!r}, {self.records!r})"
+
+    def append_to(self, records: PlainRecords) -> None:
+        """Append them to a batch."""
+        if self.classic is not None:
+            self.classic.append_to(records)
+        for record in self.records:
+            records.add(encode_key(self.group_id, record), encode_value(record))
+
+
+# --- keys ---
+
+_KEYS: Mapping[Kind, Any] = {
+    Kind.GROUP: stored.ConsumerGroupMetadataKey,
+    Kind.PARTITION_METADATA: stored.ConsumerGroupPartitionMetadataKey,
+    Kind.MEMBER: stored.ConsumerGroupMemberMetadataKey,
+    Kind.TARGET_EPOCH: stored.ConsumerGroupTargetAssignmentMetadataKey,
+    Kind.TARGET_MEMBER: stored.ConsumerGroupTargetAssignmentMemberKey,
+    Kind.CURRENT_ASSIGNMENT: stored.ConsumerGroupCurrentMemberAssignmentKey,
+    Kind.REGEX: stored.ConsumerGroupRegularExpressionKey,
+}
+
+
+def encode_key(group_id: str, record: Record) -> bytes:
+    """The key of a record."""
+    key: Message
+    if record.kind is Kind.REGEX:
+        key = stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=record.name)
+    elif record.kind in (Kind.GROUP, Kind.PARTITION_METADATA, Kind.TARGET_EPOCH):
+        key = _KEYS[record.kind](group_id=group_id)
+    else:
+        key = _KEYS[record.kind](group_id=group_id, member_id=record.name)
+    return stored.encode_versioned(key, record.kind)
+
+
+# --- values ---
+
+
+def encode_value(record: Record) -> bytes | None:
+    """The value of a record; None is a tombstone."""
+    value = record.value
+    message: Message
+    if value is None:
+        return None
+    if record.kind is Kind.GROUP:
+        assert isinstance(value, GroupEpoch)
+        message = stored.ConsumerGroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash)
+    elif record.kind is Kind.MEMBER:
+        assert isinstance(value, Subscription)
+        message = _of_subscription(value)
+    elif record.kind is Kind.TARGET_EPOCH:
+        assert isinstance(value, int)
+        message = stored.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=value)
+    elif record.kind is Kind.CURRENT_ASSIGNMENT:
+        assert isinstance(value, CurrentAssignment)
+        message = _of_current(value)
+    elif record.kind is Kind.REGEX:
+        assert isinstance(value, ResolvedRegex)
+        message = stored.ConsumerGroupRegularExpressionValue(
+            topics=sorted(value.topics), version=value.version, timestamp=value.timestamp
+        )
+    else:
+        assert isinstance(value, dict)
+        row = stored.ConsumerGroupTargetAssignmentMemberValue.TopicPartition
+        message = stored.ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[row(topic_id=topic_id, partitions=sorted(value[topic_id])) for topic_id in sorted(value)]
+        )
+    return stored.encode_versioned(message, 0)
+
+
+def _of_subscription(value: Subscription) -> stored.ConsumerGroupMemberMetadataValue:
+    make = stored.ConsumerGroupMemberMetadataValue
+    classic = None
+    if value.classic is not None:
+        protocols = [make.ClassicProtocol(name=name, metadata=metadata) for name, metadata in value.classic.protocols]
+        classic = make.ClassicMemberMetadata(
+            session_timeout_ms=value.classic.session_timeout_ms, supported_protocols=protocols
+        )
+    return make(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        subscribed_topic_names=list(value.topic_names),
+        subscribed_topic_regex=value.topic_regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        server_assignor=value.assignor,
+        classic_member_metadata=classic,
+    )
+
+
+def _of_current(value: CurrentAssignment) -> stored.ConsumerGroupCurrentMemberAssignmentValue:
+    return stored.ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=value.epoch,
+        previous_member_epoch=value.previous_epoch,
+        state=value.state,
+        assigned_partitions=_of_assigned(value.assigned),
+        partitions_pending_revocation=_of_assigned(value.revoking),
+    )
+
+
+def _of_assigned(assigned: Assigned) -> list[stored.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]:
+    rows = []
+    for topic_id in sorted(assigned):
+        partitions = sorted(assigned[topic_id])
+        epochs = [assigned[topic_id][partition] for partition in partitions]
+        make = stored.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions
+        rows.append(make(topic_id=topic_id, partitions=partitions, assignment_epochs=epochs))
+    return rows
+
+
+# --- reading ---
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[str, Record]:
+    """The group id and the record, of a key whose version is in `CONSUMER_KEYS`. ProtocolError, if it is unreadable."""
+    kind = Kind(stored.version_of(key))
+    try:
+        found: Any = stored.decode_versioned(_KEYS[kind], key)[1]
+        name = ""
+        if kind is Kind.REGEX:
+            name = found.regular_expression
+        elif kind in (Kind.MEMBER, Kind.TARGET_MEMBER, Kind.CURRENT_ASSIGNMENT):
+            name = found.member_id
+        if value is None or kind is Kind.PARTITION_METADATA:
+            return found.group_id, Record(kind, name, None)
+        return found.group_id, Record(kind, name, _READ[kind](value))
+    except UnsupportedVersionError as error:
+        raise ProtocolError(str(error)) from error
+
+
+def _read_group(value: bytes) -> GroupEpoch:
+    found = stored.decode_versioned(stored.ConsumerGroupMetadataValue, value)[1]
+    return GroupEpoch(found.epoch, found.metadata_hash)
+
+
+def _read_target_epoch(value: bytes) -> int:
+    return stored.decode_versioned(stored.ConsumerGroupTargetAssignmentMetadataValue, value)[1].assignment_epoch
+
+
+def _read_regex(value: bytes) -> ResolvedRegex:
+    found = stored.decode_versioned(stored.ConsumerGroupRegularExpressionValue, value)[1]
+    return ResolvedRegex(frozenset(found.topics), found.version, found.timestamp)
+
+
+def _read_target(value: bytes) -> Partitions:
+    found = stored.decode_versioned(stored.ConsumerGroupTargetAssignmentMemberValue, value)[1]
+    return {row.topic_id: frozenset(row.partitions) for row in found.topic_partitions}
+
+
+def _read_subscription(value: bytes) -> Subscription:
+    found = stored.decode_versioned(stored.ConsumerGroupMemberMetadataValue, value)[1]
+    classic = None
+    if found.classic_member_metadata is not None:
+        protocols = found.classic_member_metadata.supported_protocols
+        classic = ClassicProtocols(
+            found.classic_member_metadata.session_timeout_ms,
+            tuple((protocol.name, bytes(protocol.metadata)) for protocol in protocols),
+        )
+    return Subscription(
+        found.instance_id,
+        found.rack_id,
+        found.client_id,
+        found.client_host,
+        tuple(sorted(found.subscribed_topic_names)),
+        found.subscribed_topic_regex or "",
+        found.rebalance_timeout_ms,
+        found.server_assignor,
+        classic,
+    )
+
+
+def _read_current(value: bytes) -> CurrentAssignment:
+    found = stored.decode_versioned(stored.ConsumerGroupCurrentMemberAssignmentValue, value)[1]
+    try:
+        state = MemberState(found.state)
+    except ValueError:
+        state = MemberState.UNKNOWN
+    return CurrentAssignment(
+        found.member_epoch,
+        found.previous_member_epoch,
+        state,
+        _read_assigned(found.assigned_partitions, max(found.member_epoch, found.previous_member_epoch)),
+        _read_assigned(found.partitions_pending_revocation, max(found.member_epoch, found.previous_member_epoch)),
+    )
+
+
+def _read_assigned(
+    rows: Iterable[stored.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int
+) -> Assigned:
+    """Before Kafka 4.3 the epochs of single partitions were not stored; then that of the member is the safe one."""
+    assigned: dict[bytes, Mapping[int, int]] = {}
+    for row in rows:
+        epochs = row.assignment_epochs
+        if epochs is None or len(epochs) != len(row.partitions):
+            assigned[row.topic_id] = dict.fromkeys(row.partitions, epoch)
+        else:
+            assigned[row.topic_id] = dict(zip(row.partitions, epochs, strict=True))
+    return assigned
+
+
+_READ: Mapping[Kind, Any] = {
+    Kind.GROUP: _read_group,
+    Kind.MEMBER: _read_subscription,
+    Kind.TARGET_EPOCH: _read_target_epoch,
+    Kind.TARGET_MEMBER: _read_target,
+    Kind.CURRENT_ASSIGNMENT: _read_current,
+    Kind.REGEX: _read_regex,
+}

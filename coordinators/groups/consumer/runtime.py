@@ -1,0 +1,228 @@
+"""The consumer groups of one offsets partition: what a decision changes is written, or taken back; and their timers.
+
+A decision is applied in memory at once (group.py), because the next heartbeat must see it. Its answer waits until its
+records, and those of all decisions before it, are committed. If the log does not take the records of a decision, it is
+taken back, with all decisions after it: they were made from what is not in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from barnabas.coordinators.groups.consumer import heartbeats
+from barnabas.coordinators.groups.consumer.change import Change
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.heartbeats import Situation
+from barnabas.coordinators.groups.consumer.log_lines import who
+from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Kind, Record
+from barnabas.coordinators.groups.consumer.states import MemberState
+from barnabas.coordinators.groups.consumer.timers import NEVER
+from barnabas.coordinators.shard import Done
+from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
+from barnabas.runtime.ports import Clock
+
+logger = logging.getLogger("barnabas.groups")
+R = TypeVar("R")
+
+
+class Writer(Protocol):
+    """The part of a shard that writes."""
+
+    closed: bool
+
+    def write(self, key: str, records: ConsumerRecords | None, done: Done, *, patient: bool = False) -> None:
+        """Append the records; `done` is called when they are committed, or have failed."""
+
+    def withdraw(self, records: ConsumerRecords) -> None:
+        """Do not append these records, if they are not appended yet."""
+
+    def has_writes(self, key: str) -> bool:
+        """Whether writes of the key are not committed yet."""
+
+
+class ConsumerGroups:
+    """The consumer groups of one shard. `situation_of(group_id)`: what decisions depend on now."""
+
+    def __init__(self, clock: Clock, writer: Writer, situation_of: Callable[[str], Situation]) -> None:
+        self.by_id: dict[str, ConsumerGroup] = {}
+        self.situation_of = situation_of
+        self._clock = clock
+        self._writer = writer
+
+    # ---- decisions ----
+
+    def carry_out(self, change: Change, answer: R, failure: Callable[[ErrorCode], R]) -> R | Pending[R]:
+        """Write what a decision has changed. The answer is given when nothing that it says can be lost any more."""
+        group = change.group
+        self._arm(group)
+        if not change.records.count and not self._writer.has_writes(group.group_id):
+            return answer
+        pending: Pending[R] = Pending()
+
+        def done(error: ErrorCode) -> None:
+            error = change.failed or error
+            pending.complete(failure(error) if error else answer)
+
+        self.write(change, done)
+        return pending
+
+    def write(self, change: Change, done: Done, *, patient: bool = False) -> None:
+        """Write what a decision has changed. Who holds the group must be `patient` (coordinators/shard.py)."""
+        group = change.group
+        if change.records.count:
+            group.unwritten.append(change)
+
+        def ended(error: ErrorCode) -> None:
+            if error is not ErrorCode.REQUEST_TIMED_OUT and change in group.unwritten:
+                if error:
+                    self._take_back(change, error)
+                else:
+                    group.unwritten.remove(change)
+            done(change.failed or error)
+
+        self._writer.write(group.group_id, change.records if change.records.count else None, ended, patient=patient)
+
+    def _take_back(self, change: Change, error: ErrorCode) -> None:
+        """The log did not take a decision: neither it nor those after it have happened."""
+        group = change.group
+        position = group.unwritten.index(change)
+        gone = group.unwritten[position:]
+        del group.unwritten[position:]
+        for each in reversed(gone):
+            each.failed = error
+            each.take_back()
+            self._writer.withdraw(each.records)
+        if self._writer.closed:
+            return
+        logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
+        if not group.exists:
+            self.forget(group.group_id)
+        else:
+            self._start_missing_sessions(group)
+
+    def delete(self, group: ConsumerGroup, done: Done) -> None:
+        """Remove a group that has no members. The caller holds it."""
+        change = Change(group)
+        heartbeats.delete(change)
+        self.write(change, done, patient=True)
+
+    def delete_for_classic(self, group: ConsumerGroup) -> None:
+        """A classic member joins a group that has no members: it becomes a classic group. Its offsets stay."""
+        group_id = group.group_id
+        change = Change(group)
+        heartbeats.delete(change)
+        self.forget(group_id)
+        change.restore = lambda: self.by_id.setdefault(group_id, group)
+        self.write(change, lambda error: None)
+
+    # ---- records ----
+
+    def replay(self, records: ConsumerRecords) -> None:
+        """These records are committed. A living group was changed before; only its end is made here."""
+        group = self.by_id.get(records.group_id)
+        if group is None:
+            return
+        if group.unwritten and group.unwritten[0].records is records:
+            del group.unwritten[0]
+        if not group.exists and not group.members and not group.unwritten:
+            self.forget(records.group_id)
+
+    def load(self, group_id: str, record: Record) -> None:
+        """Apply a record that a load has read."""
+        group = self.by_id.get(group_id)
+        if group is None:
+            if record.value is None:
+                return
+            group = self.by_id[group_id] = ConsumerGroup(group_id)
+        group.apply((record,))
+        if record.kind is Kind.GROUP and record.value is None:
+            del self.by_id[group_id]
+
+    def end_load(self) -> None:
+        """Everything is read: what is left of groups that are gone is dropped."""
+        for group_id in [group_id for group_id, group in self.by_id.items() if not group.exists]:
+            del self.by_id[group_id]
+
+    def forget(self, group_id: str) -> None:
+        """The group is gone."""
+        group = self.by_id.pop(group_id, None)
+        if group is not None:
+            group.timers.stop()
+
+    # ---- timers ----
+
+    def start_sessions(self, group: ConsumerGroup) -> None:
+        """Call after loading: every member has its full session timeout, and time to give up partitions."""
+        now_ms = self._clock.monotonic_ms()
+        for member in group.members.values():
+            if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+                timeout_ms = member.subscription.rebalance_timeout_ms
+                group.timers.set(group.timers.revocations, member.member_id, now_ms, timeout_ms, member.epoch)
+        self._start_missing_sessions(group)
+
+    def _start_missing_sessions(self, group: ConsumerGroup) -> None:
+        now_ms = self._clock.monotonic_ms()
+        timeout_ms = self.situation_of(group.group_id).settings.session_timeout_ms
+        for member_id, member in group.members.items():
+            if member_id not in group.timers.sessions:
+                classic = member.subscription.classic
+                own_ms = timeout_ms if classic is None else classic.session_timeout_ms
+                group.timers.set(group.timers.sessions, member_id, now_ms, own_ms)
+        for member_id in [each for each in group.timers.sessions if each not in group.members]:
+            group.timers.forget(member_id)
+        self._arm(group)
+
+    def _arm(self, group: ConsumerGroup) -> None:
+        timers = group.timers
+        if timers.wake_ms >= timers.armed_ms:
+            return
+        timers.stop()
+        timers.armed_ms = timers.wake_ms
+        delay_ms = max(timers.wake_ms - self._clock.monotonic_ms(), 0)
+        timers.timer = self._clock.call_later(delay_ms, lambda: self._on_time(group))
+
+    def recover_timer(self, group_id: str, late_ms: float) -> None:
+        """Do what is due in a group that is `late_ms` late: its timer was lost, or its last attempt failed."""
+        group = self.by_id.get(group_id)
+        if group is not None and group.timers.wake_ms + late_ms < self._clock.monotonic_ms():
+            group.timers.stop()
+            self._on_time(group)
+
+    def _on_time(self, group: ConsumerGroup) -> None:
+        timers = group.timers
+        timers.timer = None
+        timers.armed_ms = NEVER
+        if self._writer.closed or self.by_id.get(group.group_id) is not group:
+            return
+        now_ms = self._clock.monotonic_ms()
+        gone: dict[str, None] = {}
+        for member_id, deadline in timers.due(timers.sessions, now_ms):
+            gone[member_id] = None
+            logger.info(
+                "group %s: member %s was silent for %d ms, and is removed",
+                *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),
+            )
+        for member_id, deadline in timers.due(timers.revocations, now_ms):
+            del timers.revocations[member_id]
+            if group.members[member_id].epoch == deadline.epoch and member_id not in gone:
+                gone[member_id] = None
+                logger.info(
+                    "group %s: member %s did not give up its partitions within its rebalance timeout of %d ms, and is "
+                    "removed",
+                    *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),
+                )
+        if gone:
+            change = Change(group)
+            heartbeats.fence(change, list(gone), self.situation_of(group.group_id).topics)
+            self.write(change, lambda error: None)
+        timers.next_wake()
+        self._arm(group)
+
+    def close(self) -> None:
+        """This broker does not lead the partition any more."""
+        for group in self.by_id.values():
+            group.timers.stop()
+        self.by_id = {}

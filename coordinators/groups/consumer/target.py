@@ -1,0 +1,47 @@
+"""The target assignment of a consumer group: who should have which partitions in the newest epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS, Assignable, AssignableMember
+from barnabas.coordinators.groups.consumer.change import Change
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.member import Partitions
+from barnabas.coordinators.groups.consumer.records import Kind
+from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
+
+
+def assign(group: ConsumerGroup, assignor: str, topics: Topics) -> Mapping[str, Partitions]:
+    """What each member should have now."""
+    counts: dict[bytes, int] = {}
+    known: dict[frozenset[str], tuple[bytes, ...]] = {}  # most members read the same
+    members = []
+    for member in group.in_order():
+        names = group.topics_of(member.subscription)
+        topic_ids = known.get(names)
+        if topic_ids is None:
+            found = []
+            for name in sorted(names):
+                topic_id = topics.topic_id(name)
+                if topic_id != NO_TOPIC_ID:
+                    found.append(topic_id)
+                    counts[topic_id] = topics.partition_count(name)
+            topic_ids = known[names] = tuple(found)
+        members.append(
+            AssignableMember(
+                member.member_id, member.subscription.instance_id, topic_ids, group.target_of(member.member_id)
+            )
+        )
+    return ASSIGNORS[assignor](Assignable(members, counts, group.is_homogeneous))
+
+
+def update(change: Change, assignor: str, topics: Topics) -> None:
+    """Write the target assignment of the group's epoch: the members whose target is another one, then the epoch."""
+    group = change.group
+    targets = assign(group, assignor, topics)
+    for member in group.in_order():
+        target = targets.get(member.member_id, {})
+        if group.targets.get(member.member_id) != target:
+            change.add(Kind.TARGET_MEMBER, member.member_id, target)
+    change.add(Kind.TARGET_EPOCH, "", group.epoch)

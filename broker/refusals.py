@@ -25,7 +25,6 @@ Kind = tuple[str, str | None, int, ErrorCode]
 
 # What is not built yet, with the keys of its APIs. docs/differences.md has this table.
 NOT_BUILT = {
-    "the consumer group protocol (KIP-848)": (68, 69),
     "share groups": (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     "streams groups": (88, 89, 93),
     "SASL": (17, 36),

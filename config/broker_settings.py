@@ -151,17 +151,17 @@ leader.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
 follower.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
 replica.alter.log.dirs.io.max.bytes.per.second | LONG | null | >= 0 | cluster hidden | -
 # Groups and offsets
-group.consumer.assignors | LIST | uniform,range | - | - | -
-group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
+group.consumer.assignors | LIST | uniform,range | - | - | How partitions may be shared out in consumer groups (KIP-848); the first is the default.
+group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of consumer groups' members.
 group.consumer.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | -
 group.consumer.max.session.timeout.ms | INT | 60000 | >= 1 | - | -
-group.consumer.max.size | INT | 2147483647 | >= 1 | - | -
+group.consumer.max.size | INT | 2147483647 | >= 1 | - | Members of one consumer group.
 group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL | - | -
 group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
 group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | -
-group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | -
+group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a member of a consumer group is removed.
 group.coordinator.append.linger.ms | INT | 5 | >= 0 | - | -
-group.coordinator.rebalance.protocols | LIST | classic,consumer,streams | consumer, classic, share, streams | - | -
+group.coordinator.rebalance.protocols | LIST | classic,consumer,streams | consumer, classic, share, streams | - | Without consumer, members of the consumer protocol (KIP-848) are refused.
 group.coordinator.threads | INT | 4 | >= 1 | - | -
 group.initial.rebalance.delay.ms | INT | 3000 | - | - | Wait for more members when a group begins.
 group.max.session.timeout.ms | INT | 1800000 | - | - | Longest session timeout of a classic member.

@@ -226,7 +226,7 @@ class GroupWorld:
         async def on_the_loop() -> Any:
             part = PARTS.get(name)
             answerer = self.coordinator if part is None else getattr(self.coordinator, part)
-            return getattr(answerer, name)(request, context, *more)
+            return getattr(answerer, name.removesuffix("_consumer"))(request, context, *more)
 
         reply = self.env.run(on_the_loop())
         if isinstance(reply, Pending):

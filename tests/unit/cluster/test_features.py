@@ -58,7 +58,7 @@ UNKNOWN_TYPE = "The controller does not support the given upgrade type."
         ([("nope", 0, SAFE_DOWNGRADE)], ("nope", 0, "Feature nope not found.")),
         ([("nope", 1, UPGRADE)], ("nope", 1, "Local controller 1 does not support this feature.")),
         ([("", 1, UPGRADE)], ("", 1, "Local controller 1 does not support this feature.")),
-        ([(GV, 1, UPGRADE)], (GV, 1, "Local controller 1 does not support this feature.")),
+        ([(GV, 2, UPGRADE)], (GV, 2, "Local controller 1 only supports versions 0-1")),
         ([(MV, 26, SAFE_DOWNGRADE)], (MV, 26, "Local controller 1 only supports versions 27-27")),
         ([(TV, 1, SAFE_DOWNGRADE), ("nope", 0, UPGRADE)], ("nope", 0, "Feature nope not found.")),
     ],
@@ -91,7 +91,7 @@ def test_every_broker_has_to_support_a_level(ranges, reason):
 
 
 def test_the_newest_levels_are_supported():
-    assert features.NEWEST == HOLD
+    assert features.NEWEST == {**HOLD, GV: 1}
     assert unsupported(features.NEWEST) is None
     assert unsupported({}) is None
 

@@ -52,6 +52,8 @@ class State(StrEnum):
     """What a group is doing."""
 
     EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
@@ -66,7 +68,8 @@ def list_groups(
         typer.Option(
             metavar="STATE",
             case_sensitive=False,
-            help="Stable, Empty, PreparingRebalance, CompletingRebalance or Dead; repeat.",
+            help="Stable, Empty, PreparingRebalance, CompletingRebalance or Dead; of consumer groups (KIP-848) also "
+            "Assigning or Reconciling; repeat.",
         ),
     ] = None,
     as_json: AsJson = False,

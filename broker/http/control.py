@@ -18,7 +18,10 @@ from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Para
 from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
 from barnabas.broker.log_ranges import log_ends
 from barnabas.broker.requests import TABLE
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
+from barnabas.coordinators.groups.views import member_views
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -419,9 +422,9 @@ def _group_row(services: Services, name: str, with_lag: bool) -> Pieces[dict[str
         lag = yield from _lag(services, committed)
     return {
         "group": name,
-        "state": State.EMPTY.value if group is None else group.state.value,
+        "state": State.EMPTY.value if group is None else group.state,
         "generation": 0 if group is None else group.generation,
-        "members": [] if group is None else sorted(group.members.by_id),
+        "members": sorted(member.member_id for member in member_views(shard_of(services, name), name)),
         "lag": lag,
     }
 
@@ -467,18 +470,33 @@ def expire_member(services: Services, request: HttpRequest) -> HttpAnswer:
     gate_of(services)
     name, member_id = request.path["group"], request.path["member"]
     shard = shard_of(services, name)
+    consumer = shard.consumer.by_id.get(name)
+    if consumer is not None:
+        return _expire_consumer(shard, consumer, member_id)
     group = shard.groups.get(name)
     if group is None:
         raise no_group(name)
     members = group.members.by_id
     member = members.get(member_id) or next((m for m in members.values() if m.group_instance_id == member_id), None)
     if member is None:
-        message = f"the group has no member {member_id!r}. GET /v1/groups/{name} lists them."
-        raise HttpError(404, ErrorCode.UNKNOWN_MEMBER_ID.name, message)
+        raise _no_member(name, member_id)
     if not shard.expire(group, member):
         message = "the member waits for the answer to its JoinGroup or SyncGroup, so it lives. Ask again soon."
         raise HttpError(409, ErrorCode.REBALANCE_IN_PROGRESS.name, message, RETRY)
     return HttpAnswer.json({"group": name, "member_id": member.member_id})
+
+
+def _expire_consumer(shard: Shard, group: ConsumerGroup, member_id: str) -> HttpAnswer:
+    member = group.members.get(member_id) or group.static_member(member_id)
+    if member is None:
+        raise _no_member(group.group_id, member_id)
+    shard.consumer.expire(group, [member.member_id])
+    return HttpAnswer.json({"group": group.group_id, "member_id": member.member_id})
+
+
+def _no_member(group: str, member_id: str) -> HttpError:
+    message = f"the group has no member {member_id!r}. GET /v1/groups/{group} lists them."
+    return HttpError(404, ErrorCode.UNKNOWN_MEMBER_ID.name, message)
 
 
 # ------------------------------------------------------------------ time
@@ -513,6 +531,8 @@ async def _set_clock(services: Services, clock: MovableClock, body: dict[str, An
             for group in list(shard.groups.values()):
                 for member in list(group.members.by_id.values()):
                     shard.expire(group, member)
+            for consumer in list(shard.consumer.by_id.values()):
+                shard.consumer.expire(consumer, list(consumer.members))
     return _clock_answer(clock)
 
 

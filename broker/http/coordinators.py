@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.views import GroupView, view
 from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets
@@ -56,14 +56,14 @@ def shard_of(services: Services, group: str) -> Shard:
     return shard
 
 
-def group_with_offsets(services: Services, name: str) -> Pieces[tuple[ClassicGroup | None, GroupOffsets]]:
+def group_with_offsets(services: Services, name: str) -> Pieces[tuple[GroupView | None, GroupOffsets]]:
     """A group, if members were ever there, and its committed offsets. HttpError: there is neither."""
     shard = shard_of(services, name)
     reply = services.group_coordinator.offsets.get(shard, name, None)
     found: Offsets = (yield reply) if isinstance(reply, Pending) else reply
     if found.error:
         raise HttpError(503, found.error.name, "the offsets cannot be read now. Ask again soon.")
-    group = shard.groups.get(name)
+    group = view(shard, name)
     if group is None and not found.committed:
         raise no_group(name)
     return group, found.committed

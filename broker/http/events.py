@@ -9,6 +9,7 @@ from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, number, record, text
 from barnabas.coordinators.groups.events import Event, Identity
 from barnabas.coordinators.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
+from barnabas.coordinators.groups.views import view
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def explain_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer
     name = request.path["group"]
     shard = shard_of(services, name)
     events = services.group_coordinator.events.of_group(name)
-    if not events and name not in shard.groups and not shard.offsets.of_group(name):
+    if not events and view(shard, name) is None and not shard.offsets.of_group(name):
         raise no_group(name)
     story = rebalances(events)
     rows = []

@@ -9,9 +9,9 @@ from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, record, text
 from barnabas.broker.waits_for_transactions import as_json, waits
-from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
+from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES, GroupView, group_ids, member_views, view
 from barnabas.offsets.expiry import Kept, forecast, warning_ms
 from barnabas.offsets.records import NO_TOPIC_ID, GroupOffsets
 from barnabas.protocol import uuids
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.coordinators.groups.coordinator import GroupCoordinator
 
-STATES = [state.value for state in State]
 
 GROUP_ROW = record(
     "A group.",
     group=text("Its name."),
+    type=text("classic, or consumer (KIP-848).", one_of=[CLASSIC, CONSUMER]),
     state=text("What it is doing.", one_of=STATES),
     protocol_type=text('"consumer" for consumers; empty if no member ever joined.'),
-    generation=integer("Its generation; grows with each rebalance."),
+    generation=integer("Its generation, or the epoch of a consumer group; grows with each rebalance."),
     members=integer("How many members it has."),
     partitions=integer("Of how many partitions it has committed offsets in __consumer_offsets."),
 )
@@ -55,6 +55,7 @@ MEMBER = record(
     instance_id=text("group.instance.id of a static member.", nullable=True),
     client_id=text("client.id."),
     host=text("Its address."),
+    epoch=integer("Of a consumer group's member: the epoch that it has reached; else the group's generation."),
     session_timeout_ms=integer("How long it may be silent."),
     rebalance_timeout_ms=integer("How long a rebalance waits for it."),
 )
@@ -99,10 +100,11 @@ GROUP = record(
     time_ms=integer("The coordinator's clock."),
     expiry_warning_ms=integer("So long before an offset expires, the log of the coordinator warns."),
     group=text("Its name."),
+    type=text("classic, or consumer (KIP-848).", one_of=[CLASSIC, CONSUMER]),
     state=text("What it is doing.", one_of=STATES),
     protocol_type=text('"consumer" for consumers; empty if no member ever joined.'),
     protocol=text("The chosen assignor.", nullable=True),
-    generation=integer("Its generation; grows with each rebalance."),
+    generation=integer("Its generation, or the epoch of a consumer group; grows with each rebalance."),
     leader=text("The member that makes the assignment.", nullable=True),
     members=array(MEMBER, "Its members."),
     offsets=array(COMMITTED, "Its committed offsets, by topic and partition."),
@@ -133,17 +135,19 @@ def list_groups(services: Services, request: HttpRequest) -> HttpAnswer:
 def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[str, Any] | None, None, None]:
     for shard in shards:
         yield None
-        for group in list(shard.groups.values()):
-            if states and group.state.value not in states:
+        for group_id in group_ids(shard):
+            group = view(shard, group_id)
+            if group is None or (states and group.state not in states):
                 yield None
                 continue
             yield {
-                "group": group.group_id,
-                "state": group.state.value,
-                "protocol_type": group.rebalance.protocol_type or "",
+                "group": group_id,
+                "type": group.kind,
+                "state": group.state,
+                "protocol_type": group.protocol_type,
                 "generation": group.generation,
-                "members": len(group.members),
-                "partitions": shard.offsets.count(group.group_id),
+                "members": group.member_count,
+                "partitions": shard.offsets.count(group_id),
             }
 
 
@@ -154,8 +158,8 @@ def describe_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswe
     coordinator = services.group_coordinator
     config = coordinator.config
     group, committed = yield from group_with_offsets(services, name)
-    if group is None:
-        group = ClassicGroup(name, services.config, 0)  # it has offsets, and no member was ever there
+    if group is None:  # it has offsets, and no member was ever there
+        group = GroupView(name, CLASSIC, State.EMPTY.value, "", None, 0, None, 0)
     waiting = yield from waits(services, shard_of(services, name), name, committed)
     return HttpAnswer.json(
         {
@@ -163,28 +167,17 @@ def describe_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswe
             "time_ms": coordinator.clock.now_ms(),
             "expiry_warning_ms": warning_ms(_retention_ms(coordinator), config.offsets_retention_check_interval_ms),
             "group": name,
-            "state": group.state.value,
-            "protocol_type": group.rebalance.protocol_type or "",
-            "protocol": group.rebalance.protocol_name,
+            "type": group.kind,
+            "state": group.state,
+            "protocol_type": group.protocol_type,
+            "protocol": group.protocol,
             "generation": group.generation,
-            "leader": group.members.leader,
-            "members": _member_rows(group),
+            "leader": group.leader,
+            "members": (member._asdict() for member in member_views(shard_of(services, name), name)),
             "offsets": _offset_rows(coordinator, shard_of(services, name), name, committed),
             "waits": [as_json(wait, known) for wait, known in waiting],
         }
     )
-
-
-def _member_rows(group: ClassicGroup) -> Generator[dict[str, Any], None, None]:
-    for member in list(group.members.by_id.values()):
-        yield {
-            "member_id": member.member_id,
-            "instance_id": member.group_instance_id,
-            "client_id": member.client_id,
-            "host": member.client_host.removeprefix("/"),
-            "session_timeout_ms": member.session_timeout_ms,
-            "rebalance_timeout_ms": member.rebalance_timeout_ms,
-        }
 
 
 def _retention_ms(coordinator: GroupCoordinator) -> int:

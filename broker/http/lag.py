@@ -85,8 +85,8 @@ def group_lag(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
         {
             "node_id": services.node_id,
             "group": name,
-            "state": None if group is None else group.state.value,
-            "members": 0 if group is None else len(group.members),
+            "state": None if group is None else group.state,
+            "members": 0 if group is None else group.member_count,
             "time_ms": now_ms,
             "consumed_per_second": rate.consumed,
             "produced_per_second": rate.produced,

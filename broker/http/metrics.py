@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from barnabas.broker.http.metric_names import METRICS, Metric
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
-from barnabas.coordinators.groups.states import State
+from barnabas.coordinators.groups.views import STATES, GroupView, view
 from barnabas.runtime.build import build_name
 from barnabas.runtime.turns import Pieces
 
@@ -220,17 +220,17 @@ def _partitions(services: Services, sums: Sums) -> Generator[None, None, None]:
 
 def _groups(services: Services, sums: Sums) -> Generator[None, None, None]:
     shards = services.group_coordinator.shards
-    states = {state.value: 0 for state in State}
+    states = dict.fromkeys(STATES, 0)
     left = services.config.http_metrics_groups_max
     left_out = members = offsets = lag = 0
     for shard in services.group_coordinator.loaded_shards():
         for group_id in shard.group_ids():
             yield None
             of_group = position(shard, group_id, sums.bounds)
-            group = shard.groups.get(group_id)
+            group = view(shard, group_id)
             if group is not None:
-                states[group.state.value] += 1
-                members += len(group.members)
+                states[group.state] += 1
+                members += group.member_count
             offsets += of_group.partitions
             lag += of_group.lag
             if not left:
@@ -308,7 +308,7 @@ def position(shard: Shard, group_id: str, bounds: Bounds) -> Position:
     return Position(lag, most, count, without, last_ms)
 
 
-def _put_group(lines: dict[str, list[str]], group_id: str, of_group: Position, group: Any) -> None:
+def _put_group(lines: dict[str, list[str]], group_id: str, of_group: Position, group: GroupView | None) -> None:
     label = f'{{group="{_escaped(group_id)}"}} '
     lines["barnabas_group_lag_records"].append(f"barnabas_group_lag_records{label}{of_group.lag}\n")
     lines["barnabas_group_lag_records_max"].append(f"barnabas_group_lag_records_max{label}{of_group.lag_max}\n")
@@ -316,7 +316,7 @@ def _put_group(lines: dict[str, list[str]], group_id: str, of_group: Position, g
     if of_group.without_lag:
         name = "barnabas_group_partitions_without_lag"
         lines[name].append(f"{name}{label}{of_group.without_lag}\n")
-    members, generation = (0, 0) if group is None else (len(group.members), group.generation)
+    members, generation = (0, 0) if group is None else (group.member_count, group.generation)
     lines["barnabas_group_members"].append(f"barnabas_group_members{label}{members}\n")
     lines["barnabas_group_generation"].append(f"barnabas_group_generation{label}{generation}\n")
     name = "barnabas_group_last_commit_timestamp_seconds"

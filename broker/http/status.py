@@ -44,7 +44,7 @@ def status(services: Services, request: HttpRequest) -> HttpAnswer:
             "http_address": services.http.address,
             "controller_id": cache.controller_id,
             "brokers": sorted(cache.brokers),
-            "groups": sum(len(shard.groups) for shard in shards.values()),
+            "groups": sum(len(shard.groups) + len(shard.consumer.by_id) for shard in shards.values()),
             "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
         }
     )

@@ -210,6 +210,9 @@ def _described(client: Any, groups: list[str]) -> dict[str, Any]:
         for error in coordinator_moves():
             if error.__name__ in (group["error"] or ""):
                 raise error
+    others = [name for name, group in described.items() if group["group_state"] == "Dead"]
+    if others:  # there are none, or they are consumer groups (KIP-848)
+        described |= kafka_python.describe_consumer_groups(client, others)
     return described
 
 

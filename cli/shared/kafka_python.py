@@ -5,7 +5,7 @@ So pyproject.toml allows no later version before this file was tested with it.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 # ---- what there is no method or setting for
@@ -187,3 +187,112 @@ def take_up_every_assignment() -> None:
 
     marked.marks = join  # type: ignore[attr-defined]
     BaseCoordinator.join_group_async = marked
+
+
+# ---- consumer groups (KIP-848), which it cannot describe
+
+
+def describe_consumer_groups(client: Any, groups: list[str]) -> dict[str, Any]:
+    """Those of the groups that are consumer groups (KIP-848), in the form of its `describe_groups`."""
+    from kafka.errors import IncompatibleBrokerVersion
+
+    request = _describe_request()
+    described = {}
+    for group in groups:
+        [coordinator] = client._manager.run(client._find_coordinator_ids, [group]).values()
+        try:
+            response = send(client, request(group_ids=[group]), coordinator)
+        except IncompatibleBrokerVersion:  # a broker before Kafka 3.7
+            return {}
+        for found in response.groups:
+            if not found.error_code:
+                described[found.group_id] = _as_classic(found)
+    return described
+
+
+def _as_classic(found: Any) -> dict[str, Any]:
+    return {
+        "error": None,
+        "group_id": found.group_id,
+        "group_state": found.group_state,
+        "protocol_type": "consumer",
+        "protocol_data": found.assignor_name,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_assignment": {
+                    "assigned_partitions": [
+                        {"topic": topic.topic_name, "partitions": list(topic.partitions)}
+                        for topic in member.assignment.topic_partitions
+                    ]
+                },
+            }
+            for member in found.members
+        ],
+    }
+
+
+@cache
+def _describe_request() -> Any:
+    """ConsumerGroupDescribe, version 0. A class takes its fields from the file of its name, and then from here."""
+    from kafka.protocol.api_message import ApiMessage
+
+    def field(name: str, kind: str, fields: Any = None, nullable: bool = False) -> dict[str, Any]:
+        more = {"nullableVersions": "0+"} if nullable else {}
+        return {"name": name, "type": kind, "versions": "0+", **more, **({"fields": fields} if fields else {})}
+
+    def message(kind: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "apiKey": 69,
+            "type": kind,
+            "name": f"ConsumerGroupDescribe{kind.title()}",
+            "validVersions": "0",
+            "flexibleVersions": "0+",
+            "fields": fields,
+        }
+
+    topics = [field("TopicId", "uuid"), field("TopicName", "string"), field("Partitions", "[]int32")]
+    assignment = [field("TopicPartitions", "[]TopicPartitions", topics)]
+    member = [
+        field("MemberId", "string"),
+        field("InstanceId", "string", nullable=True),
+        field("RackId", "string", nullable=True),
+        field("MemberEpoch", "int32"),
+        field("ClientId", "string"),
+        field("ClientHost", "string"),
+        field("SubscribedTopicNames", "[]string"),
+        field("SubscribedTopicRegex", "string", nullable=True),
+        field("Assignment", "Assignment", assignment),
+        field("TargetAssignment", "Assignment", assignment),
+    ]
+    group = [
+        field("ErrorCode", "int16"),
+        field("ErrorMessage", "string", nullable=True),
+        field("GroupId", "string"),
+        field("GroupState", "string"),
+        field("GroupEpoch", "int32"),
+        field("AssignmentEpoch", "int32"),
+        field("AssignorName", "string"),
+        field("Members", "[]Member", member),
+        field("AuthorizedOperations", "int32"),
+    ]
+
+    class DescribeGroupsRequest(ApiMessage):  # type: ignore[misc]
+        @classmethod
+        def json_patch(cls, json: Any) -> Any:
+            return message("request", [field("GroupIds", "[]string"), field("IncludeAuthorizedOperations", "bool")])
+
+    class DescribeGroupsResponse(ApiMessage):  # type: ignore[misc]
+        @classmethod
+        def json_patch(cls, json: Any) -> Any:
+            return message("response", [field("ThrottleTimeMs", "int32"), field("Groups", "[]DescribedGroup", group)])
+
+    global _describe_response  # the registry of answers has weak references only
+    _describe_response = DescribeGroupsResponse
+    return DescribeGroupsRequest
+
+
+_describe_response: Any = None

@@ -214,11 +214,15 @@ class ConsumerGroups:
                     "removed",
                     *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),
                 )
-        if gone:
-            change = Change(group)
-            heartbeats.fence(change, list(gone), self.situation_of(group.group_id).topics)
-            self.write(change, lambda error: None)
         timers.next_wake()
+        self.expire(group, list(gone))
+
+    def expire(self, group: ConsumerGroup, member_ids: list[str]) -> None:
+        """Remove members. They hear of it when they ask next."""
+        if member_ids:
+            change = Change(group)
+            heartbeats.fence(change, member_ids, self.situation_of(group.group_id).topics)
+            self.write(change, lambda error: None)
         self._arm(group)
 
     def close(self) -> None:

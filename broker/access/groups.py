@@ -26,6 +26,7 @@ from barnabas.protocol.messages import OffsetDeleteResponse, OffsetFetchResponse
 from barnabas.runtime.turns import Pieces
 
 NOT_ASKED = -(2**31)
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 KEY_TYPES = {0: GROUP, 1: TRANSACTIONAL_ID}  # of FindCoordinator
 FIRST_VERSION_WITH_GROUPS = 8  # of OffsetFetch
 FIRST_VERSION_WITH_KEYS = 4  # of FindCoordinator
@@ -223,3 +224,30 @@ def consumer_group_heartbeat(asked: Asked) -> Reply:
     if not all(asked.may(AclOperation.DESCRIBE, TOPIC, name) for name in request.subscribed_topic_names or ()):
         return asked.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return asked.handle()
+
+
+_describe_consumers = each(AclOperation.DESCRIBE, GROUP, "group_ids", itself, "")
+
+
+def consumer_group_describe(asked: Asked) -> Reply:
+    """To describe each group, and each topic that its members read or have."""
+
+    def told(answer: Any) -> Pieces[Any]:
+        for number, group in enumerate(answer.groups):
+            topics = set()
+            for member in group.members:
+                yield
+                topics.update(member.subscribed_topic_names)
+                topics.update(row.topic_name for row in member.assignment.topic_partitions)
+                topics.update(row.topic_name for row in member.target_assignment.topic_partitions)
+            if not all(asked.rights.may(AclOperation.DESCRIBE, TOPIC, name) for name in topics):
+                answer.groups[number] = type(group)(
+                    group_id=group.group_id,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=HIDDEN_TOPICS,
+                )
+            elif group.authorized_operations != NOT_ASKED:
+                group.authorized_operations = asked.rights.operations(GROUP, group.group_id)
+        return answer
+
+    return in_turns(asked, _describe_consumers(asked), told)

@@ -7,10 +7,12 @@ Both are announced always, and refused while `group.version` is 0 or `group.coor
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import groups as groups_access
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -43,10 +45,14 @@ def consumer_group_heartbeat(
     """ConsumerGroupHeartbeat (key 68), versions 0-1: joins, lives, leaves. UNSUPPORTED_VERSION if it is off."""
     remedy = _is_off(services)
     if not remedy:
-        return services.group_coordinator.consumer.heartbeat(request, context)
+        rights = context.rights
+        if rights is None:
+            return services.group_coordinator.consumer.heartbeat(request, context)
+        may_see = partial(rights.may, AclOperation.DESCRIBE, ResourceType.TOPIC)
+        return services.group_coordinator.consumer.heartbeat(request, context, may_see)
     error, message = ErrorCode.UNSUPPORTED_VERSION, WHAT_TO_DO.format(remedy)
-    what = "it wants to join group %r with group.protocol=consumer; %s"
-    services.refusals.note(context, error, what, request.group_id, message)
+    what = f"it wants to join group %r with group.protocol=consumer; {message}"
+    services.refusals.note(context, error, what, request.group_id)
     return messages.ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{message}.")
 
 
@@ -58,7 +64,13 @@ def consumer_group_describe_failed(
     return make(groups=[make.DescribedGroup(group_id=group, error_code=error) for group in request.group_ids])
 
 
-@api(ApiKey.CONSUMER_GROUP_DESCRIBE, versions=(0, 1), failure=consumer_group_describe_failed, is_wide=True)
+@api(
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    versions=(0, 1),
+    access=groups_access.consumer_group_describe,
+    failure=consumer_group_describe_failed,
+    is_wide=True,
+)
 def consumer_group_describe(
     services: Services, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> Reply:

@@ -132,7 +132,7 @@ def _coordinator(
 
 @api(ApiKey.JOIN_GROUP, versions=(0, 9), access=groups_access.member, comes_in_crowds=True)
 def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Reply:
-    """JoinGroup (key 11), versions 0-9: classic membership. Left out: joining a group of the KIP-848 protocol."""
+    """JoinGroup (key 11), versions 0-9: classic membership. Left out: joining members of the consumer protocol (KIP-848)."""
     return services.group_coordinator.join_group(request, context)
 
 
@@ -177,7 +177,7 @@ def describe_groups(services: Services, request: DescribeGroupsRequest, context:
 
 @api(ApiKey.LIST_GROUPS, versions=(0, 5), access=groups_access.list_groups, is_wide=True)
 def list_groups(services: Services, request: ListGroupsRequest, context: RequestContext) -> Reply:
-    """ListGroups (key 16), versions 0-5. Left out: groups that are not classic."""
+    """ListGroups (key 16), versions 0-5: classic and consumer groups."""
     return services.group_coordinator.list_groups(request, context)
 
 
@@ -224,7 +224,7 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
 def offset_commit(services: Services, request: OffsetCommitRequest, context: RequestContext) -> Reply:
     """OffsetCommit (key 8), versions 0-10: version 0 writes into the tree, the others where `offsets.storage` says.
 
-    The retention time of versions 2-4 is kept with the offset. Left out: member epochs of KIP-848 groups.
+    The retention time of versions 2-4 is kept with the offset.
     """
     return services.group_coordinator.commits.offset_commit(request, context)
 
@@ -262,8 +262,8 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
 def offset_fetch(services: Services, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: version 0 reads from the tree, the others where `offsets.storage` says.
 
-    With offsets.fetch.forward=true other coordinators are asked for their groups. Left out: member id and member epoch
-    (version 9), which have no meaning in classic groups.
+    With offsets.fetch.forward=true other coordinators are asked for their groups. Member id and member epoch
+    (version 9) have no meaning in classic groups.
     """
     if services.config.offsets_fetch_forward and context.api_version > 0 and not is_forwarded(context):
         return services.env.turns.run(forward_offset_fetch(services, request, context, offset_fetch_failed))

@@ -1,4 +1,4 @@
-"""Consumer groups: members, generations, commits.
+"""Groups of consumers: members, generations, commits. `consumer/` has those of the consumer protocol (KIP-848).
 
 `coordinator.py` is the gate in front of every group request: is the group's partition led here, and loaded? Behind it
 is one `runtime.py` per offsets partition (a `coordinators/shard.py`). `classic.py` answers members, `rebalance.py`
@@ -9,7 +9,7 @@ Requests about offsets have parts of their own, which share `requests.py`: `comm
 `transactional_commits.py` (the same in transactions), `offset_fetches.py`, `removals.py` (OffsetDelete, DeleteGroups,
 and removal by hand), `live_reset.py` (moves a group whose members read on).
 
-`events.py` remembers what has happened to each group lately, `explanation.py` makes a story and advice of it (pure),
+`views.py` is what a reader is told of a group of either protocol. `events.py` remembers what has happened to each group lately, `explanation.py` makes a story and advice of it (pure),
 `loading.py` replays what a load reads, `records.py` is the format of the group's record, `log_lines.py` how the log
 names members and assignments. `lag_sampling.py` looks at the lag of all groups now and then, and remembers what does
 not move (`standstill.py`).

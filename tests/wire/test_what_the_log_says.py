@@ -192,9 +192,10 @@ def test_an_api_that_is_not_offered(own_world: Any, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_client_that_wants_the_consumer_protocol(
+def test_a_client_that_wants_the_consumer_protocol_while_it_is_off(
     own_world: Any, caplog: pytest.LogCaptureFixture, version: int
 ) -> None:
+    own_world.broker.features.group_version = 0
     request = messages.ConsumerGroupHeartbeatRequest(group_id=GROUP, subscribed_topic_names=["t"])
     for _ in range(3):  # it tries again and again
         answer = own_world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, request)
@@ -202,6 +203,6 @@ def test_a_client_that_wants_the_consumer_protocol(
         assert answer.error_message.startswith("set group.protocol=classic ")
     assert lines(caplog, "UNSUPPORTED_VERSION") == [
         "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: it wants to join group 'billing' "
-        "with group.protocol=consumer; set group.protocol=classic in this client: the consumer protocol (KIP-848) is "
-        "not built yet",
+        "with group.protocol=consumer; set group.protocol=classic in this client, or let an operator turn the "
+        "consumer protocol on: barnabas features upgrade --feature group.version=1",
     ]

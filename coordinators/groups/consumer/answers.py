@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import consumer_error
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     HeartbeatReply = ConsumerGroupHeartbeatResponse | Pending[ConsumerGroupHeartbeatResponse]
     Described = ConsumerGroupDescribeResponse.DescribedGroup
 
+MaySee = Callable[[str], bool]
 logger = logging.getLogger("barnabas.groups")
+REFRESH_MS = 600_000.0  # group.consumer.regex.refresh.interval.ms of Kafka
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1  # as ConsumerGroupDescribe says
 _PATTERNS_MAX = 1_000  # expressions that are kept ready
 
@@ -70,8 +72,13 @@ class ConsumerAnswers:
 
     # ---- ConsumerGroupHeartbeat ----
 
-    def heartbeat(self, request: ConsumerGroupHeartbeatRequest, context: Context) -> HeartbeatReply:
-        """A member joins, lives or leaves. Answered when what the answer says is committed."""
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: Context, may_see: MaySee | None = None
+    ) -> HeartbeatReply:
+        """A member joins, lives or leaves. Answered when what the answer says is committed.
+
+        `may_see(topic)`: whether an expression of the member may mean this topic; None: it may mean all.
+        """
         group_id = request.group_id
         if not self._gate.is_active:
             return messages.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -84,26 +91,26 @@ class ConsumerAnswers:
         if shard.is_held(group_id):
             late = messages.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return shard.until_released(group_id).and_then(
-                lambda is_free: self.heartbeat(request, context) if is_free else late
+                lambda is_free: self.heartbeat(request, context, may_see) if is_free else late
             )
         regex = request.subscribed_topic_regex
         if regex and regex not in self._patterns and self._is_new_regex(shard, group_id, regex):
-            return self._turns.run(self._compile_first(regex, request, context))
-        return self._heartbeat(shard, request, context)
+            return self._turns.run(self._compile_first(regex, request, context, may_see))
+        return self._heartbeat(shard, request, context, may_see)
 
     def _is_new_regex(self, shard: Shard, group_id: str, regex: str) -> bool:
         group = shard.consumer.by_id.get(group_id)
         return group is None or not group.regex_subscribers(regex)
 
     def _compile_first(
-        self, regex: str, request: ConsumerGroupHeartbeatRequest, context: Context
+        self, regex: str, request: ConsumerGroupHeartbeatRequest, context: Context, may_see: MaySee | None
     ) -> Pieces[ConsumerGroupHeartbeatResponse]:
         try:
             yield from self._pattern(regex)
         except PatternError as error:
             message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
             return self._refuse(Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, message), request, context)
-        reply = self.heartbeat(request, context)
+        reply = self.heartbeat(request, context, may_see)
         return (yield reply) if isinstance(reply, Pending) else reply
 
     def _pattern(self, regex: str) -> Pieces[Pattern]:
@@ -127,7 +134,9 @@ class ConsumerAnswers:
         )
         return refusal.response()
 
-    def _heartbeat(self, shard: Shard, request: ConsumerGroupHeartbeatRequest, context: Context) -> HeartbeatReply:
+    def _heartbeat(
+        self, shard: Shard, request: ConsumerGroupHeartbeatRequest, context: Context, may_see: MaySee | None
+    ) -> HeartbeatReply:
         group_id = request.group_id
         found = self._group(shard, request)
         if isinstance(found, Refusal):
@@ -159,7 +168,7 @@ class ConsumerAnswers:
             outcome,
             lambda error: messages.ConsumerGroupHeartbeatResponse(error_code=consumer_error(error)),
         )
-        self._resolve_if_due(shard, found)
+        self._resolve_if_due(shard, found, may_see)
         return reply
 
     def _group(self, shard: Shard, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup | Refusal:
@@ -194,17 +203,25 @@ class ConsumerAnswers:
 
     # ---- regular expressions ----
 
-    def _resolve_if_due(self, shard: Shard, group: ConsumerGroup) -> None:
-        """Resolve the expressions of a group if one is new, or if there are other topics than before."""
+    def _resolve_if_due(self, shard: Shard, group: ConsumerGroup, may_see: MaySee | None) -> None:
+        """Resolve the expressions of a group if one is new, or if there are other topics than before.
+
+        Where members need rights, it is done now and then, too, because rights may change.
+        """
         if group.is_resolving or not group.has_regexes:
             return
-        seen = self._topics.name_changes
-        if group.seen_names == seen and all(regex in group.regexes for regex in group.subscribed_regexes):
+        is_fresh = may_see is None or self._clock.monotonic_ms() < group.resolved_ms + REFRESH_MS
+        if (
+            is_fresh
+            and group.seen_names == self._topics.name_changes
+            and all(regex in group.regexes for regex in group.subscribed_regexes)
+        ):
             return
         group.is_resolving = True
-        self._turns.begin(self._resolve(shard, group))
+        group.resolved_ms = self._clock.monotonic_ms()
+        self._turns.begin(self._resolve(shard, group, may_see))
 
-    def _resolve(self, shard: Shard, group: ConsumerGroup) -> Pieces[None]:
+    def _resolve(self, shard: Shard, group: ConsumerGroup, may_see: MaySee | None) -> Pieces[None]:
         try:
             seen = self._topics.name_changes
             regexes = list(group.subscribed_regexes)
@@ -214,7 +231,7 @@ class ConsumerAnswers:
                 pattern = yield from self._pattern(regex)
                 found = []
                 for name in names:
-                    if (yield from pattern.matches(name)):
+                    if (yield from pattern.matches(name)) and (may_see is None or may_see(name)):
                         found.append(name)
                     yield
                 resolved[regex] = frozenset(found)

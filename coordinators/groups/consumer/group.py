@@ -47,6 +47,7 @@ class ConsumerGroup:
         "members",
         "of_group",
         "regexes",
+        "resolved_ms",
         "seen_names",
         "seen_topics",
         "targets",
@@ -70,6 +71,7 @@ class ConsumerGroup:
         self.seen_topics = -1
         self.seen_names = -1
         self.is_resolving = False
+        self.resolved_ms = float("-inf")
         self._owners: dict[bytes, dict[int, str]] = {}  # topic id -> partition -> member id, also while it gives it up
         self._topic_subscribers: dict[str, int] = {}
         self._regex_subscribers: dict[str, int] = {}

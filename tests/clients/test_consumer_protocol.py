@@ -1,0 +1,234 @@
+"""The consumer protocol (KIP-848) with librdkafka as it is: members come and go, are killed, and read by expressions.
+
+A referee watches: between the assignment and the revocation that a client acknowledges, a partition has one owner.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+pytestmark = pytest.mark.timeout(120)
+PARTITIONS = 6
+SETTINGS = (  # quick heartbeats
+    "group.consumer.min.heartbeat.interval.ms=100",
+    "group.consumer.heartbeat.interval.ms=200",
+    "group.consumer.min.session.timeout.ms=2000",
+    "group.consumer.session.timeout.ms=6000",
+)
+
+
+@pytest.fixture(scope="module")
+def broker(make_broker: Any) -> Any:
+    return make_broker(*SETTINGS)
+
+
+class Referee:
+    """What members own, by what they acknowledge."""
+
+    def __init__(self) -> None:
+        self.owners: dict[tuple[str, int], str] = {}
+        self.faults: list[str] = []
+        self.read: dict[tuple[str, int], list[int]] = {}
+        self.lock = threading.Lock()
+
+    def assigned(self, name: str, partitions: list[TopicPartition]) -> None:
+        with self.lock:
+            for each in partitions:
+                other = self.owners.setdefault((each.topic, each.partition), name)
+                if other != name:
+                    self.faults.append(f"{each.topic}-{each.partition} is {other}'s and {name}'s")
+
+    def revoked(self, name: str, partitions: list[TopicPartition]) -> None:
+        with self.lock:
+            for each in partitions:
+                if self.owners.get((each.topic, each.partition)) == name:
+                    del self.owners[each.topic, each.partition]
+
+    def of(self, name: str) -> set[tuple[str, int]]:
+        with self.lock:
+            return {partition for partition, owner in self.owners.items() if owner == name}
+
+
+class Member(threading.Thread):
+    """A consumer in a thread of its own, which commits what it has read before it gives a partition up."""
+
+    def __init__(self, bootstrap: str, group: str, name: str, referee: Referee, topics: list[str], **more: Any) -> None:
+        super().__init__(name=name, daemon=True)
+        self.referee = referee
+        self.topics = topics
+        self.stopped = threading.Event()
+        self.errors: list[KafkaError] = []
+        config = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 300,
+        }
+        self.config = config | {key.replace("_", "."): value for key, value in more.items()}
+        self.start()
+
+    def run(self) -> None:
+        consumer = Consumer(self.config)
+
+        def assigned(_: Any, partitions: list[TopicPartition]) -> None:
+            self.referee.assigned(self.name, partitions)
+
+        def revoked(_: Any, partitions: list[TopicPartition]) -> None:
+            self.referee.revoked(self.name, partitions)
+
+        consumer.subscribe(self.topics, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        while not self.stopped.is_set():
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            if message.error():
+                self.errors.append(message.error())
+                continue
+            with self.referee.lock:
+                self.referee.read.setdefault((message.topic(), message.partition()), []).append(message.offset())
+            consumer.commit(message=message, asynchronous=False)
+        consumer.close()
+        self.referee.revoked(self.name, [TopicPartition(*each) for each in self.referee.of(self.name)])
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.join(30)
+
+
+@pytest.fixture
+def admin(broker: Any) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def members() -> Iterator[list[Member]]:
+    started: list[Member] = []
+    yield started
+    for member in started:
+        member.stop()
+
+
+def make_topic(admin: AdminClient, name: str, partitions: int = PARTITIONS) -> None:
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result()
+
+
+def until(holds: Callable[[], bool], seconds: float = 45) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not become so"
+        time.sleep(0.1)
+
+
+def produce(broker: Any, topic: str, count: int, partitions: int = PARTITIONS) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % partitions)
+    producer.flush()
+
+
+def test_members_come_and_go_and_every_record_is_read_once(
+    broker: Any, admin: AdminClient, members: list[Member]
+) -> None:
+    make_topic(admin, "shared")
+    referee = Referee()
+    produce(broker, "shared", 60)
+    members.append(Member(broker.bootstrap, "sharers", "one", referee, ["shared"]))
+    until(lambda: len(referee.of("one")) == PARTITIONS)
+    members.append(Member(broker.bootstrap, "sharers", "two", referee, ["shared"]))
+    until(lambda: len(referee.of("one")) == len(referee.of("two")) == PARTITIONS // 2)
+    produce(broker, "shared", 60)
+    members.append(Member(broker.bootstrap, "sharers", "three", referee, ["shared"]))
+    until(lambda: all(len(referee.of(name)) == 2 for name in ("one", "two", "three")))
+    members[0].stop()
+    until(lambda: len(referee.of("two")) == len(referee.of("three")) == 3)
+    produce(broker, "shared", 60)
+    until(lambda: sum(map(len, referee.read.values())) >= 180)
+    assert referee.faults == []
+    assert {partition: sorted(offsets) for partition, offsets in referee.read.items()} == {
+        ("shared", partition): list(range(30)) for partition in range(PARTITIONS)
+    }
+    assert all(not member.errors for member in members)
+
+
+def test_new_partitions_and_new_topics_are_noticed(broker: Any, admin: AdminClient, members: list[Member]) -> None:
+    make_topic(admin, "matched-1", 2)
+    referee = Referee()
+    members.append(Member(broker.bootstrap, "matchers", "one", referee, ["^matched-.*"]))
+    until(lambda: referee.of("one") == {("matched-1", 0), ("matched-1", 1)})
+    make_topic(admin, "matched-2", 1)
+    until(lambda: ("matched-2", 0) in referee.of("one"))
+    admin.create_partitions([NewPartitions("matched-1", 3)])["matched-1"].result()
+    until(lambda: ("matched-1", 2) in referee.of("one"))
+    admin.delete_topics(["matched-2"])["matched-2"].result()
+    until(lambda: ("matched-2", 0) not in referee.of("one"))
+    assert referee.faults == []
+
+
+def test_a_group_is_listed_described_and_deleted(broker: Any, admin: AdminClient, members: list[Member]) -> None:
+    make_topic(admin, "described", 3)
+    produce(broker, "described", 9, 3)
+    referee = Referee()
+    members.append(Member(broker.bootstrap, "described", "one", referee, ["described"], group_instance_id="till-1"))
+    until(lambda: sum(map(len, referee.read.values())) == 9)
+    (listed,) = [each for each in admin.list_consumer_groups().result().valid if each.group_id == "described"]
+    assert (listed.type, listed.state.name) == (ConsumerGroupType.CONSUMER, "STABLE")
+    found = admin.describe_consumer_groups(["described"])["described"].result()
+    (member,) = found.members
+    assert (found.partition_assignor, found.state.name, member.group_instance_id) == ("uniform", "STABLE", "till-1")
+    assert {each.partition for each in member.assignment.topic_partitions} == {0, 1, 2}
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "barnabas",
+            "groups",
+            "describe",
+            "described",
+            "--json",
+            "--bootstrap",
+            broker.bootstrap,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    (document,) = json.loads(told.stdout)
+    assert document["members"][0]["partitions"] == [["described", 0], ["described", 1], ["described", 2]]
+    with pytest.raises(Exception, match=r"NON_EMPTY_GROUP|not empty"):
+        admin.delete_consumer_groups(["described"])["described"].result()
+    members[0].stop()  # a static member leaves for a while: the group waits for its session timeout
+    until(lambda: not admin.describe_consumer_groups(["described"])["described"].result().members)
+    admin.delete_consumer_groups(["described"])["described"].result()
+    assert "described" not in [each.group_id for each in admin.list_consumer_groups().result().valid]
+
+
+def test_offsets_of_a_group_that_only_committed_are_its_start(
+    broker: Any, admin: AdminClient, members: list[Member]
+) -> None:
+    make_topic(admin, "resumed", 1)
+    produce(broker, "resumed", 10, 1)
+    start = ConsumerGroupTopicPartitions("resumers", [TopicPartition("resumed", 0, 7)])
+    admin.alter_consumer_group_offsets([start])["resumers"].result()
+    referee = Referee()
+    members.append(Member(broker.bootstrap, "resumers", "one", referee, ["resumed"]))
+    until(lambda: len(referee.read.get(("resumed", 0), [])) == 3)
+    assert referee.read["resumed", 0] == [7, 8, 9]

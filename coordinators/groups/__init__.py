@@ -9,10 +9,10 @@ Requests about offsets have parts of their own, which share `requests.py`: `comm
 `transactional_commits.py` (the same in transactions), `offset_fetches.py`, `removals.py` (OffsetDelete, DeleteGroups,
 and removal by hand), `live_reset.py` (moves a group whose members read on).
 
-`views.py` is what a reader is told of a group of either protocol. `events.py` remembers what has happened to each group lately, `explanation.py` makes a story and advice of it (pure),
-`loading.py` replays what a load reads, `records.py` is the format of the group's record, `log_lines.py` how the log
-names members and assignments. `lag_sampling.py` looks at the lag of all groups now and then, and remembers what does
-not move (`standstill.py`).
+`views.py` is what a reader is told of a group of either protocol. `events.py` remembers what has happened to each group
+lately, `explanation.py` makes a story and advice of it (pure), `loading.py` replays what a load reads, `records.py` is
+the format of the group's record, `log_lines.py` how the log names members and assignments. `lag_sampling.py` looks at
+the lag of all groups now and then, and remembers what does not move (`standstill.py`).
 
 **A commit in a transaction.** `broker/api/txn_offset_commit.py` → `transactional_commits.py` has the partition of
 `__consumer_offsets` verified as for a Produce, checks member and generation → the shard appends a batch of the

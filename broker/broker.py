@@ -210,6 +210,7 @@ class Broker:
         self.lease.on_regained.append(replica_manager.lease_regained)
         self.metadata_cache.on_update.append(self.tree_mark.note_news)
         self.metadata_cache.on_missing.append(groups.on_partitions_missing)
+        groups.consumer.overrides_of = self.config_changes.group_overrides
         self.log_manager.hold_of = self.waited_groups.hold_of
         replica_manager.on_leadership += [groups.on_leadership, transactions.on_leadership]
         replica_manager.on_deleted += [groups.on_partitions_deleted, transactions.on_partitions_deleted]

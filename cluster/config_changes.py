@@ -13,12 +13,13 @@ logger = logging.getLogger("barnabas.cluster")
 
 TOPICS = "topics"
 BROKERS = "brokers"
+GROUPS = "groups"
 
 Overrides = Mapping[str, str]
 
 
 class ConfigChanges:
-    """The settings of topics and brokers that the tree holds. LogManager asks `topic_overrides`."""
+    """The settings of topics, groups and brokers that the tree holds. LogManager asks `topic_overrides`."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class ConfigChanges:
         self._node_id = node_id
         self._coordination = coordination
         self._topics: dict[str, Overrides] = {}
+        self._groups: dict[str, Overrides] = {}
         self._cluster: Overrides = {}
         self._broker: Overrides = {}
         self._notices = ChangeNotices(
@@ -42,6 +44,10 @@ class ConfigChanges:
     def topic_overrides(self, topic: str) -> Overrides:
         """The topic's own settings; empty for one that has none."""
         return self._topics.get(topic, {})
+
+    def group_overrides(self, group_id: str) -> Overrides:
+        """The group's own settings; empty for one that has none."""
+        return self._groups.get(group_id, {})
 
     def forget_topics(self, deleted: Iterable[tuple[str, int]]) -> None:
         """Forget the settings of deleted topics, because no notice in the tree says that they are gone."""
@@ -65,6 +71,8 @@ class ConfigChanges:
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
             self._topics[topic] = await self._read(TOPICS, topic)
+        for group in await self._names(GROUPS):
+            await self._read_group(group)
         self._cluster = await self._read(BROKERS, paths.DEFAULT_ENTITY)
         self._broker = await self._read(BROKERS, str(self._node_id))
         self._config.set_dynamic(self._cluster, self._broker)
@@ -73,6 +81,8 @@ class ConfigChanges:
         """Apply what has changed since the settings were read."""
         for topic in sorted({*await self._names(TOPICS), *self._topics}):
             await self._apply_entity(TOPICS, topic)
+        for group in sorted({*await self._names(GROUPS), *map(paths.encode_name, self._groups)}):
+            await self._apply_entity(GROUPS, group)
         for name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             await self._apply_entity(BROKERS, name)
 
@@ -111,12 +121,24 @@ class ConfigChanges:
         """Read one entity again and apply it. Entity types that have no effect here are left alone."""
         if entity_type == TOPICS:
             self._set_topic(name, await self._read(TOPICS, name))
+        elif entity_type == GROUPS:
+            await self._read_group(name)
         elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             if name == paths.DEFAULT_ENTITY:
                 self._cluster = await self._read(BROKERS, name)
             else:
                 self._broker = await self._read(BROKERS, name)
             self._config.set_dynamic(self._cluster, self._broker)
+
+    async def _read_group(self, encoded: str) -> None:
+        group_id = paths.decode_name(encoded)
+        if group_id is None:
+            return  # it is not written as a name of a group
+        overrides = await self._read(GROUPS, encoded)
+        if overrides:
+            self._groups[group_id] = overrides
+        else:
+            self._groups.pop(group_id, None)
 
     def _set_topic(self, name: str, overrides: Overrides) -> None:
         if overrides == self.topic_overrides(name):

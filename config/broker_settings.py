@@ -153,12 +153,12 @@ replica.alter.log.dirs.io.max.bytes.per.second | LONG | null | >= 0 | cluster hi
 # Groups and offsets
 group.consumer.assignors | LIST | uniform,range | - | - | How partitions may be shared out in consumer groups (KIP-848); the first is the default.
 group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of consumer groups' members.
-group.consumer.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | -
-group.consumer.max.session.timeout.ms | INT | 60000 | >= 1 | - | -
+group.consumer.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | The longest time between heartbeats that a group may have.
+group.consumer.max.session.timeout.ms | INT | 60000 | >= 1 | - | The longest session timeout that a consumer group may have.
 group.consumer.max.size | INT | 2147483647 | >= 1 | - | Members of one consumer group.
 group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL | - | -
-group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
-group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | -
+group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | The shortest time between heartbeats that a group may have.
+group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | The shortest session timeout that a consumer group may have.
 group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a member of a consumer group is removed.
 group.coordinator.append.linger.ms | INT | 5 | >= 0 | - | -
 group.coordinator.rebalance.protocols | LIST | classic,consumer,streams | consumer, classic, share, streams | - | Without consumer, members of the consumer protocol (KIP-848) are refused.

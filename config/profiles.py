@@ -32,6 +32,9 @@ PROFILES: dict[str, Profile] = {
         "ci",
         {
             "control.enable": "true",
+            "group.consumer.heartbeat.interval.ms": "200",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.min.session.timeout.ms": "100",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
             "offsets.topic.num.partitions": "1",

@@ -127,7 +127,9 @@ def about_secrets(value: Any, topic_id: bytes) -> Any:
             value.resource_name = TOPIC
         elif name.endswith("transactional_id"):
             setattr(value, name, TXN)
-        elif name in ("groups", "groups_names", "coordinator_keys") and all(isinstance(each, str) for each in field):
+        elif name in ("groups", "groups_names", "group_ids", "coordinator_keys") and all(
+            isinstance(each, str) for each in field
+        ):
             setattr(value, name, [GROUP])
         elif name in ("topic_names", "subscribed_topic_names"):
             setattr(value, name, [TOPIC])

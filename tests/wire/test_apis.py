@@ -128,7 +128,7 @@ def test_announced_versions(world: World) -> None:
     assert (0, 0, 13) in announced()
     assert (1, 4, 18) in announced()
     newest = {feature.name: feature.max_version_level for feature in response.finalized_features}
-    assert newest == {"metadata.version": 27, "transaction.version": 2}
+    assert newest == {"group.version": 1, "metadata.version": 27, "transaction.version": 2}
 
 
 @pytest.mark.parametrize("seed", range(20))

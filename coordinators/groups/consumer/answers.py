@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import consumer_error
@@ -14,7 +14,7 @@ from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.member import Assigned, Partitions
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
-from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, GroupSettings
+from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
@@ -58,16 +58,11 @@ class ConsumerAnswers:
         self._topics = topics
         self._refusals = refusals
         self._patterns: dict[str, Pattern] = {}
+        self.overrides_of: Callable[[str], Mapping[str, str]] = lambda group_id: {}  # settings of a group itself
 
     def situation_of(self, group_id: str) -> Situation:
         """What decisions about a group depend on now."""
-        config = self._config
-        settings = GroupSettings(
-            config.group_consumer_heartbeat_interval_ms,
-            config.group_consumer_session_timeout_ms,
-            tuple(config.group_consumer_assignors),
-            config.group_consumer_max_size,
-        )
+        settings = settings_of(self._config, self.overrides_of(group_id))
         return Situation(settings, self._topics, self._clock.monotonic_ms())
 
     # ---- ConsumerGroupHeartbeat ----

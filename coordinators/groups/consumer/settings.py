@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 
@@ -10,8 +11,12 @@ class ConsumerConfig(Protocol):
 
     group_consumer_assignors: tuple[str, ...]
     group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_session_timeout_ms: int
     group_consumer_max_size: int
     group_consumer_migration_policy: str
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_min_session_timeout_ms: int
     group_consumer_session_timeout_ms: int
 
 
@@ -27,3 +32,21 @@ class GroupSettings(NamedTuple):
     def default_assignor(self) -> str:
         """The assignor of a group whose members name none."""
         return self.assignors[0]
+
+
+HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+SESSION_TIMEOUT = "consumer.session.timeout.ms"
+
+
+def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings:
+    """The settings of a group. `own`: those that it has itself, which count within the bounds of the broker."""
+    heartbeat_ms, session_ms = config.group_consumer_heartbeat_interval_ms, config.group_consumer_session_timeout_ms
+    if HEARTBEAT_INTERVAL in own:
+        least, most = config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms
+        heartbeat_ms = min(max(int(own[HEARTBEAT_INTERVAL]), least), most)
+    if SESSION_TIMEOUT in own:
+        least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
+        session_ms = min(max(int(own[SESSION_TIMEOUT]), least), most)
+    return GroupSettings(
+        heartbeat_ms, session_ms, tuple(config.group_consumer_assignors), config.group_consumer_max_size
+    )

@@ -2,7 +2,8 @@
 
 A change goes into the coordination tree and comes back to every broker by a change notice. The client is answered when
 this broker has applied the change. Settings of client metrics, of share groups and of streams groups are stored and
-described, but nothing uses them yet. The handlers (api/configs.py) import this module on first use, because a start does not need it.
+described, but nothing uses them yet. The handlers (api/configs.py) import this module on first use, because a start
+does not need it.
 """
 
 import logging

@@ -175,7 +175,11 @@ class DecoderWriter(_Writer):
             self.run.append((n, "B"))
             self.flush()
             read = "string_length" if field.type == "string" and not field.array else "uvarint"
-            self.line(f"if {n} > 127: {n}, p = {read}(buffer, p - 1)")
+            if field.type == "records":  # mostly of two bytes: read here, without a call
+                self.line(f"if {n} > 127 and p < end and buffer[p] < 128: {n} = {n} & 127 | buffer[p] << 7; p += 1")
+                self.line(f"elif {n} > 127: {n}, p = {read}(buffer, p - 1)")
+            else:
+                self.line(f"if {n} > 127: {n}, p = {read}(buffer, p - 1)")
             null = f"{n} == 0"
         else:
             self.run.append((n, "h" if field.type == "string" and not field.array else "i"))

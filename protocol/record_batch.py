@@ -38,7 +38,7 @@ from barnabas.protocol.batch_layout import (
     TRANSACTIONAL,
     UINT32,
 )
-from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken
+from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken, long_unsigned
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Buffer, Compression, compress, decompress
@@ -236,11 +236,34 @@ def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACK
 
 
 def check_lengths(batch: Buffer, header: BatchHeader) -> None:
-    """Check that an uncompressed batch holds as many records as its header says, but not their content.
+    """Check that the records of an uncompressed batch are as many as its header says, and fill it exactly.
 
-    CorruptBatchError.
+    Their content is not checked, so this takes a tenth of the time of `check_records`. CorruptBatchError with
+    INVALID_RECORD.
     """
-    batch_records.check_lengths(memoryview(batch)[: header.size_bytes], HEADER_BYTES, header.record_count)
+    data = memoryview(batch)[: header.size_bytes]
+    size, position, found = len(data), HEADER_BYTES, 0
+    try:
+        while position < size:
+            length = data[position]
+            if length < 128:
+                position += 1 + (length >> 1)
+            else:
+                byte = data[position + 1]
+                if byte < 128:
+                    position += 2 + ((length & 127 | byte << 7) >> 1)
+                else:
+                    length, position = long_unsigned(data, position)
+                    position += length >> 1
+            if length & 1:
+                raise broken("a record of negative length")
+            found += 1
+    except IndexError:
+        raise broken("the records of a batch end too early") from None
+    if position != size:
+        raise broken("a record is longer than its batch")
+    if found != header.record_count:
+        raise broken(f"{found} records in a batch of {header.record_count}")
 
 
 def records(batch: Buffer, *, max_bytes: int = UNPACKED_BYTES_MAX) -> Iterator[Record]:

@@ -27,14 +27,11 @@ class Ticket(Generic[T]):
 class Parked(Generic[T]):
     """Waiters in offset order. The owner calls what it releases, after its own state has settled."""
 
-    __slots__ = ("_cancelled", "_tickets")
+    __slots__ = ("_tickets", "count")
 
     def __init__(self) -> None:
-        self._tickets: deque[Ticket[T]] = deque()
-        self._cancelled = 0
-
-    def __len__(self) -> int:
-        return len(self._tickets) - self._cancelled
+        self._tickets: deque[Ticket[T]] = deque()  # with cancelled ones
+        self.count = 0  # of the waiters that are not cancelled
 
     def park(self, offset: int, waiter: Callable[[T], None]) -> Ticket[T]:
         """Wait until `offset` is released. Offsets mostly arrive growing; a lower one finds its place from the end."""
@@ -44,6 +41,7 @@ class Parked(Generic[T]):
         while position and tickets[position - 1].offset > offset:
             position -= 1
         tickets.insert(position, ticket)
+        self.count += 1
         return ticket
 
     def release_first(self, offset: int) -> Callable[[T], None] | None:
@@ -54,8 +52,8 @@ class Parked(Generic[T]):
             waiter = ticket.waiter
             if waiter is not None:
                 ticket.waiter = None
+                self.count -= 1
                 return waiter
-            self._cancelled -= 1
         return None
 
     def take_all(self) -> list[Callable[[T], None]]:
@@ -64,12 +62,11 @@ class Parked(Generic[T]):
         for ticket in self._tickets:
             ticket.waiter = None
         self._tickets.clear()
-        self._cancelled = 0
+        self.count = 0
         return released
 
     def forget_one(self) -> None:
         """A ticket was cancelled: sweep when more than half are, so that the cost stays constant per ticket."""
-        self._cancelled += 1
-        if self._cancelled * 2 > len(self._tickets):
+        self.count -= 1
+        if self.count * 2 < len(self._tickets):
             self._tickets = deque(ticket for ticket in self._tickets if ticket.waiter is not None)
-            self._cancelled = 0

@@ -292,7 +292,7 @@ class Partition:
         )
         if result.error is ErrorCode.NONE:
             self.raise_high_watermark()
-            if self.fetch_waiters or self._parked:
+            if self.fetch_waiters or self._parked.count:
                 self._host.wakes.mark(self)
         return result
 
@@ -423,14 +423,14 @@ class Partition:
             self._propose_isr((*self.isr, replica_id))
         if moved and self.raise_high_watermark():
             self._wake_later()
-        elif self._delete_waiters:
+        elif self._delete_waiters.count:
             self._host.wakes.mark(self)
 
     def brokers_changed(self) -> None:
         """Other brokers live than before: nobody waits for a replica that is dead."""
         if self.raise_high_watermark():
             self._wake_later()
-        elif self._delete_waiters:
+        elif self._delete_waiters.count:
             self._host.wakes.mark(self)
 
     def shrink_isr(self) -> None:
@@ -489,7 +489,7 @@ class Partition:
     # --- waking ---
 
     def _wake_later(self) -> None:
-        if self.fetch_waiters or self._parked or self._delete_waiters or self._failing:
+        if self.fetch_waiters or self._parked.count or self._delete_waiters.count or self._failing:
             self._host.wakes.mark(self)
 
     def wake_later(self) -> None:
@@ -512,14 +512,14 @@ class Partition:
         while self._failing:
             waiter, error = self._failing.popleft()
             waiter(error)
-        if self.is_leader and (self._parked or self._delete_waiters) and self._host.lease.holds:
-            if self._parked:
+        if self.is_leader and (self._parked.count or self._delete_waiters.count) and self._host.lease.holds:
+            if self._parked.count:
                 enough = len(self.maximal_isr) >= self.minimum_isr_size
                 error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
                 high_watermark = self.log.high_watermark
                 while (released := self._parked.release_first(high_watermark)) is not None:
                     released(error)
-            if self._delete_waiters:
+            if self._delete_waiters.count:
                 low_watermark = self.low_watermark
                 while (released := self._delete_waiters.release_first(low_watermark)) is not None:
                     released(ErrorCode.NONE)

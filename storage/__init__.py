@@ -7,7 +7,7 @@ is one log: `segments.py` finds records in its segments (`segment.py` is one of 
 in its file), `durability.py` says what is synced when, `health.py` whether it can be written, `refused_batches.py`
 which batches must come again before later ones, `write_blocks.py` which directories refuse writes for now.
 `producer_state.py` has the producers of a log (`producer_entry.py`: one of them, and what it may append;
-`producer_snapshot.py`: the file). `rolling.py` says when a segment is full. `validation.py` is what a leader and a
+`producer_snapshot.py`: the file). `validation.py` is what a leader and a
 follower check before they append, `open_files.py` keeps a bounded number of files open, `recovery.py` opens a log
 after a crash, `retention.py` picks and removes the segments that are too old or too many, and holds back what groups
 have not read, `log_end.py` says by the headers where a log ends that nobody has open, `unread.py` counts by the

@@ -1,8 +1,11 @@
 """Whether a log can be written, and who is told when that changes."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from barnabas.runtime.ports import may_pass
+
+T = TypeVar("T")
 
 
 class Health:
@@ -56,3 +59,13 @@ class Health:
             self.write_blocked = None
             if self.on_write_blocked is not None:
                 self.on_write_blocked()
+
+
+def if_room(write: Callable[[], T], is_needed: bool) -> T | None:
+    """What `write` returns. None if there was no room, and the file is not needed."""
+    try:
+        return write()
+    except OSError as error:
+        if is_needed or not may_pass(error):
+            raise
+        return None

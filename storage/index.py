@@ -50,7 +50,7 @@ class _SparseIndex:
     must be true of all entries together.
     """
 
-    __slots__ = ("_base_offset", "_disk", "_firsts", "_seconds", "_stale", "_written", "is_written", "loaded", "path")
+    __slots__ = ("_base_offset", "_disk", "_seconds", "_stale", "_written", "firsts", "is_written", "loaded", "path")
 
     entry: ClassVar[Struct]
     typecodes: ClassVar[tuple[str, str]]
@@ -68,11 +68,11 @@ class _SparseIndex:
     @property
     def memory_bytes(self) -> int:
         """How much memory the entries take."""
-        return len(self) * (self._firsts.itemsize + self._seconds.itemsize)
+        return len(self) * (self.firsts.itemsize + self._seconds.itemsize)
 
     def _forget(self) -> None:
         first, second = self.typecodes
-        self._firsts = array(first)
+        self.firsts = array(first)
         self._seconds = array(second)
 
     @property
@@ -81,7 +81,7 @@ class _SparseIndex:
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return len(self._firsts)
+        return len(self.firsts)
 
     def load(self, segment_size: int) -> bool:
         """Read the file. False when it is missing or cannot be right: then the index is empty and must be rebuilt."""
@@ -100,7 +100,7 @@ class _SparseIndex:
             words.frombytes(memoryview(data)[:used])
             if _IS_LITTLE:
                 words.byteswap()
-            self._firsts, self._seconds = self._columns(words)
+            self.firsts, self._seconds = self._columns(words)
             if not self._is_possible(segment_size):
                 self.reset()
                 return False
@@ -129,7 +129,7 @@ class _SparseIndex:
         self.loaded = False
 
     def _add(self, first: int, second: int) -> None:
-        self._firsts.append(first)
+        self.firsts.append(first)
         self._seconds.append(second)
         if len(self) - self._written >= _WRITE_BLOCK_ENTRIES:
             self.write_if_possible()
@@ -137,7 +137,7 @@ class _SparseIndex:
     def truncate(self, offset: int) -> None:
         """Forget entries of batches that end at or after `offset`."""
         keep = bisect_left(self._offsets, offset - self._base_offset)
-        del self._firsts[keep:]
+        del self.firsts[keep:]
         del self._seconds[keep:]
         if self._written > keep:
             self._written = keep
@@ -146,7 +146,7 @@ class _SparseIndex:
     def write(self) -> None:
         """Bring the file up to date (not synced)."""
         assert self.loaded, "entries that are not in memory cannot be written"
-        entries = zip(self._firsts[self._written :], self._seconds[self._written :])
+        entries = zip(self.firsts[self._written :], self._seconds[self._written :])
         data = b"".join(itertools.starmap(self.entry.pack, entries))
         _write_entries(self._disk, self.path, self._written * self.entry.size, data)
         self.is_written = True
@@ -177,13 +177,13 @@ class OffsetIndex(_SparseIndex):
 
     @property
     def _offsets(self) -> "array[int]":
-        return self._firsts
+        return self.firsts
 
     def _columns(self, words: "array[int]") -> "tuple[array[int], array[int]]":
         return words[0::2], words[1::2]
 
     def _is_possible(self, segment_size: int) -> bool:
-        offsets, positions = self._firsts, self._seconds
+        offsets, positions = self.firsts, self._seconds
         if offsets[0] < 0 or positions[0] < 0 or positions[-1] >= segment_size:
             return False
         return _rises(offsets) and _rises(positions)
@@ -191,20 +191,20 @@ class OffsetIndex(_SparseIndex):
     def append(self, offset: int, position: int) -> None:
         """The batch whose last offset is `offset` begins at `position`."""
         relative = offset - self._base_offset
-        assert not self._firsts or relative > self._firsts[-1]
+        assert not self.firsts or relative > self.firsts[-1]
         self._add(relative, position)
 
     def position_for(self, offset: int) -> int:
         """Where to begin looking for `offset`. The batch that holds it does not begin before that position."""
-        slot = bisect_right(self._firsts, offset - self._base_offset) - 1
+        slot = bisect_right(self.firsts, offset - self._base_offset) - 1
         return self._seconds[slot] if slot >= 0 else 0
 
     def last_below(self, limit: int, offset: int) -> tuple[int, int]:
         """(position, last offset) of the last entry below position `limit` and `offset`; (-1, -1) for none."""
-        slot = min(bisect_left(self._seconds, limit), bisect_left(self._firsts, offset - self._base_offset)) - 1
+        slot = min(bisect_left(self._seconds, limit), bisect_left(self.firsts, offset - self._base_offset)) - 1
         if slot < 0:
             return -1, -1
-        return self._seconds[slot], self._base_offset + self._firsts[slot]
+        return self._seconds[slot], self._base_offset + self.firsts[slot]
 
     def last_position(self) -> int:
         """The position of the last entry, or 0."""
@@ -232,27 +232,27 @@ class TimeIndex(_SparseIndex):
         return timestamps, offsets
 
     def _is_possible(self, segment_size: int) -> bool:
-        timestamps, offsets = self._firsts, self._seconds
+        timestamps, offsets = self.firsts, self._seconds
         return offsets[0] >= 0 and _rises(timestamps) and all(map(operator.le, offsets, offsets[1:]))
 
     def append(self, timestamp: int, offset: int) -> None:
         """Add an entry if the timestamp is larger than any before."""
         relative = offset - self._base_offset
-        if self._firsts and (timestamp <= self._firsts[-1] or relative < self._seconds[-1]):
+        if self.firsts and (timestamp <= self.firsts[-1] or relative < self._seconds[-1]):
             return
         if timestamp >= 0:
             self._add(timestamp, relative)
 
     def offset_for(self, timestamp: int) -> int:
         """An offset: no record before it that this index knows has a timestamp ≥ `timestamp`."""
-        slot = bisect_left(self._firsts, timestamp) - 1
+        slot = bisect_left(self.firsts, timestamp) - 1
         return self._base_offset + (self._seconds[slot] if slot >= 0 else 0)
 
     def last(self) -> tuple[int, int]:
         """(timestamp, offset) of the last entry; (-1, base offset) when empty."""
-        if not self._firsts:
+        if not self.firsts:
             return -1, self._base_offset
-        return self._firsts[-1], self._base_offset + self._seconds[-1]
+        return self.firsts[-1], self._base_offset + self._seconds[-1]
 
     def read_last(self) -> tuple[int, int] | None:
         """As `last`, by one small read. None if only `load` can tell."""

@@ -18,7 +18,7 @@ class LeaderEpochCache:
     same offset from the epoch before it. So a change that only adds such an epoch is not written.
     """
 
-    __slots__ = ("_dirty", "_disk", "_entries", "_on_disk", "_path", "_unnamed", "written")
+    __slots__ = ("_dirty", "_disk", "_entries", "_on_disk", "_path", "_unnamed", "latest", "written")
 
     def __init__(self, disk: Disk, path: str, entries: Sequence[tuple[int, int]] | None = None) -> None:
         """`entries` are what the file says, if the caller has read it already."""
@@ -29,16 +29,15 @@ class LeaderEpochCache:
         self._dirty = False
         self.written = 0  # how often: a sync in the background must see whether the file was written again meanwhile
         self._unnamed = False
+        self._note_latest()
+
+    def _note_latest(self) -> None:
+        self.latest = self._entries[-1][0] if self._entries else UNDEFINED  # the newest epoch, -1 if there is none
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         """All (epoch, start offset), a copy."""
         return list(self._entries)
-
-    @property
-    def latest(self) -> int:
-        """The newest epoch, -1 when there is none."""
-        return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Epoch `epoch` begins at `start_offset`. Entries that contradict this go; if it is known, nothing changes."""
@@ -50,6 +49,7 @@ class LeaderEpochCache:
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
         entries.append((epoch, start_offset))
+        self.latest = epoch
         self._dirty = True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
@@ -74,6 +74,7 @@ class LeaderEpochCache:
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
             self._dirty = True
+        self._note_latest()
 
     def truncate_from_start(self, offset: int) -> None:
         """Forget epochs that ended at or before `offset`. The epoch of that offset begins there now."""
@@ -89,6 +90,7 @@ class LeaderEpochCache:
         """Forget everything."""
         self._dirty = self._dirty or bool(self._entries)
         self._entries.clear()
+        self._note_latest()
 
     def is_unsynced(self, log_end_offset: int) -> bool:
         """Whether the file lacks anything that matters to a log that ends there, or says anything that is not true."""

@@ -21,13 +21,12 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
 from barnabas.storage import checkpoints
-from barnabas.storage.batch_headers import AppendedBatch
+from barnabas.storage.batch_headers import WINDOW_BYTES, AppendedBatch
 from barnabas.storage.durability import Durability, flush_together
-from barnabas.storage.health import Health
+from barnabas.storage.health import Health, if_room
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
-from barnabas.storage.rolling import if_room, must_roll
 from barnabas.storage.segment import Segment
 from barnabas.storage.segments import NEVER_BY_REFERENCE, FetchData, Segments, TimestampOffset, delete_later
 from barnabas.storage.validation import (
@@ -133,7 +132,8 @@ class Log:
         """Move it, within [log start, log end]."""
         start, end = self.log_start_offset, self.segments.end_offset
         self.high_watermark = start if offset < start else end if offset > end else offset
-        self.producers.high_watermark_moved(self.high_watermark)
+        if self.producers.unreplicated:
+            self.producers.high_watermark_moved(self.high_watermark)
 
     @property
     def size_bytes(self) -> int:
@@ -368,9 +368,7 @@ class Log:
     ) -> AppendResult | None:
         segments = self.segments
         try:
-            if must_roll(
-                segments.active, self.config, len(view), next_offset - 1, max_timestamp, now_ms, self._roll_jitter_ms
-            ):
+            if segments.must_roll(self.config, len(view), next_offset - 1, max_timestamp, now_ms, self._roll_jitter_ms):
                 base_offset = segments.end_offset
                 if next_offset - 1 - base_offset >= 2**31:
                     # This makes a gap between two segments. It must not look like one that a crash made, so all
@@ -523,7 +521,7 @@ class Log:
             durability.sync_with_next_flush(
                 segments.active.index_paths(), with_names=segments.active.transaction_index.is_written
             )
-            is_small = len(segments) == 1 and segments.active.is_small
+            is_small = len(segments) == 1 and segments.active.size <= WINDOW_BYTES  # one read gets all of it
             snapshot = None if is_small and not self.producers.entries else self.producers.take_snapshot()
             if snapshot is not None:
                 durability.sync_with_next_flush([snapshot])

@@ -42,7 +42,6 @@ class ProducerStateManager:
 
     __slots__ = (
         "_disk",
-        "_ended",
         "_ongoing",
         "_refused",
         "directory",
@@ -50,6 +49,7 @@ class ProducerStateManager:
         "last_snapshot_offset",
         "map_end_offset",
         "snapshots",
+        "unreplicated",
         "verifications",
     )
 
@@ -58,7 +58,7 @@ class ProducerStateManager:
         self.directory = directory
         self.entries: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset -> producer id, in rising order of offsets
-        self._ended: dict[int, int] = {}  # first offset -> offset of the marker, until that is replicated
+        self.unreplicated: dict[int, int] = {}  # first offset -> offset of the marker, until that is replicated
         self.verifications: dict[int, Verification] = {}  # producer id -> what its coordinator was asked
         self._refused = RefusedBatches()
         self.snapshots: list[int] = sorted(snapshots)
@@ -79,8 +79,8 @@ class ProducerStateManager:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is not decided yet, or None."""
         first = next(iter(self._ongoing), None)
-        if self._ended:
-            ended = min(self._ended)
+        if self.unreplicated:
+            ended = min(self.unreplicated)
             return ended if first is None else min(first, ended)
         return first
 
@@ -258,7 +258,7 @@ class ProducerStateManager:
             return None
         entry.current_transaction_first_offset = _NONE
         self._ongoing.pop(first_offset, None)
-        self._ended[first_offset] = offset
+        self.unreplicated[first_offset] = offset
         if marker.commit:
             return None
         last_stable_offset = next(iter(self._ongoing), offset + 1)
@@ -266,8 +266,7 @@ class ProducerStateManager:
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Transactions whose marker is replicated are decided."""
-        if self._ended:
-            self._ended = {first: last for first, last in self._ended.items() if last >= high_watermark}
+        self.unreplicated = {first: last for first, last in self.unreplicated.items() if last >= high_watermark}
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget idle producers; how many that were."""
@@ -283,7 +282,7 @@ class ProducerStateManager:
         """Forget everything but the list of snapshot files."""
         self.entries.clear()
         self._ongoing.clear()
-        self._ended.clear()
+        self.unreplicated.clear()
         self.verifications.clear()
         self.map_end_offset = 0
 

@@ -450,7 +450,8 @@ class Segment:
         """Whether one of the index files has reached segment.index.bytes."""
         if not self._loaded:
             self.load()
-        return len(self.offset_index) >= index_bytes_max // 8 or len(self.time_index) >= index_bytes_max // 12 - 1
+        offsets, times = len(self.offset_index.firsts), len(self.time_index.firsts)
+        return offsets >= index_bytes_max // 8 or times >= index_bytes_max // 12 - 1
 
     def can_hold(self, offset: int) -> bool:
         """Whether the offset fits the 32 bits that an index entry has for it."""
@@ -506,22 +507,13 @@ class Segment:
         """Make the indexes durable: below the recovery point they are trusted as the batches are."""
         self.close_time_index()
         self.write_indexes()
-        for path in self.index_paths():
-            file = self._files.disk.open(path)
-            try:
-                file.sync()
-            finally:
-                file.close()
+        for error in self._files.disk.sync_all(self.index_paths()).values():
+            raise error
 
     @property
     def is_indexed(self) -> bool:
         """Whether the offset index has entries. If it has none, the headers of a few batches make the indexes again."""
         return not self._loaded or len(self.offset_index) > 0
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one read gets the whole segment."""
-        return self.size <= WINDOW_BYTES
 
     def index_paths(self) -> list[str]:
         """The index files that may not be durable, because they were written since the log was opened."""

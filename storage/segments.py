@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, overload
 
+from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer, Clock
@@ -104,6 +105,31 @@ class Segments(Sequence[Segment]):
         assert all(left.base_offset < right.base_offset for left, right in pairwise(segments))
         self._segments = list(segments)
         self._bases = [segment.base_offset for segment in segments]
+
+    def must_roll(
+        self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int, jitter_ms: int
+    ) -> bool:
+        """Whether records of `size` bytes go into a new segment, because the active one is full or too old.
+
+        The age is that of the first record as against these (`max_timestamp`), as in Kafka; without timestamps, that of
+        the file. `jitter_ms`: how much earlier it ends, so that not all logs roll at once.
+        """
+        segment = self._segments[-1]
+        if not segment.can_hold(last_offset):
+            return True
+        if not segment.size:
+            return False
+        if segment.size + size > config.segment_bytes or segment.is_index_full(config.segment_index_bytes):
+            return True
+        first_timestamp = segment.first_timestamp
+        if first_timestamp >= 0 and max_timestamp >= 0:
+            age_ms = max_timestamp - first_timestamp
+        else:
+            age_ms = now_ms - segment.created_ms
+        age_max_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:  # the active segment is not compacted, so it must not grow too old
+            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
+        return age_ms > age_max_ms - min(jitter_ms, age_max_ms)
 
     def begin(self, segment: Segment) -> None:
         """This segment is appended to from now on."""

@@ -18,9 +18,9 @@ from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.durability import RecoveryPointCheckpoint, sync_later
+from barnabas.storage.health import if_room
 from barnabas.storage.log import Log
 from barnabas.storage.producer_state import ProducerStateManager
-from barnabas.storage.rolling import if_room
 
 logger = logging.getLogger("barnabas.storage")
 

@@ -35,20 +35,6 @@ class LeaseView(Protocol):
 class Lease:
     """The lease of one broker over one session after the other."""
 
-    __slots__ = (
-        "_clock",
-        "_coordination",
-        "_is_lapsed",
-        "_lasts_ms",
-        "_looking",
-        "_renewing",
-        "_session_id",
-        "_upkeep",
-        "on_lapsed",
-        "on_lost",
-        "on_regained",
-    )
-
     def __init__(self, env: Env, coordination: Coordination) -> None:
         self.on_lapsed: list[Callable[[], None]] = []  # called once in each lapse, soon after its beginning
         self.on_regained: list[Callable[[], None]] = []  # called when a lapse has ended

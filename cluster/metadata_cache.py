@@ -36,26 +36,15 @@ class BrokerMetadata(NamedTuple):
         return None
 
 
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """The last state of a partition that the controller sent."""
 
-    __slots__ = ("isr", "leader_epoch", "leader_id", "offline_replicas", "partition_epoch", "replicas")
-
-    def __init__(
-        self,
-        leader_id: int,
-        leader_epoch: int,
-        isr: Sequence[int],
-        replicas: Sequence[int],
-        offline_replicas: Sequence[int],
-        partition_epoch: int,
-    ) -> None:
-        self.leader_id = leader_id  # -1: none
-        self.leader_epoch = leader_epoch
-        self.isr = isr
-        self.replicas = replicas
-        self.offline_replicas = offline_replicas
-        self.partition_epoch = partition_epoch
+    leader_id: int  # -1: none
+    leader_epoch: int
+    isr: Sequence[int]
+    replicas: Sequence[int]
+    offline_replicas: Sequence[int]
+    partition_epoch: int
 
 
 class _Waiter:

@@ -46,23 +46,6 @@ _FAILURES: dict[type[ControlRequest], type[ControlResponse]] = {
 }
 
 
-class BrokerChannel(Protocol):
-    """Carries the controller's requests, to each broker in the order they were sent."""
-
-    def set_live_brokers(self, brokers: Mapping[int, LiveBroker]) -> None:
-        """Say which brokers live. To be called with each change, before the first request to a new life is sent.
-
-        What waits for a broker that is gone, or that lives a new life (another epoch), is not sent any more: its `done`
-        is called with None. The channel to a broker that has other addresses connects anew.
-        """
-
-    def send(self, broker_id: int, request: ControlRequest, done: Done) -> None:
-        """Send; `done` is called later with the answer, or with None when the broker went away first."""
-
-    def end_term(self) -> None:
-        """The controllership is over: forget the brokers and what waits. No `done` of this term is called any more."""
-
-
 class Receiver(Protocol):
     """The broker that does what the controller says: its replica manager."""
 
@@ -192,7 +175,7 @@ class _RemoteChannel(_Channel):
 
 
 class BrokerChannels:
-    """The channels to all live brokers; `receiver` is the one of this process."""
+    """Carries the controller's requests to all live brokers; `receiver` is the one of this process."""
 
     def __init__(self, env: Env, config: BrokerConfig, receiver: Receiver) -> None:
         self._env = env
@@ -202,7 +185,11 @@ class BrokerChannels:
         self._term = 0  # counts the controllerships of this broker
 
     def set_live_brokers(self, brokers: Mapping[int, LiveBroker]) -> None:
-        """See BrokerChannel."""
+        """Say which brokers live. To be called with each change, before the first request to a new life is sent.
+
+        What waits for a broker that is gone, or that lives a new life (another epoch), is not sent any more: its `done`
+        is called with None. The channel to a broker that has other addresses connects anew.
+        """
         for broker_id, channel in list(self._channels.items()):
             broker = brokers.get(broker_id)
             if broker is None or broker.epoch != channel.broker.epoch:
@@ -221,7 +208,7 @@ class BrokerChannels:
         return _RemoteChannel(self._env, self._config, broker)
 
     def send(self, broker_id: int, request: ControlRequest, done: Done) -> None:
-        """See BrokerChannel."""
+        """Send; `done` is called later with the answer, or with None when the broker went away first."""
         channel = self._channels.get(broker_id)
         if channel is None:
             self._give_up(done)
@@ -236,7 +223,7 @@ class BrokerChannels:
             done(None)
 
     def end_term(self) -> None:
-        """See BrokerChannel."""
+        """The controllership is over: forget the brokers and what waits. No `done` of this term is called any more."""
         self._term += 1
         channels, self._channels = self._channels, {}
         for channel in channels.values():

@@ -32,7 +32,7 @@ from barnabas.cluster.tree.port import (
     WatchEvent,
 )
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.channels import BrokerChannel
+from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.controller.state import TopicPartition
 from barnabas.controller.term import Handler, Term
@@ -77,7 +77,7 @@ class Controller:
         config: BrokerConfig,
         node_id: int,
         coordination: Coordination,
-        channel: BrokerChannel,
+        channels: BrokerChannels,
         has_features: Callable[[], bool] = lambda: False,
         heard_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -88,7 +88,7 @@ class Controller:
         self._config = config
         self._node_id = node_id
         self._coordination = coordination
-        self._channel = channel
+        self._channels = channels
         self._has_features = has_features  # whether the tree has them, as far as is known here
         self._heard_epoch = heard_epoch  # the largest of a controller that has told this broker something
         self._events: deque[Event] = deque()
@@ -183,6 +183,7 @@ class Controller:
 
     async def _handle(self, event: Event) -> None:
         handler, term = event
+        assert term in (None, self.term), "the events of a term end with it"
         try:
             await handler()
         except ControllerMovedError:
@@ -367,7 +368,7 @@ class Controller:
             self._config,
             self._node_id,
             self._coordination,
-            self._channel,
+            self._channels,
             epoch,
             epoch_version,
             self._enqueue,
@@ -416,9 +417,10 @@ class Controller:
         if self._balance_timer is not None:
             self._balance_timer.cancel()
             self._balance_timer = None
-        self._channel.end_term()
+        self._channels.end_term()
         for refuse in list(self._unanswered):
             refuse(ErrorCode.NOT_CONTROLLER)
+        assert not self._unanswered, "without a term nothing waits for one"
 
     def begin_again(self) -> None:
         """The session or the registration is over: drop the events of the term, register again, and elect."""

@@ -98,10 +98,6 @@ class LeaderElections:
 
         return await self._machines.elect(partitions, decide)
 
-    async def elect_preferred(self, partitions: Sequence[TopicPartition]) -> None:
-        """Elect the preferred replicas of those partitions where they live, are in sync, and do not lead."""
-        await self.elect(ElectionType.PREFERRED, partitions)
-
     async def balance(self) -> None:
         """Elect preferred replicas again, on brokers that lead too few of the partitions that prefer them."""
         if not self._config.auto_leader_rebalance_enable:
@@ -114,5 +110,4 @@ class LeaderElections:
         }
         limit = self._config.leader_imbalance_per_broker_percentage / 100
         preferred = [(p, state.replicas(p)[0], leader) for p, leader in leaders.items()]
-        imbalanced_partitions = election.imbalanced_partitions(preferred, limit)
-        await self._elect(ElectionType.PREFERRED, imbalanced_partitions)
+        await self._elect(ElectionType.PREFERRED, election.imbalanced_partitions(preferred, limit))

@@ -14,7 +14,7 @@ from barnabas.cluster.leader_and_isr import (
 )
 from barnabas.cluster.metadata_cache import FULL, NO_TOPIC_ID
 from barnabas.config.broker import BrokerConfig
-from barnabas.controller.channels import BrokerChannel, ControlResponse
+from barnabas.controller.channels import BrokerChannels, ControlResponse
 from barnabas.controller.state import ControllerState, Replica, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
@@ -58,7 +58,7 @@ class RequestBatch:
         state: ControllerState,
         config: BrokerConfig,
         turns: Turns,
-        channel: BrokerChannel,
+        channels: BrokerChannels,
         node_id: int,
         controller_epoch: int,
         on_log_failures: Callable[[Answered, list[Replica]], None],
@@ -70,7 +70,7 @@ class RequestBatch:
         self._config = config
         self._controller_epoch = controller_epoch
         self._turns = turns
-        self._channel = channel
+        self._channels = channels
         self._node_id = node_id
         self._on_log_failures = on_log_failures
         self._on_logs = on_logs  # called with the replicas that were offline, and have a log now
@@ -176,7 +176,7 @@ class RequestBatch:
         )
         names = {topic_state.topic_id: topic for topic, topic_state in topics.items()}
         answered = self._answered(broker_id, topics)
-        self._channel.send(broker_id, request, lambda response: self._leader_and_isr_done(answered, names, response))
+        self._channels.send(broker_id, request, lambda response: self._leader_and_isr_done(answered, names, response))
 
     def _leader_and_isr_done(
         self, answered: Answered, names: dict[bytes, str], response: ControlResponse | None
@@ -237,7 +237,7 @@ class RequestBatch:
                 topic_states=await self._topic_states(partitions),
                 live_brokers=live_brokers,
             )
-            self._channel.send(broker_id, request, lambda response: None)
+            self._channels.send(broker_id, request, lambda response: None)
 
     async def _topic_states(
         self, partitions: Iterable[TopicPartition]
@@ -310,7 +310,7 @@ class RequestBatch:
             topic_states=list(topics.values()),
         )
         deleting = [partition for partition, delete in partitions.items() if delete]
-        self._channel.send(broker_id, request, lambda response: deletions.answered(deleting, response))
+        self._channels.send(broker_id, request, lambda response: deletions.answered(deleting, response))
 
 
 class _Deletions:
@@ -335,6 +335,7 @@ class _Deletions:
 
     def answered(self, deleting: list[TopicPartition], response: ControlResponse | None) -> None:
         """Note one answer. None: the broker went away, and its death makes the replicas ineligible."""
+        assert self.unanswered > 0, "each request is answered once"
         self.unanswered -= 1
         if isinstance(response, StopReplicaResponse):
             whole_error = response.error_code

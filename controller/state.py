@@ -155,6 +155,8 @@ class ControllerState:
 
     def begin(self) -> None:
         """Give each partition and replica the state that follows from what was read of the tree."""
+        assert not self.partition_states, "a term begins once"
+        assert not self.replica_states, "a term begins once"
         for partition in self.all_partitions():
             topic = partition[0]
             being_deleted = self.is_being_deleted(topic)
@@ -176,30 +178,25 @@ class ControllerState:
                     begins = ReplicaState.OFFLINE if exists else ReplicaState.NEW
                 self.replica_states[(*partition, broker_id)] = begins
 
-    def enter_partition(self, partition: TopicPartition, target: PartitionState) -> bool:
-        """Move a partition if its state allows; False (and no change) if not."""
+    def enter_partition(self, partition: TopicPartition, target: PartitionState) -> None:
+        """Move a partition. A move that the table forbids is a bug: AssertionError, and nothing changes."""
         current = self.partition_states.get(partition, PartitionState.NON_EXISTENT)
-        if current not in PARTITION_TRANSITIONS[target]:
-            return False
+        assert current in PARTITION_TRANSITIONS[target], f"partition {partition} cannot go from {current} to {target}"
+        self.partition_states[partition] = target
         if target is PartitionState.NON_EXISTENT:
-            self.partition_states.pop(partition, None)
-        else:
-            self.partition_states[partition] = target
-        return True
+            del self.partition_states[partition]
 
-    def enter_replica(self, replica: Replica, target: ReplicaState) -> bool:
-        """Move a replica if its state allows; False (and no change) if not."""
+    def enter_replica(self, replica: Replica, target: ReplicaState) -> None:
+        """Move a replica. A move that the table forbids is a bug: AssertionError, and nothing changes."""
         current = self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
-        if current not in REPLICA_TRANSITIONS[target]:
-            return False
+        assert current in REPLICA_TRANSITIONS[target], f"replica {replica} cannot go from {current} to {target}"
+        self.replica_states[replica] = target
         if target is ReplicaState.NON_EXISTENT:
-            self.replica_states.pop(replica, None)
-        else:
-            self.replica_states[replica] = target
-        return True
+            del self.replica_states[replica]
 
     def forget_broker(self, broker_id: int) -> None:
         """Drop a broker that is gone; its replicas stay."""
+        assert broker_id in self.brokers, "a broker goes once"
         del self.brokers[broker_id]
         self.shutting_down.discard(broker_id)
         self.failed_logs.pop(broker_id, None)

@@ -77,7 +77,7 @@ class StateMachines:
                 if partition in state.unreadable:
                     continue
                 is_online = state.has_online_leader(partition)  # a node made earlier may name a dead leader
-                self._enter(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
+                state.enter_partition(partition, PartitionState.ONLINE if is_online else PartitionState.OFFLINE)
                 self._batch.add_leader_and_isr(state.replicas(partition), partition, is_new=True)
 
     async def _elect_offline(self, partitions: Sequence[TopicPartition]) -> None:
@@ -106,7 +106,8 @@ class StateMachines:
     async def _write_elected(self, partitions: Sequence[TopicPartition], decide: Elect) -> list[TopicPartition]:
         elected = await self._tree.change_states(partitions, decide)
         for partition in elected:
-            self._enter(partition, PartitionState.ONLINE)
+            assert self._state.states[partition].leader != NO_LEADER, "an election elects"
+            self._state.enter_partition(partition, PartitionState.ONLINE)
             self._batch.add_leader_and_isr(self._state.replicas(partition), partition)
         self._say_elected(elected)
         return elected
@@ -139,12 +140,7 @@ class StateMachines:
         pace = self._turns.pace()
         for partition in partitions:
             await pace.rest()
-            self._enter(partition, target)
-
-    def _enter(self, partition: TopicPartition, target: PartitionState) -> None:
-        if not self._state.enter_partition(partition, target):
-            current = self._state.partition_states.get(partition, PartitionState.NON_EXISTENT)
-            raise AssertionError(f"partition {partition} cannot go from {current} to {target}")
+            self._state.enter_partition(partition, target)
 
     # --- replicas ---
 
@@ -160,9 +156,7 @@ class StateMachines:
         await self._batch.send()
 
     def _move_replica(self, replica: Replica, target: ReplicaState) -> None:
-        if not self._state.enter_replica(replica, target):
-            current = self._state.replica_states.get(replica, ReplicaState.NON_EXISTENT)
-            raise AssertionError(f"replica {replica} cannot go from {current} to {target}")
+        self._state.enter_replica(replica, target)
         topic, index, broker_id = replica
         partition = (topic, index)
         if target in (ReplicaState.NEW, ReplicaState.ONLINE):
@@ -187,4 +181,4 @@ class StateMachines:
             others = [replica for replica in self._state.replicas(partition) if replica not in gone[partition]]
             self._batch.add_leader_and_isr(others, partition)
             if self._state.states[partition].leader == NO_LEADER:
-                self._enter(partition, PartitionState.OFFLINE)
+                self._state.enter_partition(partition, PartitionState.OFFLINE)

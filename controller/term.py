@@ -15,9 +15,9 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.controller import election
 from barnabas.controller.alter_partition import Alterations
-from barnabas.controller.channels import BrokerChannel
+from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.feature_levels import FeatureLevels
-from barnabas.controller.leader_elections import LeaderElections
+from barnabas.controller.leader_elections import ElectionType, LeaderElections
 from barnabas.controller.requests import Answered, RequestBatch
 from barnabas.controller.state import (
     ControllerState,
@@ -57,7 +57,7 @@ class Term:
         config: BrokerConfig,
         node_id: int,
         coordination: Coordination,
-        channel: BrokerChannel,
+        channels: BrokerChannels,
         epoch: int,
         epoch_version: int,
         enqueue: "Callable[[Handler, Term], None]",
@@ -68,14 +68,14 @@ class Term:
         self._env = env
         self._config = config
         self._coordination = coordination
-        self._channel = channel
+        self._channels = channels
         self._enqueue_event = enqueue
         self._has_features = has_features
         self._batch = RequestBatch(
             self.state,
             config,
             env.turns,
-            channel,
+            channels,
             node_id,
             epoch,
             self._log_failures_answered,
@@ -113,7 +113,7 @@ class Term:
         deleted = await self._children(paths.DELETE_TOPICS, self._deletions_changed)
         deletions, void = await self._sorted_deletions(deleted)
         state.topics_to_delete.update(dict.fromkeys(deletions))
-        self._channel.set_live_brokers(state.brokers)
+        self._channels.set_live_brokers(state.brokers)
         batch.add_update_metadata(state.brokers, ())
         await batch.send()
         state.begin()
@@ -251,14 +251,14 @@ class Term:
             state.forget_broker(broker_id)
         if dead or bounced:
             logger.info("brokers %s are gone", sorted(dead + bounced))
-            self._channel.set_live_brokers(state.brokers)
+            self._channels.set_live_brokers(state.brokers)
             await self._brokers_failed(dead + bounced)
         started = new + bounced
         for broker_id in started:
             state.brokers[broker_id] = found[broker_id]
         if started:
             logger.info("brokers %s have started", sorted(started))
-            self._channel.set_live_brokers(state.brokers)
+            self._channels.set_live_brokers(state.brokers)
             await self._brokers_started(started)
 
     async def _brokers_started(self, broker_ids: Sequence[int]) -> None:
@@ -308,7 +308,7 @@ class Term:
         if known is None or broker is None or broker.epoch != known.epoch or broker == known:
             return
         self.state.brokers[broker_id] = broker
-        self._channel.set_live_brokers(self.state.brokers)
+        self._channels.set_live_brokers(self.state.brokers)
         self._batch.add_update_metadata(self.state.brokers, ())
         await self._batch.send()
 
@@ -510,7 +510,8 @@ class Term:
         node = (await self._coordination.get_many([path]))[0]
         if node is not None:
             try:
-                await self.elections.elect_preferred(payloads.decode_preferred_election(node[0]))
+                wanted = payloads.decode_preferred_election(node[0])
+                await self.elections.elect(ElectionType.PREFERRED, wanted)
             except ValueError as error:
                 logger.error("%s cannot be read, and goes: %s", path, error)
             await self.tree.delete_all([path])

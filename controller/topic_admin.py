@@ -6,6 +6,7 @@ caller waits for the effect with `MetadataCache.wait_for`.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
@@ -288,10 +289,8 @@ class TopicAdmin:
             found = None
         if topic_id not in (None, found):
             return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
-        try:
+        with suppress(NodeExistsError):
             await self._coordination.create(paths.delete_topic(name), encode_topic_deletion(found), make_parents=True)
-        except NodeExistsError:
-            return DONE
         return DONE
 
     async def create_partitions(

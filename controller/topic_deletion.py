@@ -91,6 +91,7 @@ class TopicDeletion:
         state.topics_ineligible.update(replica[0] for replica in failed)
 
     async def _complete(self, topic: str, replicas: list[Replica]) -> None:
+        assert self._state.is_being_deleted(topic), "only a topic that is to be deleted goes"
         await self._machines.move_replicas(replicas, ReplicaState.NON_EXISTENT)
         states = []
         for partition in self._state.partitions_of(topic):

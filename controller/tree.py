@@ -87,6 +87,7 @@ class ControllerTree:
             node = (await self._coordination.get_many([paths.PRODUCER_ID_BLOCK]))[0]
             block = ProducerIdBlock.after(None if node is None else ProducerIdBlock.decode(node[0]), broker_id)
             assert block.last <= LARGEST_PRODUCER_ID, "the producer ids of this cluster are used up"
+            assert block.first <= block.last, "a block has producer ids"
             write: Operation = Create(paths.PRODUCER_ID_BLOCK, block.encode())
             if node is not None:
                 write = Set(paths.PRODUCER_ID_BLOCK, block.encode(), node[1].version)
@@ -195,6 +196,9 @@ class ControllerTree:
                     state = self._state.states.get(partition)
                     proposal = None if state is None else decide(partition, state)
                     if state is not None and proposal is not None:
+                        assert proposal.partition_epoch == state.partition_epoch, "a write follows on what was read"
+                        assert proposal.leader_epoch - state.leader_epoch in (0, 1), "leader epochs rise one by one"
+                        assert proposal.isr, "some replica is always in sync"
                         proposals.append((partition, proposal.by_controller(self.epoch).remembering(state)))
                 if not proposals:
                     break

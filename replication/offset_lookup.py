@@ -1,6 +1,7 @@
 """ListOffsets and the ends of leader epochs: the offset of a time or an epoch (KIP-79, KIP-101)."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.fetch_values import CONSUMER, READ_COMMITTED
@@ -28,27 +29,21 @@ SPECIAL_VERSIONS = {
 DEBUGGING_CONSUMER = -2  # a replica id: may ask any replica
 
 
-class ListOffsetResult:
+class ListOffsetResult(NamedTuple):
     """Offset and timestamp, -1 if nothing matches. `leader_epoch` is that of the offset; -1: unknown."""
 
-    __slots__ = ("error", "leader_epoch", "offset", "timestamp")
-
-    def __init__(self, error: ErrorCode, offset: int = -1, timestamp: int = -1, leader_epoch: int = -1) -> None:
-        self.error = error
-        self.offset = offset
-        self.timestamp = timestamp
-        self.leader_epoch = leader_epoch
+    error: ErrorCode
+    offset: int = -1
+    timestamp: int = -1
+    leader_epoch: int = -1
 
 
-class EpochEndOffset:
+class EpochEndOffset(NamedTuple):
     """The largest epoch not above the requested one, and its end offset; (-1, -1): unknown."""
 
-    __slots__ = ("end_offset", "error", "leader_epoch")
-
-    def __init__(self, error: ErrorCode, leader_epoch: int = -1, end_offset: int = -1) -> None:
-        self.error = error
-        self.leader_epoch = leader_epoch
-        self.end_offset = end_offset
+    error: ErrorCode
+    leader_epoch: int = -1
+    end_offset: int = -1
 
 
 def has_timestamp(version: int, timestamp: int) -> bool:

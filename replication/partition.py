@@ -188,9 +188,11 @@ class Partition:
         """
         if partition_epoch < self.partition_epoch:
             return False
+        assert leader_epoch >= self.leader_epoch, "the controller's epochs never go back"
         if self.log.finish_truncation is not None:  # it is written from now on
             self.log.finish_truncation()
         node_id = self._host.node_id
+        assert node_id in replicas, "only a replica can lead"
         now_ms = self._host.clock.monotonic_ms()
         was_leader = self.is_leader
         # Nobody else has led meanwhile. In an epoch between, followers may have cut their logs for another leader.
@@ -227,8 +229,9 @@ class Partition:
         self.is_suspended = False
         if recovering and self.pending_isr is None:
             self._propose_isr(self.isr)
+        assert self.leader_epoch_start_offset <= log_end_offset, "a leader's epoch begins in its log"
         self.raise_high_watermark()
-        self._wake_later()
+        self.wake_later()
         return not was_leader
 
     def make_follower(
@@ -243,18 +246,15 @@ class Partition:
         """Follow `leader_id` (-1: nobody) from now on. True when the leader epoch is a new one."""
         if partition_epoch < self.partition_epoch:
             return False
+        assert leader_epoch >= self.leader_epoch, "the controller's epochs never go back"
+        assert leader_id != self._host.node_id, "nobody follows itself"
         changed = leader_epoch > self.leader_epoch
         self.controller_epoch = controller_epoch
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
-        self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = -1
-        self.is_leader = self.is_suspended = False
-        self.isr = ()
-        self.remote = {}
-        self.pending_isr = None
-        self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._end_role(leader_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return changed
 
     def suspend(self) -> None:
@@ -262,19 +262,23 @@ class Partition:
 
         The epoch and what is known of followers stay, because the controller may find that nothing has changed.
         """
+        assert self.is_leader, "only a leader can be suspended"
         self.is_leader = False
         self.is_suspended = True
         self.pending_isr = None
-        self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def stop(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """This broker no longer hosts the partition: fail the requests that wait."""
+        self._end_role(NO_LEADER, error)
+
+    def _end_role(self, leader_id: int, error: ErrorCode) -> None:
         self.is_leader = self.is_suspended = False
-        self.leader_id = NO_LEADER
+        self.leader_id = leader_id
         self.isr = ()
         self.remote = {}
         self.pending_isr = None
-        self._fail_waiters(error)
+        self.fail_waiters(error)
 
     # --- appending ---
 
@@ -349,7 +353,7 @@ class Partition:
         """
         ticket = self._parked.park(offset, waiter)
         if not self.is_leader:
-            self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.log.high_watermark >= offset:
             self._host.wakes.mark(self)
         return ticket
@@ -358,16 +362,17 @@ class Partition:
         """As `park_until`, for the low watermark: every live replica has deleted the records below `offset`."""
         ticket = self._delete_waiters.park(offset, waiter)
         if not self.is_leader:
-            self._fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.low_watermark >= offset:
             self._host.wakes.mark(self)
         return ticket
 
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start; waiters on the low watermark hear of it."""
+        assert offset <= self.log.high_watermark, "what is not committed is not deleted"
         if offset > self.log.log_start_offset:
             self.log.delete_records_before(offset)
-        self._wake_later()
+        self.wake_later()
 
     def raise_high_watermark(self) -> bool:
         """Raise it to the offset that the whole ISR has reached; not below min.insync.replicas (Kafka 3.7+).
@@ -389,6 +394,7 @@ class Partition:
             )
             if candidate <= log.high_watermark:
                 return False
+        assert self.is_leader, "a follower takes over its leader's high watermark"
         log.set_high_watermark(candidate)
         return True
 
@@ -411,7 +417,7 @@ class Partition:
             replica.broker_epoch = broker_epoch
             replica.end_refusal()
         if replica.idle_in is not None:  # in another session, which must say again where the follower is
-            self._wake_later()
+            self.wake_later()
         moved = replica.fetched(fetch_offset, log_start_offset, leader_end_offset, now_ms)
         if (
             replica_id not in self.isr
@@ -422,14 +428,14 @@ class Partition:
         ):
             self._propose_isr((*self.isr, replica_id))
         if moved and self.raise_high_watermark():
-            self._wake_later()
+            self.wake_later()
         elif self._delete_waiters.count:
             self._host.wakes.mark(self)
 
     def brokers_changed(self) -> None:
         """Other brokers live than before: nobody waits for a replica that is dead."""
         if self.raise_high_watermark():
-            self._wake_later()
+            self.wake_later()
         elif self._delete_waiters.count:
             self._host.wakes.mark(self)
 
@@ -459,6 +465,7 @@ class Partition:
         """The controller has written what was proposed, or says what it had written already."""
         if confirmed.leader_epoch != self.leader_epoch or confirmed.partition_epoch < self.partition_epoch:
             return  # the proposal stays unconfirmed until LeaderAndIsr
+        assert self.is_leader, "who does not lead any more waits for no answer"
         logger.info("%s-%d: ISR is %s, was %s", self.topic, self.index, list(confirmed.isr), list(self.isr))
         self.pending_isr = None
         if confirmed.isr != self.isr:
@@ -469,7 +476,7 @@ class Partition:
             if member in self.remote:
                 self.remote[member].end_refusal()
         self.raise_high_watermark()
-        self._wake_later()
+        self.wake_later()
 
     def isr_refused(self) -> None:
         """The controller does not want what was proposed: the confirmed ISR counts."""
@@ -478,9 +485,11 @@ class Partition:
             if member not in self.isr and member in self.remote:
                 self.remote[member].refuse(self._host.clock.monotonic_ms())
         if self.raise_high_watermark():
-            self._wake_later()
+            self.wake_later()
 
     def _propose_isr(self, isr: tuple[int, ...]) -> None:
+        assert self.is_leader, "only a leader changes the ISR"
+        assert self.pending_isr is None, "one proposal at a time"
         self.pending_isr = LeaderAndIsr(
             self.leader_id, self.leader_epoch, isr, self.partition_epoch, self.controller_epoch
         )
@@ -488,24 +497,18 @@ class Partition:
 
     # --- waking ---
 
-    def _wake_later(self) -> None:
+    def wake_later(self) -> None:
+        """Look at all waiting requests, in the next wake."""
         if self.fetch_waiters or self._parked.count or self._delete_waiters.count or self._failing:
             self._host.wakes.mark(self)
 
-    def wake_later(self) -> None:
-        """Look at all waiting requests, in the next wake."""
-        self._wake_later()
-
     def fail_waiters(self, error: ErrorCode) -> None:
         """Fail all waiting requests, in the next wake."""
-        self._fail_waiters(error)
-
-    def _fail_waiters(self, error: ErrorCode) -> None:
         for waiter in self._parked.take_all():
             self._failing.append((waiter, error))
         for waiter in self._delete_waiters.take_all():
             self._failing.append((waiter, error))
-        self._wake_later()
+        self.wake_later()
 
     def wake(self) -> None:
         """Serve the waiters whose offset was reached. Called by Wakes. One at a time: a bug costs one waiter only."""

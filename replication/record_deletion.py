@@ -1,6 +1,7 @@
 """DeleteRecords: a leader raises the start of its log, and waits until the logs of all live replicas begin there."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from barnabas.cluster.lease import LeaseView
@@ -12,16 +13,14 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
 
 
+@dataclass(slots=True, eq=False)
 class DeleteRecordsResult:
     """`low_watermark` is the lowest log start of the live replicas, -1 on an error."""
 
-    __slots__ = ("error", "index", "low_watermark", "topic")
-
-    def __init__(self, topic: str, index: int, error: ErrorCode, low_watermark: int = -1) -> None:
-        self.topic = topic
-        self.index = index
-        self.error = error
-        self.low_watermark = low_watermark
+    topic: str
+    index: int
+    error: ErrorCode
+    low_watermark: int = -1
 
 
 class RecordDeletion:

@@ -57,21 +57,6 @@ class Clients(Protocol):
 class _Lane:
     """One connection of a fetcher, with one request after the other in one session."""
 
-    __slots__ = (
-        "asked_ms",
-        "backoff",
-        "behind_bytes",
-        "due_ms",
-        "is_busy",
-        "is_scheduled",
-        "is_waited_for",
-        "is_waiting",
-        "name",
-        "session",
-        "timer",
-        "wait_max_ms",
-    )
-
     def __init__(self, name: str, node_id: int, wait_max_ms: int) -> None:
         self.name = name
         self.session = LeaderSession(node_id)

@@ -3,6 +3,7 @@
 `check_data` and `check_marker` are what Kafka checks before an append.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
@@ -34,25 +35,16 @@ class ProducerBatch(NamedTuple):
 NO_BATCH = ProducerBatch(_NONE, _NONE, 0, _NONE)
 
 
+@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer's state in one log. An epoch of -1 means that none is known."""
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "current_transaction_first_offset",
-        "last_timestamp",
-        "producer_epoch",
-        "producer_id",
-    )
-
-    def __init__(self, producer_id: int, producer_epoch: int) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.coordinator_epoch = _NONE
-        self.last_timestamp = _NONE
-        self.current_transaction_first_offset = _NONE
-        self.batches: list[ProducerBatch] = []
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int = _NONE
+    last_timestamp: int = _NONE
+    current_transaction_first_offset: int = _NONE
+    batches: list[ProducerBatch] = field(default_factory=list)
 
     @property
     def last_sequence(self) -> int:

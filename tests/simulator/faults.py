@@ -142,7 +142,7 @@ FAULTS = (
         "marker counts before it is replicated",
         "storage",
         "storage.producer_state:ProducerStateManager.update_marker",
-        "self._ended[first_offset] = offset",
+        "self.unreplicated[first_offset] = offset",
         "pass",
         "a marker counts when it is replicated",
         3,

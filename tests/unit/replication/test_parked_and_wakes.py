@@ -20,11 +20,11 @@ def parked_at(parked, *offsets):
 def test_released_in_offset_order_however_they_came():
     parked = Parked()
     parked_at(parked, 5, 9, 7, 1)
-    assert len(parked) == 4
+    assert parked.count == 4
     assert release_all(parked, 6) == [1, 5]
     assert release_all(parked, 6) == []
     assert release_all(parked, 9) == [7, 9]
-    assert len(parked) == 0
+    assert parked.count == 0
 
 
 @pytest.mark.parametrize(("offset", "released"), [(4, []), (5, [5]), (6, [5])])
@@ -39,12 +39,12 @@ def test_cancelled_waiters_are_never_called_and_are_swept():
     tickets = parked_at(parked, *range(100))
     for offset in range(99):
         tickets[offset].cancel()
-    assert len(parked) == 1
+    assert parked.count == 1
     assert len(parked._tickets) <= 2, "swept"
     tickets[0].cancel()  # again: harmless
     assert release_all(parked, 1_000) == [99]
     tickets[99].cancel()  # after the release: harmless
-    assert len(parked) == 0
+    assert parked.count == 0
 
 
 def test_take_all():
@@ -52,7 +52,7 @@ def test_take_all():
     tickets = parked_at(parked, 1, 2)
     tickets[1].cancel()
     assert len(parked.take_all()) == 1
-    assert len(parked) == 0
+    assert parked.count == 0
 
 
 class Sleeper:

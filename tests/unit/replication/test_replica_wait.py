@@ -39,7 +39,7 @@ def test_a_partition_that_has_let_go_of_it_may_say_so_later(first: str) -> None:
         waiter(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert answers == before
     assert len(ends) == 1
-    assert len(partitions[1]) == 0
+    assert partitions[1].count == 0
     if before:
         expected = ErrorCode.REQUEST_TIMED_OUT if first == "the time is over" else ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert before == [[expected] * 2]

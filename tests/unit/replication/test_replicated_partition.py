@@ -98,7 +98,7 @@ def test_timeout_leaves_the_records(env, host):
     env.clock.advance(1)
     assert produced.value[0].error is ErrorCode.REQUEST_TIMED_OUT
     assert partition.log_end_offset == 1
-    assert len(partition._parked) == 0
+    assert partition._parked.count == 0
     for replica in (2, 3):
         fetch_as(host, replica, 1)
     env.clock.advance(0)
@@ -109,7 +109,7 @@ def test_a_producer_that_went_away_is_forgotten(env, host):
     partition = lead_three(host)
     outcome = host.append()
     outcome.cancel()
-    assert len(partition._parked) == 0
+    assert partition._parked.count == 0
     env.clock.advance(2_000)
     assert not outcome.done
 

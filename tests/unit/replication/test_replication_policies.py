@@ -321,9 +321,12 @@ def test_every_state_has_a_way_in_and_the_tables_are_used():
     assert set(PARTITION_TRANSITIONS) == set(PartitionState)
     assert set(REPLICA_TRANSITIONS) == set(ReplicaState)
     state = ControllerState()
-    assert not state.enter_partition(("t", 0), PartitionState.ONLINE), "it does not exist"
-    assert state.enter_partition(("t", 0), PartitionState.NEW)
-    assert not state.enter_partition(("t", 0), PartitionState.NON_EXISTENT), "only from offline"
-    assert state.enter_partition(("t", 0), PartitionState.OFFLINE)
-    assert state.enter_partition(("t", 0), PartitionState.NON_EXISTENT)
+    with pytest.raises(AssertionError, match="cannot go"):
+        state.enter_partition(("t", 0), PartitionState.ONLINE)
+    state.enter_partition(("t", 0), PartitionState.NEW)
+    with pytest.raises(AssertionError, match="cannot go"):  # only from offline
+        state.enter_partition(("t", 0), PartitionState.NON_EXISTENT)
+    assert state.partition_states == {("t", 0): PartitionState.NEW}
+    state.enter_partition(("t", 0), PartitionState.OFFLINE)
+    state.enter_partition(("t", 0), PartitionState.NON_EXISTENT)
     assert state.partition_states == {}

@@ -30,8 +30,8 @@ from barnabas.cluster.tree.port import (
     Stat,
     WatchEvent,
 )
+from barnabas.runtime.backlog import Backlog
 from barnabas.runtime.ports import Env
-from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -39,8 +39,6 @@ GROUP_VERSION = "group.version"
 METADATA_VERSION = "metadata.version"
 TRANSACTION_VERSION = "transaction.version"
 
-RETRY_BACKOFF_MS = 100.0
-LOOK_MS = 5_000.0
 NOT_READ = -1  # the epoch before the node was read, or where there is none
 
 Levels = Mapping[str, int]
@@ -181,11 +179,9 @@ class Features:
         self.finalised = Finalised({}, NOT_READ)
         self.group_version = 0
         self.transaction_version = 0
-        self._env = env
         self._coordination = coordination
-        self._following: Task[Features] | None = None
-        self._changes = 0  # so far, as far as was heard
-        self._read_to = 0  # how many of them are read
+        self._changes = Backlog(env.upkeep, "features", self._read_again)
+        self._is_started = False
 
     def take(self, node: tuple[bytes, Stat] | None) -> None:
         """Let the levels of this node hold. UnreadableFeaturesError.
@@ -207,20 +203,14 @@ class Features:
     async def start(self) -> None:
         """Read the levels, and follow their changes from now on. See `take` for what it raises."""
         await self.read()
-        if self._following is None:
-            self._coordination.on_session_expired(self._changed)
-            self._following = self._env.upkeep.every(
-                "features",
-                lambda: RETRY_BACKOFF_MS if self._is_behind else LOOK_MS,
-                lambda: [self] if self._is_behind else [],
-                Features._read_again,
-            )
+        if not self._is_started:
+            self._is_started = True
+            self._coordination.on_session_expired(self._changes.add)
+            self._changes.start()
 
     async def stop(self) -> None:
         """Follow no more."""
-        if self._following is not None:
-            self._following.stop()
-            self._following = None
+        self._changes.stop()
 
     async def read(self) -> None:
         """Read the levels that hold now, and leave a watch for the next change."""
@@ -234,24 +224,14 @@ class Features:
         self.take(node)
 
     def _notified(self, event: WatchEvent) -> None:
-        self._changed()
+        self._changes.add()
 
-    def _changed(self) -> None:
-        self._changes += 1
-        if self._following is not None:
-            self._following.run_soon()
-
-    @property
-    def _is_behind(self) -> bool:
-        return self._read_to != self._changes
-
-    async def _read_again(self) -> None:
-        changes = self._changes  # another one may come during the read
+    async def _read_again(self) -> bool:
         try:
             await self.read()
         except (ConnectionLossError, SessionExpiredError) as error:
             logger.warning("cannot read the features of the cluster, trying again: %s", error)
-            return
+            return False
         except CoordinationError as error:  # somebody wrote it by hand: the former levels still hold here
             logger.error("%s", error)
-        self._read_to = changes
+        return True

@@ -5,7 +5,7 @@ settings change in place. The strongest value counts: dynamic for this broker, d
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.broker_settings import BROKER_SETTINGS
@@ -140,11 +140,14 @@ class BrokerConfig(BrokerAttributes):
     def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
         """Take these as all dynamic settings there are: of all brokers, and of this one.
 
-        Values that are not valid (written by another version, say) are logged and ignored.
+        Values that are not valid (written by another version, say) are logged and ignored, also where they contradict
+        each other or the file.
         """
         before = (self.dynamic_cluster, self.dynamic_broker)
-        self.dynamic_cluster = _valid(cluster, Dynamic.CLUSTER)
-        self.dynamic_broker = _valid(broker, Dynamic.BROKER)
+        cluster, broker = _valid(cluster, Dynamic.CLUSTER), _valid(broker, Dynamic.BROKER)
+        ignored = _contradictory(self.file, cluster, broker)
+        self.dynamic_cluster = {name: text for name, text in cluster.items() if name not in ignored}
+        self.dynamic_broker = {name: text for name, text in broker.items() if name not in ignored}
         changed = set()
         for name in sorted({n for level in (*before, self.dynamic_cluster, self.dynamic_broker) for n in level}):
             setting = BROKER_SETTINGS.get(name)
@@ -264,6 +267,22 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
                 continue
         kept[name] = text
     return kept
+
+
+def _contradictory(file: Mapping[str, str], cluster: Mapping[str, str], broker: Mapping[str, str]) -> Collection[str]:
+    """The dynamic settings without which no rule between settings is broken: one if that is enough, else all."""
+    dynamic = {**cluster, **broker}
+
+    def problem_without(names: Collection[str]) -> ConfigError | None:
+        left = {name: text for name, text in dynamic.items() if name not in names}
+        return next(_combined_problems(BrokerConfig({**file, **left})), None)
+
+    problem = problem_without(()) if dynamic else None
+    if problem is None or problem_without(dynamic):  # of the file alone a start has said it
+        return ()
+    ignored = next(({name} for name in sorted(dynamic) if problem_without({name}) is None), set(dynamic))
+    logger.error("ignored dynamic configs %s: %s", ", ".join(sorted(ignored)), problem)
+    return ignored
 
 
 def is_known(name: str) -> bool:

@@ -27,7 +27,7 @@ from barnabas.replication.fetch_values import CONSUMER, FetchParams, FetchPartit
 from barnabas.replication.fetching import Fetching, leader_of
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.led_states import LedStates
-from barnabas.replication.log_failure_notices import LogFailureNotices
+from barnabas.replication.log_failure_notices import log_failure_notices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.replication.record_deletion import RecordDeletion
@@ -91,8 +91,8 @@ class ReplicaManager:
         self._isr_changes = IsrChanges(
             env, node_id, lambda: self.broker_epoch, ask_controller, self.fetching.replica_confirmed
         )
-        self._log_failures = LogFailureNotices(env, coordination, node_id)
-        self.refusals = DiskRefusals(env, log_manager.troubles, self._log_failures.report)
+        self._log_failures = log_failure_notices(env, coordination, node_id)
+        self.refusals = DiskRefusals(env, log_manager.troubles, self._log_failures.add)
         self._led_states = LedStates(
             env, coordination, self.led_partitions, lambda: self.config.replica_lag_time_max_ms, self._suspend
         )
@@ -136,7 +136,7 @@ class ReplicaManager:
         Kafka takes the whole directory offline. Here its replicas follow on, and are in sync again when there is room.
         """
         if any(len(partition.replicas) > 1 for partition in self.partitions.values()):
-            self._log_failures.report()
+            self._log_failures.add()
 
     def _log_went_offline(self, log: Log) -> None:
         """Act in the next pass of the loop, because the log calls this in the middle of a write or sync."""
@@ -157,7 +157,7 @@ class ReplicaManager:
         logger.debug("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
         self.fetchers.stop((partition,))
         partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
-        self._log_failures.report()
+        self._log_failures.add()
         for listener in self.on_leadership:
             listener([], [partition])
 

@@ -2,7 +2,8 @@
 
 `ports.py` is what a broker may ask of the world, and `clock.py`, `disk.py` and `network.py` do it. `pending.py` is an
 answer that is not there yet. `turns.py` does long tasks a few pieces at a time, `tasks.py` holds what requests asked
-for, and `upkeep.py` what a broker does again and again by itself (rules 4, 1 and 6). For the process: `output.py`
+for, `upkeep.py` what a broker does again and again by itself (rules 4, 1 and 6), and `backlog.py` what it does when
+there are news. For the process: `output.py`
 prints and logs in threads, which may block, because the loop must not; `counted.py` puts numbers and nouns together,
 `strict_json.py` reads the JSON of clients and refuses what has two meanings,
 `build.py` says whether compiled modules run,
@@ -22,6 +23,7 @@ place of the data, and `broken_machine.py` is a disk and a network that fail on 
 | the same for many members of a group at once | `comes_in_crowds` of the API (`broker/crowds.py`) |
 | what blocks or computes for long | `Clock.in_thread`; for syncs `Disk.sync_in_background` |
 | work that is repeated or tried again | `env.upkeep.every` (`upkeep.py`); `run_soon` when there is news |
+| news that one task deals with together, and tries again | `Backlog` (`backlog.py`) |
 | events that are handled one after the other | `env.upkeep.every`, with the events as its items; `run_soon` |
 | one call after a time that ends with its request | `Clock.call_later`, cancelled by whoever ends the wait |
 | an object has news, and its waiters must not run inside the change | `Wakes.mark` (`replication/wakes.py`) |

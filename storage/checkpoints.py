@@ -167,9 +167,10 @@ def integer_of(text: str) -> int | None:
 
 
 def _integer(path: str, row: list[str], index: int) -> int:
+    """A partition, an offset or an epoch: none of them is negative in these files."""
     number = integer_of(row[index])
-    if number is None:
-        raise CheckpointError(f"{path}: {_shown(row[index])} in {_shown(' '.join(row))} is not a number")
+    if number is None or number < 0:
+        raise CheckpointError(f"{path}: {_shown(row[index])} in {_shown(' '.join(row))} is no number from 0 on")
     return number
 
 

@@ -182,9 +182,7 @@ class Durability:
         """Everything below the offset is durable: no segment there can lose its end any more."""
         if offset < self.recovery_point:
             return
-        # A roll that leaves a gap raises it to the new segment, before that has records.
-        end_offset = max(self._segments.end_offset, self._segments.active.base_offset)
-        assert offset <= end_offset, "what is not there cannot be durable"
+        assert offset <= self._segments.end_offset, "what is not there cannot be durable"
         first = max(self._segments.slot_of(self.recovery_point) - 1, 0)
         self.recovery_point = offset
         try:

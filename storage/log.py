@@ -420,8 +420,6 @@ class Log:
         If the old one is not needed any more, files are left out for which there is no room.
         """
         old, durability = self.segments.active, self.durability
-        assert base_offset >= self.log_end_offset, "a new segment may not overlap the one before"
-        assert base_offset > old.base_offset
         already_flushed = durability.recovery_point >= self.log_end_offset
         old.close_time_index()
         indexes = if_room(old.write_indexes, is_needed)

@@ -72,7 +72,7 @@ class Segment:
         directory: str,
         base_offset: int,
         *,
-        size: int,
+        size: int = 0,
         created_ms: int,
         index_interval_bytes: int,
         has_transaction_index: bool = False,
@@ -107,34 +107,18 @@ class Segment:
 
     def without_files(self, base_offset: int) -> "Segment":
         """An empty segment in the same folder that has no files: it stands for one that is made later."""
+        interval_bytes = self._index_interval_bytes
         return Segment(
-            self._files,
-            self.directory,
-            base_offset,
-            size=0,
-            created_ms=self.created_ms,
-            index_interval_bytes=self._index_interval_bytes,
+            self._files, self.directory, base_offset, created_ms=self.created_ms, index_interval_bytes=interval_bytes
         )
 
     @staticmethod
     def create(
-        files: OpenFiles,
-        directory: str,
-        base_offset: int,
-        *,
-        now_ms: int,
-        index_interval_bytes: int,
-        suffix: str = "",
+        files: OpenFiles, directory: str, base_offset: int, *, now_ms: int, index_interval_bytes: int, suffix: str = ""
     ) -> "Segment":
         """A new empty segment. Its index files are made with its first records: most partitions never have any."""
         segment = Segment(
-            files,
-            directory,
-            base_offset,
-            size=0,
-            created_ms=now_ms,
-            index_interval_bytes=index_interval_bytes,
-            suffix=suffix,
+            files, directory, base_offset, created_ms=now_ms, index_interval_bytes=index_interval_bytes, suffix=suffix
         )
         try:
             file = files.get(segment.path, create=True)

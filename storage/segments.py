@@ -132,8 +132,10 @@ class Segments(Sequence[Segment]):
         return age_ms > age_max_ms - min(jitter_ms, age_max_ms)
 
     def begin(self, segment: Segment) -> None:
-        """This segment is appended to from now on."""
+        """This segment is appended to from now on. The log ends where it begins, also behind a gap without records."""
         assert segment.base_offset > self._bases[-1]
+        assert segment.base_offset >= self.end_offset, "a new segment may not overlap the one before"
+        self.end_offset = segment.base_offset
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
 

@@ -10,15 +10,13 @@ from collections.abc import Awaitable, Callable
 
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError, WatchEvent
+from barnabas.runtime.backlog import Backlog
 from barnabas.runtime.ports import Env
-from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.cluster")
 
 NOTICE_RETENTION_MS = 15 * 60 * 1000
 SAID_AGAIN_MS = 10_000.0
-RETRY_BACKOFF_MS = 100.0
-LOOK_MS = 5_000.0
 
 
 class ChangeNotices:
@@ -44,9 +42,7 @@ class ChangeNotices:
         self._apply = apply
         self._load_again = load_again
         self._last_processed = -1
-        self._following: Task[ChangeNotices] | None = None
-        self._changes = 0  # so far, as far as was heard
-        self._read_to = 0  # how many of them are read
+        self._changes = Backlog(env.upkeep, what, self._read_changes)
         self._said_ms = -math.inf  # when it was said last that they cannot be read
         self._has_missed_notices = False  # its session was lost
 
@@ -57,37 +53,20 @@ class ChangeNotices:
 
     def follow(self) -> None:
         """Apply what comes from now on, and what has come since `begin`."""
-        self._following = self._env.upkeep.every(
-            self._what,
-            lambda: RETRY_BACKOFF_MS if self._is_behind else LOOK_MS,
-            lambda: [self] if self._is_behind else [],
-            ChangeNotices._read_changes,
-        )
+        self._changes.start()
 
     def stop(self) -> None:
         """Follow no more."""
-        if self._following is not None:
-            self._following.stop()
-            self._following = None
+        self._changes.stop()
 
     def _notified(self, event: WatchEvent) -> None:
-        self._changed()
+        self._changes.add()
 
     def _session_lost(self) -> None:
         self._has_missed_notices = True
-        self._changed()
+        self._changes.add()
 
-    def _changed(self) -> None:
-        self._changes += 1
-        if self._following is not None:
-            self._following.run_soon()
-
-    @property
-    def _is_behind(self) -> bool:
-        return self._read_to != self._changes
-
-    async def _read_changes(self) -> None:
-        changes = self._changes  # another one may come during the reads
+    async def _read_changes(self) -> bool:
         try:
             if self._has_missed_notices:
                 await self._read(apply=False)
@@ -98,8 +77,8 @@ class ChangeNotices:
             if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
                 self._said_ms = self._env.clock.monotonic_ms()
                 logger.warning("cannot read the %s, trying again: %s", self._what, error)
-            return
-        self._read_to = changes
+            return False
+        return True
 
     async def _read(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""

@@ -155,6 +155,27 @@ def test_dynamic_settings_by_strength() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("dynamic", "ignored"),
+    [
+        ({"listeners": "SSL://127.0.0.1:9093"}, {"listeners"}),
+        ({"listeners": "INSIDE://127.0.0.1:9093"}, {"listeners"}),
+        ({"listeners": "PLAINTEXT://127.0.0.1:9093", "listener.security.protocol.map": "A:SSL"}, None),
+    ],
+)
+def test_dynamic_settings_that_contradict_others_are_left_out(
+    dynamic: dict[str, str], ignored: set[str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another version has written them, say. A listener with encryption must not be served without it."""
+    config = BrokerConfig.of({"listeners": "PLAINTEXT://127.0.0.1:9092"})
+    config.set_dynamic({"log.retention.ms": "5"}, dynamic)
+    left_out = {"listener.security.protocol.map"} if ignored is None else ignored
+    assert config.dynamic_broker == {name: text for name, text in dynamic.items() if name not in left_out}
+    assert config.log_retention_ms == 5
+    assert config.listeners == config.dynamic_broker.get("listeners", "PLAINTEXT://127.0.0.1:9092")
+    assert "ignored dynamic configs " + ", ".join(left_out) in caplog.text
+
+
 def test_nobody_is_called_when_nothing_changed() -> None:
     config = BrokerConfig.of({"message.max.bytes": "1000"})
     config.on_change.append(lambda names: pytest.fail(str(names)))

@@ -1,3 +1,4 @@
+import errno
 import struct
 
 import pytest
@@ -385,6 +386,37 @@ def test_roll_when_offsets_leave_the_32_bits_of_an_index_entry(world):
         assert log.append_as_follower(batch).error == 0
         bases += [] if base is None else [base]
         assert [segment.base_offset for segment in log.segments] == bases
+
+
+@pytest.mark.parametrize("then", ["the next leader", "a follower still", "a follower of one that has less"])
+def test_a_log_without_room_behind_a_gap_of_many_offsets_ends_behind_the_gap(world, read, then):
+    """Its new segment is there, and has no records yet: the leader has none before it, either."""
+    log = world.log()
+    world.append(log, (b"k", b"v"))
+
+    def refuse(operation, path):
+        if operation == "write" and path.endswith(f"{2**34:020d}.log"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    world.disk.on_change = refuse
+    behind = build([Record(timestamp=world.now(), key=b"k", value=b"w")], base_offset=2**34)
+    assert log.append_as_follower(behind).error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.log_end_offset == 2**34
+    world.disk.on_change = lambda operation, path: None
+    if then == "the next leader":
+        assert world.append(log, (b"k", b"w")).base_offset == 2**34
+    elif then == "a follower still":
+        assert log.append_as_follower(behind).error is ErrorCode.NONE
+    else:
+        less = build([Record(timestamp=world.now(), key=b"k", value=b"w")], base_offset=7)
+        assert log.append_as_follower(less).error is ErrorCode.OFFSET_OUT_OF_RANGE
+        for _ in truncation.begin_truncation(log, 7).in_turns():
+            world.clock.advance(100)
+        assert log.append_as_follower(less).error is ErrorCode.NONE
+    world.clock.advance(3_000)
+    expected = [(0, b"k", b"v"), (7 if "less" in then else 2**34, b"k", b"w")]
+    assert [log.failed, *read(log)] == [None, *expected]
+    assert read(world.restart().get("t", 0)) == expected
 
 
 def test_offsets_for_timestamps(world):

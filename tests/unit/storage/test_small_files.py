@@ -43,6 +43,8 @@ def test_offset_checkpoints_have_kafkas_form(disk):
         b"0\n1\na 0\n",
         b"0\n1\na 0 1\nb 0 1\n",
         b"0\n1\na x 1\n",
+        b"0\n1\na -1 1\n",
+        b"0\n1\na 0 -5\n",
         b"0\nx\n",
         "0\n²\na 0 1\nb 0 1\n".encode(),
         b"0\n1\na 0 99999999999999999999\n",

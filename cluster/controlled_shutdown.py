@@ -49,10 +49,11 @@ async def hand_over(
             remaining = [(row.topic_name, row.partition_index) for row in answer.remaining_partitions]
             if not remaining:
                 return
-            logger.info("broker %d still leads %d partitions that have other replicas", node_id, len(remaining))
+            text = "ControlledShutdown: no other replica of %d partitions that this broker leads is in sync"
+            logger.info(text, len(remaining))
         else:
             why = "no answer" if answer is None else ErrorCode.of(answer.error_code).name
-            logger.info("the controller (broker %d) has not let this broker go: %s", asked, why)
+            logger.info("ControlledShutdown at controller %d failed: %s", asked, why)
             is_late = clock.monotonic_ms() >= asked_ms + ANSWER_WITHIN_MS
             if len(cache.brokers) == 1 or not lease.holds or (is_late and cache.controller_id == asked):
                 return

@@ -67,7 +67,7 @@ def answer_now(here: AskController, request: Message, version: int) -> Pending[A
     answer: Pending[Any] = Pending()
 
     def failed(error: Exception) -> None:
-        logger.error("%s could not be answered here", type(request).__name__, exc_info=error)
+        logger.error("%s to this broker's own controller failed", type(request).__name__, exc_info=error)
         answer.complete(None)
 
     reply = here(request, version)

@@ -104,7 +104,7 @@ class ProducerIds:
             return  # given up: nobody uses that block
         if response is None or response.error_code:
             if response is not None:
-                logger.debug("no block of producer ids yet: %s", ErrorCode.of(response.error_code).name)
+                logger.debug("AllocateProducerIds failed, trying again: %s", ErrorCode.of(response.error_code).name)
             self._retry = self._clock.call_later(RETRY_BACKOFF_MS, lambda: self._take_block(asking))
             return
         first = response.producer_id_start

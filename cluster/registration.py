@@ -209,7 +209,7 @@ class Registration:
             if not stranger:
                 stranger = stat.ephemeral_owner
                 give_up_ms = clock.monotonic_ms() + longest_wait_ms(self._coordination)
-                logger.info("broker %d is registered already: waiting until that session has ended", self._node_id)
+                logger.info("broker %d is registered by another session: waiting until that has ended", self._node_id)
             elif stranger != stat.ephemeral_owner or clock.monotonic_ms() >= give_up_ms:
                 raise BrokerIdInUseError(self._node_id)
             await clock.sleep(FORMER_LIFE_POLL_MS)
@@ -237,8 +237,8 @@ class Registration:
         if is_gone and session_id == self._coordination.session_id and self._watch is fired:
             self._watch = None
             logger.error(
-                "%s was deleted while this broker runs: others take it for dead, and lead what it led. It serves "
-                "nothing of that any more, and registers again",
+                "%s was deleted while this broker runs, so the controller takes it for dead, and others lead what it "
+                "led: serving nothing of that, and registering again",
                 path,
             )
             self._on_deleted()
@@ -278,10 +278,12 @@ class Registration:
                 now_ms = self._env.clock.monotonic_ms()
                 if now_ms >= said_ms + SAID_AGAIN_MS:
                     said_ms = now_ms
-                    logger.error("broker %d does not register, and serves nothing: %s", self._node_id, error)
+                    logger.error(
+                        "broker %d does not register in this tree, and serves nothing: %s", self._node_id, error
+                    )
             except (BrokerIdInUseError, CoordinationError) as error:
                 self.why_not = str(error)
-                logger.error("broker %d cannot register again, trying again: %s", self._node_id, error)
+                logger.error("broker %d cannot register, trying again: %s", self._node_id, error)
             await self._env.clock.sleep(backoff_ms)
             backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MAX_MS)
 

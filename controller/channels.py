@@ -124,7 +124,7 @@ class _LocalChannel(_Channel):
         try:
             answer.complete(self._handle(request))
         except Exception:  # a bug: without an answer the controller would wait for ever
-            logger.exception("%s could not be handled", type(request).__name__)
+            logger.exception("%s of this broker's own controller failed", type(request).__name__)
             answer.complete(_FAILURES[type(request)](error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
         return answer
 
@@ -151,7 +151,7 @@ class _RemoteChannel(_Channel):
             if endpoint.listener == listener:
                 client_id = f"broker-{self._config.node_id}-controller"
                 return BrokerClient(self._env, endpoint, client_id, self._config.controller_socket_timeout_ms)
-        logger.error("broker %d cannot be told anything: it has no listener %s", self.broker.broker_id, listener)
+        logger.error("cannot reach broker %d: it has no listener %s", self.broker.broker_id, listener)
         return None
 
     def _reach(self, request: ControlRequest) -> Pending[ControlResponse | None]:

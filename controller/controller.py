@@ -187,7 +187,7 @@ class Controller:
         try:
             await handler()
         except ControllerMovedError:
-            logger.info("another controller was elected, epoch %d is over", self.controller_epoch)
+            logger.info("another controller was elected: resigning from epoch %d", self.controller_epoch)
             self._resign()
             self._enqueue(self._elect)
         except ConnectionLossError:
@@ -320,7 +320,7 @@ class Controller:
             except NoNodeError:
                 epoch = await self._last_epoch()
                 if epoch:
-                    logger.error("%s was deleted: epochs go on from %d", paths.CONTROLLER_EPOCH, epoch)
+                    logger.error("%s was deleted: controller epochs continue from %d", paths.CONTROLLER_EPOCH, epoch)
                 try:
                     await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(epoch))
                 except NodeExistsError:
@@ -354,13 +354,13 @@ class Controller:
         if self.active:
             if await self._is_on_record(self._watch_controller()):
                 return
-            logger.info("the controllership was taken away, epoch %d is over", self.controller_epoch)
+            logger.info("/controller no longer names this broker: resigning from epoch %d", self.controller_epoch)
             self._resign()
         await self._elect()
 
     async def _become(self, epoch: int, epoch_version: int) -> None:
         """Begin a term, and take over."""
-        logger.info("broker %d is controller, epoch %d", self._node_id, epoch)
+        logger.info("broker %d was elected controller, epoch %d", self._node_id, epoch)
         self._resign()
         self.controller_epoch = epoch
         term = Term(

@@ -130,7 +130,7 @@ class StateMachines:
         if len(elected) > ELECTIONS_SAID_MAX:
             logger.log(
                 logging.WARNING if unclean_count else logging.INFO,
-                "in all, %s a leader in a new epoch, %d of them unclean (each is said at debug)",
+                "%s a new leader, %d of them unclean (each of the others is logged at DEBUG)",
                 counted(len(elected), "partition has", "partitions have"),
                 unclean_count,
             )

@@ -325,7 +325,7 @@ class Term:
         if request.broker_epoch != UNKNOWN_BROKER_EPOCH and request.broker_epoch < broker.epoch:
             return ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         if broker_id not in state.shutting_down:
-            logger.info("broker %d shuts down", broker_id)
+            logger.info("controlled shutdown of broker %d", broker_id)
         state.shutting_down.add(broker_id)
         hosted = [
             (topic, index)
@@ -513,7 +513,7 @@ class Term:
                 wanted = payloads.decode_preferred_election(node[0])
                 await self.elections.elect(ElectionType.PREFERRED, wanted)
             except ValueError as error:
-                logger.error("%s cannot be read, and goes: %s", path, error)
+                logger.error("%s cannot be read, removing it: %s", path, error)
             await self.tree.delete_all([path])
 
     def _is_present(self, answered: Answered, replica: Replica) -> bool:
@@ -551,7 +551,9 @@ class Term:
             back = [replica for replica in replicas if self._is_present(answered, replica) and replica[:2] in failed]
             if back:
                 failed.difference_update(replica[:2] for replica in back)
-                logger.info("online again: %s: %s", counted(len(back), "replica"), back[:REPLICAS_NAMED_MAX])
+                logger.info(
+                    "%s online again: %s", counted(len(back), "replica is", "replicas are"), back[:REPLICAS_NAMED_MAX]
+                )
                 await self._replicas_came(back)
 
         self._enqueue(handle)
@@ -565,7 +567,11 @@ class Term:
         known.difference_update(over)
         if begun:
             count = counted(len(begun), "partition")
-            logger.warning("broker %d cannot write to %s: others lead where they can", answered.broker_id, count)
+            logger.warning(
+                "broker %d cannot write to %s: moving their leadership where others are in sync",
+                answered.broker_id,
+                count,
+            )
         if over:
             logger.info("broker %d can write to %s again", answered.broker_id, counted(len(over), "partition"))
         self._enqueue(lambda: self._elect_able([*begun, *over]))

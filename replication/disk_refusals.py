@@ -40,7 +40,7 @@ class DiskRefusals:
     def note(self, partition: TopicPartition, what: str, error: OSError, attempt: Callable[[], object]) -> None:
         """The disk refused something of a partition. `attempt` does it, or raises OSError."""
         if partition not in self.causes:
-            text = f"the log cannot be {what}: {error}. This is tried again and again."
+            text = f"the log cannot be {what}, trying again: {error}"
             self._troubles.tell(what, "{}-{}".format(*partition), text)
         self.causes[partition] = error
         self._attempts[partition] = attempt
@@ -60,6 +60,6 @@ class DiskRefusals:
             self.causes[partition] = error
         else:
             self.forget(partition)
-            text = "the disk does what it refused before; the controller is told"
+            text = "the disk has done what it refused before: telling the controller"
             self._troubles.tell("done", "{}-{}".format(*partition), text, logging.INFO)
             self._report()

@@ -134,7 +134,7 @@ class IsrChanges:
         """Act on the answer. False: something must be sent again."""
         if response is None or response.error_code:
             if response is not None:
-                logger.debug("ISR changes are sent again: %s", ErrorCode.of(response.error_code).name)
+                logger.debug("AlterPartition failed, trying again: %s", ErrorCode.of(response.error_code).name)
             return False
         members = {
             (topic.topic_id, partition.partition_index): partition.new_isr_with_epochs
@@ -162,10 +162,17 @@ class IsrChanges:
             elif error in _REFUSED:
                 # A replica that lives and cannot write is proposed again and again. The controller has said why.
                 level = logging.DEBUG if error is ErrorCode.INELIGIBLE_REPLICA else logging.INFO
-                logger.log(level, "%r: ISR %s is refused: %s", partition, list(proposal.isr), error.name)
+                logger.log(
+                    level, "%r: the controller refused the ISR %s: %s", partition, list(proposal.isr), error.name
+                )
                 partition.isr_refused()
             elif error in _OVERTAKEN:
-                logger.info("%r: ISR %s waits for the controller: %s", partition, list(proposal.isr), error.name)
+                logger.info(
+                    "%r: the ISR %s is overtaken, waiting for LeaderAndIsr: %s",
+                    partition,
+                    list(proposal.isr),
+                    error.name,
+                )
             else:
                 is_done = False
                 continue

@@ -75,8 +75,7 @@ class LedStates:
         ]
         if overtaken:
             logger.warning(
-                "this broker leads %s with a later leader epoch in the tree, and the controller's word has not come: "
-                "it is waited for",
-                counted(len(overtaken), "partition"),
+                "%s led here with a later leader epoch in the tree: serving nothing of them until LeaderAndIsr comes",
+                counted(len(overtaken), "partition is", "partitions are"),
             )
             self._overtaken(overtaken)

@@ -452,7 +452,7 @@ class Partition:
             self._host.replica_lag_time_max_ms,
         )
         if late:
-            logger.info("%s-%d: replicas %s are behind, leaving the ISR %s", self.topic, self.index, late, self.isr)
+            logger.info("%s-%d: shrinking the ISR %s: out of sync are %s", self.topic, self.index, list(self.isr), late)
             self._propose_isr(tuple(member for member in self.isr if member not in late))
 
     def has_silent_follower(self, since_ms: float) -> bool:
@@ -466,7 +466,7 @@ class Partition:
         if confirmed.leader_epoch != self.leader_epoch or confirmed.partition_epoch < self.partition_epoch:
             return  # the proposal stays unconfirmed until LeaderAndIsr
         assert self.is_leader, "who does not lead any more waits for no answer"
-        logger.info("%s-%d: ISR is %s, was %s", self.topic, self.index, list(confirmed.isr), list(self.isr))
+        logger.info("%s-%d: the ISR changed from %s to %s", self.topic, self.index, list(self.isr), list(confirmed.isr))
         self.pending_isr = None
         if confirmed.isr != self.isr:
             self.isr_since_ms = self._host.clock.monotonic_ms()

@@ -181,12 +181,12 @@ class ReplicaFetcher:
             for follower in self._late.session.take_all():
                 lane.session.add(follower)
         if response is None:
-            logger.debug("%s: broker %d has not answered", lane.name, self.leader_id)
+            logger.debug("%s: no answer to Fetch from broker %d", lane.name, self.leader_id)
             self._begin_again(lane)
             return
         error = lane.session.answered(response)
         if error is not ErrorCode.NONE:
-            logger.info("%s: broker %d answers %s", lane.name, self.leader_id, error.name)
+            logger.info("%s: Fetch from broker %d failed: %s", lane.name, self.leader_id, error.name)
             lane.is_busy = False
             if error in SESSION_ERRORS:
                 self._begin_soon(lane)
@@ -249,7 +249,7 @@ class ReplicaFetcher:
         now_ms = self._env.clock.monotonic_ms()
         for lane in (self._main, self._late):
             if lane.session.has_request and not lane.is_busy and now_ms > lane.due_ms + LOOK_MS:
-                logger.warning("%s of broker %d begins again, because it did not go on", lane.name, self.leader_id)
+                logger.warning("%s of broker %d was stuck: restarted it", lane.name, self.leader_id)
                 lane.is_scheduled = False
                 lane.timer = None
                 self._begin_soon(lane)
@@ -394,7 +394,9 @@ class ReplicaFetcher:
 
     def _failed_beside(self, follower: Follower, error: Exception) -> None:
         """A bug, or an answer that makes no sense."""
-        logger.error("%s-%d: failed beside the session", follower.topic, follower.index, exc_info=error)
+        logger.error(
+            "%s-%d: truncating the log, or finding where to, failed", follower.topic, follower.index, exc_info=error
+        )
         self._back_off_with(follower)
 
 

@@ -154,7 +154,7 @@ class ReplicaManager:
         if key in self._failed_logs:
             return
         self._failed_logs.add(key)
-        logger.debug("%s-%d: the log failed (%s); giving the partition up", *key, partition.log.failed)
+        logger.debug("%s-%d: the log failed (%s), the replica is offline", *key, partition.log.failed)
         self.fetchers.stop((partition,))
         partition.stop(ErrorCode.KAFKA_STORAGE_ERROR)
         self._log_failures.add()
@@ -174,7 +174,7 @@ class ReplicaManager:
         suspended = list(self.led_partitions())
         if suspended:
             waiting = counted(len(suspended), "led partition waits", "led partitions wait")
-            logger.warning("the registration was lost: %s for the controller", waiting)
+            logger.warning("the registration was lost: %s for LeaderAndIsr", waiting)
             self._suspend(suspended)
 
     def _suspend(self, partitions: list[Partition]) -> None:
@@ -388,7 +388,9 @@ class ReplicaManager:
             return ErrorCode.STALE_BROKER_EPOCH
         if controller_epoch < self.controller_epoch:
             logger.info(
-                "refused a request of controller epoch %d, %d is known", controller_epoch, self.controller_epoch
+                "refused a request of a former controller: its epoch is %d, the present one %d",
+                controller_epoch,
+                self.controller_epoch,
             )
             return ErrorCode.STALE_CONTROLLER_EPOCH
         self.controller_epoch = controller_epoch
@@ -423,7 +425,9 @@ class ReplicaManager:
             )
         self.fetchers.follow(became_follower)
         if became_leader or became_follower:
-            logger.info("leading %s, following %d", counted(len(became_leader), "more partition"), len(became_follower))
+            logger.info(
+                "became leader of %s, follower of %d", counted(len(became_leader), "partition"), len(became_follower)
+            )
             for listener in self.on_leadership:
                 listener(became_leader, became_follower)
         return LeaderAndIsrResponse(topics=topics)

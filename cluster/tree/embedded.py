@@ -196,7 +196,7 @@ class EmbeddedCoordination:
             async with self._changes.turn:
                 await self._changes.unless_busy(lambda: self._attempt(end, None), BUSY_AT_CLOSE_MS)
         except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
-            logger.info("coordination session %d left behind: %s", self.session_id, error)
+            logger.info("could not end coordination session %d: %s", self.session_id, error)
         await self._close_files()
 
     async def _close_files(self) -> None:
@@ -299,7 +299,7 @@ class EmbeddedCoordination:
 
     async def _begin_again(self) -> None:
         await self._begin_session()
-        logger.info("coordination session %d takes its place", self.session_id)
+        logger.info("new coordination session %d", self.session_id)
         for callback in self._on_expired:
             self._env.clock.call_soon(callback)
 
@@ -315,7 +315,7 @@ class EmbeddedCoordination:
 
     def _remove_files(self, session_id: int) -> None:
         for error in self._files.remove(session_id):
-            logger.info("a file of coordination session %d stays: %s", session_id, error)
+            logger.info("could not remove a file of coordination session %d: %s", session_id, error)
 
     # Reading
 
@@ -503,7 +503,7 @@ class EmbeddedCoordination:
         now_ms = self._env.clock.monotonic_ms()
         if now_ms - self._unreadable_said_ms >= UNREADABLE_SAID_MS:  # every second poll may fail
             self._unreadable_said_ms = now_ms
-            logger.warning("coordination tree cannot be used now: %s", error)
+            logger.warning("the coordination tree cannot be used now, trying again: %s", error)
 
     def _look(self, file: TreeFile, now_ms: float) -> None:
         is_due = now_ms >= self._next_liveness_ms
@@ -577,9 +577,9 @@ class EmbeddedCoordination:
 
     def _say_ended(self, session_id: int, until_ms: float) -> None:
         if until_ms == NEVER:
-            logger.info("coordination session %d is dead", session_id)
+            logger.info("coordination session %d ended: its process is gone", session_id)
         else:
-            logger.warning("coordination session %d was not prolonged in time and is ended", session_id)
+            logger.warning("coordination session %d expired: its process did not prolong it in time", session_id)
         self._remove_files(session_id)
 
     def _repair_by(self, repair: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -591,7 +591,7 @@ class EmbeddedCoordination:
             except (CoordinationError, OSError) as error:
                 self._say_unreadable(error)
             except Exception:
-                logger.exception("the sessions could not be repaired, and this is tried again")
+                logger.exception("ending dead sessions, or beginning a new one, failed: trying again")
 
         if self._repair is None or self._repair.done():
             self._repair = asyncio.get_running_loop().create_task(live())

@@ -208,7 +208,7 @@ class ZooKeeperCoordination:
         """
         client = self._client
         if client is not None:
-            logger.warning("the loop has stood still for a session: the ZooKeeper session is ended")
+            logger.warning("the event loop was blocked for a session time-out: ending the ZooKeeper session")
             client.stop_and_wait()
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
@@ -273,7 +273,7 @@ class ZooKeeperCoordination:
         self._is_connected, self._is_lost = True, False
         dropped, self._dropped = self._dropped, []
         if is_same:
-            logger.info("ZooKeeper is reached again, in session 0x%x", session.session_id)
+            logger.info("reconnected to ZooKeeper in session 0x%x", session.session_id)
             self._heard(session.sent_ms)
             for left in sorted(dropped):
                 self._env.clock.call_soon(partial(left.watch, left.event))
@@ -281,7 +281,7 @@ class ZooKeeperCoordination:
             self._heard_ms = session.sent_ms
             if self._is_started:
                 self.session_id = session.session_id
-                logger.warning("ZooKeeper session 0x%x begins", session.session_id)
+                logger.info("new ZooKeeper session 0x%x", session.session_id)
                 for callback in self._on_expired:
                     self._env.clock.call_soon(callback)
         self._wake(None)
@@ -327,7 +327,7 @@ class ZooKeeperCoordination:
     def _ask_again(self) -> None:
         """Say it from time to time, as long as there is no session."""
         if self._is_lost and self._is_started:
-            logger.warning("ZooKeeper at %s does not answer: there is no session still", self._hosts)
+            logger.warning("ZooKeeper at %s does not answer: still no session", self._hosts)
             self._env.clock.call_later(max(self.session_timeout_ms, SAID_AGAIN_MS), self._ask_again)
 
     def _lose(self, error: CoordinationError) -> None:

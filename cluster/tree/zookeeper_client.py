@@ -185,7 +185,7 @@ class Client:
             self.kazoo.stop()
             self.kazoo.close()
         except (KazooException, OSError) as error:
-            logger.info("a ZooKeeper session was left behind: %r", error)
+            logger.info("could not end a ZooKeeper session: %r", error)
 
     def stop(self) -> "asyncio.Future[None]":
         """End the session; the future is completed when that is done."""

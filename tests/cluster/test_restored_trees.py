@@ -199,7 +199,10 @@ def is_controller(cluster: Any, node_id: int) -> None:
     """Raise NotYetError unless a broker that has started again is controller."""
     from cluster import NotYetError
 
-    if "is controller, epoch" not in cluster.logs()[node_id].rpartition("The tree is a copy that was put back")[2]:
+    if (
+        "was elected controller, epoch"
+        not in cluster.logs()[node_id].rpartition("The tree is a copy that was put back")[2]
+    ):
         raise NotYetError(node_id)
 
 

@@ -37,7 +37,7 @@ def test_a_cluster_whose_disks_are_full_for_a_while_keeps_its_promises(seed: int
     lines: list[str] = []
     verdict = cluster_world.run(seed, 0.3, lines.append, kinds=("full disk",))
     assert verdict.violation is None, str(verdict)
-    for what in ("is full", "others lead where they can", "can be written again"):
+    for what in ("is full", "moving their leadership", "can be written again"):
         assert any(what in line for line in lines), what
 
 

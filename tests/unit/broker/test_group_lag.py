@@ -385,7 +385,8 @@ def test_logs_elsewhere_count_as_their_leader_has_said(world: World, monkeypatch
     world.produce("t", 0, 10)
     for index in (1, 2):
         world.broker.replica_manager.partitions["t", index].is_leader = False
-        monkeypatch.setattr(world.broker.metadata_cache.topics["t"][index], "leader_id", 7)
+        partitions = world.broker.metadata_cache.topics["t"]
+        monkeypatch.setitem(partitions, index, partitions[index]._replace(leader_id=7))
     world.commit("g", t=[4, 2, 3])
     rows = world.lag("g")
     assert [(row.status, row.leader) for row in rows] == [

@@ -335,4 +335,4 @@ async def test_a_tree_that_can_be_used_now_and_then_is_said_now_and_then(
 
     monkeypatch.setattr(session, "_look", every_second)
     await tree.clock.sleep(2.5 * embedded.UNREADABLE_SAID_MS)
-    assert caplog.text.count("cannot be used now: [Errno 24] Too many open files") == 3
+    assert caplog.text.count("cannot be used now, trying again: [Errno 24] Too many open files") == 3

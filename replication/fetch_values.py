@@ -7,6 +7,7 @@ from typing import Any
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer
+from barnabas.storage.log import Log
 from barnabas.storage.open_files import FileRange
 
 CONSUMER = -1  # replica id of an ordinary consumer
@@ -68,27 +69,27 @@ class FetchResult:
         "topic_id",
     )
 
-    def __init__(
-        self,
-        requested: FetchPartition,
-        error: ErrorCode = ErrorCode.NONE,
-        high_watermark: int = -1,
-        last_stable_offset: int = -1,
-        log_start_offset: int = -1,
-    ) -> None:
+    def __init__(self, requested: FetchPartition, error: ErrorCode = ErrorCode.NONE) -> None:
         self.topic = requested.topic
         self.index = requested.index
         self.topic_id = requested.topic_id
         self.error = error
-        self.high_watermark = high_watermark
-        self.last_stable_offset = last_stable_offset
-        self.log_start_offset = log_start_offset
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.next_offset = -1
         self.records: Buffer | FileRange = b""
         self.aborted_transactions: list[tuple[int, int]] | None = None
         self.diverging_epoch: tuple[int, int] | None = None
         self.preferred_read_replica = -1
         self.leader: tuple[int, int] | None = None
+
+    @staticmethod
+    def of_log(requested: FetchPartition, log: Log) -> "FetchResult":
+        """Without records yet: where the log begins, and what of it is committed."""
+        result = FetchResult(requested)
+        result.high_watermark = log.high_watermark
+        result.last_stable_offset = log.last_stable_offset
+        result.log_start_offset = log.log_start_offset
+        return result
 
     @property
     def may_be_shared(self) -> bool:

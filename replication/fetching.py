@@ -302,9 +302,7 @@ class Fetching:
             if isinstance(divergence, ErrorCode):
                 return FetchResult(requested, divergence)
             if divergence is not None:
-                result = FetchResult(
-                    requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
-                )
+                result = FetchResult.of_log(requested, log)
                 result.diverging_epoch = divergence
                 return result
         if not log.log_start_offset <= offset <= log_end_offset:
@@ -312,9 +310,7 @@ class Fetching:
         if params.rack:
             preferred = self._preferred_read_replica(params, requested, partition)
             if preferred >= 0:
-                result = FetchResult(
-                    requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
-                )
+                result = FetchResult.of_log(requested, log)
                 result.preferred_read_replica = preferred
                 return result
         bound = self.upper_bound(params, partition)
@@ -340,11 +336,8 @@ class Fetching:
                 self.clock.monotonic_ms(),
                 params.replica_epoch,
             )
-        result = FetchResult(
-            requested, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
-        )
-        result.records = records
-        result.next_offset = next_offset
+        result = FetchResult.of_log(requested, log)
+        result.records, result.next_offset = records, next_offset
         if params.isolation_level == READ_COMMITTED and params.replica_id < 0:
             try:
                 aborted = log.segments.aborted_transactions(offset, next_offset) if next_offset > offset else []

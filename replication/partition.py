@@ -211,19 +211,7 @@ class Partition:
             self.leader_epoch = leader_epoch
             self.leader_epoch_start_offset = log_end_offset
             self.log.leader_epochs.assign(leader_epoch, log_end_offset)  # before any record of the epoch arrives
-        previous, self.remote = self.remote, {}
-        for replica_id in self.replicas:
-            if replica_id == node_id:
-                continue
-            remote = previous.get(replica_id)
-            known = keeps_followers and remote is not None
-            if remote is None:
-                remote = RemoteReplica(replica_id)
-            if epoch_is_new or not known:
-                remote.begin_epoch(
-                    now_ms, in_isr=replica_id in self.isr, leader_is_new=not known, leader_end_offset=log_end_offset
-                )
-            self.remote[replica_id] = remote
+        self._watch_followers(self.remote if keeps_followers else {}, epoch_is_new, now_ms)
         self.leader_id = node_id
         self.is_leader = True
         self.is_suspended = False
@@ -233,6 +221,22 @@ class Partition:
         self.raise_high_watermark()
         self.wake_later()
         return not was_leader
+
+    def _watch_followers(self, known: dict[int, RemoteReplica], epoch_is_new: bool, now_ms: float) -> None:
+        """Begin with what is known of the followers. Of the others this leader knows nothing."""
+        self.remote = {}
+        for replica_id in self.replicas:
+            if replica_id == self._host.node_id:
+                continue
+            remote = self.remote[replica_id] = known.get(replica_id) or RemoteReplica(replica_id)
+            is_unknown = replica_id not in known
+            if epoch_is_new or is_unknown:
+                remote.begin_epoch(
+                    now_ms,
+                    in_isr=replica_id in self.isr,
+                    leader_is_new=is_unknown,
+                    leader_end_offset=self.log.log_end_offset,
+                )
 
     def make_follower(
         self,

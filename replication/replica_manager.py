@@ -447,11 +447,11 @@ class ReplicaManager:
         index = state.partition_index
         key = (topic, index)
         partition = self.partitions.get(key)
-        if partition is not None and partition.log.failed is not None:
-            return ErrorCode.KAFKA_STORAGE_ERROR
         known_id = None if topic_id == NO_TOPIC_ID else topic_id
         if partition is not None:
-            if known_id is not None and partition.topic_id is not None and partition.topic_id != known_id:
+            if partition.log.failed is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            if None not in (known_id, partition.topic_id) and partition.topic_id != known_id:
                 return ErrorCode.INCONSISTENT_TOPIC_ID
             if state.leader_epoch < partition.leader_epoch:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -476,10 +476,9 @@ class ReplicaManager:
             self._topic_names[known_id] = topic
         if state.partition_epoch >= partition.partition_epoch:
             self.fetchers.stop((partition,))  # what it still fetches is of an older epoch
+        self.undecided.pop(partition, None)
         if not state.isr:
             self.undecided[partition] = None
-        elif self.undecided:
-            self.undecided.pop(partition, None)
         if state.leader == self.node_id:
             if partition.make_leader(
                 leader_epoch=state.leader_epoch,

@@ -231,9 +231,8 @@ class Log:
         assert type(validated) is Validated
         view, headers, positions = validated.records, validated.headers, validated.positions
         size = len(view)
-        if size > self.config.segment_bytes:
-            message = f"{size} bytes in one append, segment.bytes is {self.config.segment_bytes}"
-            return AppendResult(ErrorCode.RECORD_LIST_TOO_LARGE, message)
+        if size > (most := self.config.segment_bytes):
+            return AppendResult(ErrorCode.RECORD_LIST_TOO_LARGE, f"{size} bytes in one append, segment.bytes is {most}")
         markers: list[EndTransactionMarker | None] | None = None
         for slot, header in enumerate(headers):
             if header.producer_id >= 0:

@@ -69,15 +69,13 @@ def open_log(
     names = folder.tidied_names(found)
     segments = folder.segments(names)
     folder.drop_damaged_transaction_indexes(segments, names)
-    epochs = () if checkpoints.LEADER_EPOCHS not in names else None if found is None else found.leader_epochs
-    leader_epochs = LeaderEpochCache(env.disk, f"{directory}/{checkpoints.LEADER_EPOCHS}", epochs)
+    leader_epochs = folder.leader_epochs(names, found)
     topic_id = folder.topic_id(names, found, clean)
     before = [(segment.base_offset, segment.size) for segment in segments]
     log_end_offset, checked_from, no_producers_from = yield from _find_end(
         folder, segments, leader_epochs, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean
     )
-    new = not segments
-    if new:
+    if is_new := not segments:
         segments.append(folder.first_segment(log_end_offset))
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs.truncate_from_end(log_end_offset + 1)
@@ -97,7 +95,7 @@ def open_log(
         recovery_point=min(recovery_point, log_end_offset),
         producers=ProducerStateManager(env.disk, directory, snapshots),
         leader_epochs=leader_epochs,
-        unsynced_folders=(directory, directory.rpartition("/")[0]) if new else () if clean else (directory,),
+        unsynced_folders=(directory, directory.rpartition("/")[0]) if is_new else () if clean else (directory,),
     )
     if before and before != [(segment.base_offset, segment.size) for segment in segments]:
         log.durability.sync_new_with_next_flush(segments[-1].path)  # it was cut
@@ -303,6 +301,11 @@ class _Folder:
         for name in [name for name in names if damaged and name.endswith(".snapshot")]:
             self._disk.remove(f"{self._directory}/{name}")
             names.remove(name)
+
+    def leader_epochs(self, names: list[str], found: LogFolder | None) -> LeaderEpochCache:
+        """What leader-epoch-checkpoint says, which may have been read already."""
+        epochs = () if checkpoints.LEADER_EPOCHS not in names else None if found is None else found.leader_epochs
+        return LeaderEpochCache(self._disk, f"{self._directory}/{checkpoints.LEADER_EPOCHS}", epochs)
 
     def topic_id(self, names: list[str], found: LogFolder | None, clean: bool) -> bytes | None:
         """The id that partition.metadata says."""

@@ -9,7 +9,6 @@ CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 DELETE_TOPICS = "/admin/delete_topics"
-REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 ISR_CHANGES = "/isr_change_notification"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
@@ -20,7 +19,6 @@ CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
-MIGRATION = "/migration"
 CONSUMERS = "/consumers"
 OFFSETS, OTHERS_OF_A_GROUP = "offsets", ("ids", "owners")  # the nodes in the folder of an old consumer group
 ACLS = "/kafka-acl"
@@ -30,8 +28,6 @@ EXTENDED_ACLS = "/kafka-acl-extended"
 EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
 EXTENDED_ACL_CHANGE_PREFIX = f"{EXTENDED_ACL_CHANGES}/acl_changes_"
 DELEGATION_TOKENS = "/delegation_token/tokens"
-DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
-DELEGATION_TOKEN_CHANGE_PREFIX = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 
 BROKER_EPOCHS = "/barnabas/broker_epochs"  # not Kafka's; see `broker_epoch`
 RESTORED = "/barnabas/restored"  # not Kafka's: there while the tree is a copy that may be older than the logs
@@ -104,11 +100,6 @@ def topic_config(name: str) -> str:
     return f"{CONFIG}/topics/{name}"
 
 
-def client_config(client_id: str | None) -> str:
-    """Quotas of a client id; None: of any."""
-    return f"{CONFIG}/clients/{encode_name(client_id)}"
-
-
 def user_config(user: str | None) -> str:
     """Quotas and credentials of a user; None: of any."""
     return f"{CONFIG}/users/{encode_name(user)}"
@@ -117,11 +108,6 @@ def user_config(user: str | None) -> str:
 def user_client_config(user: str | None, client_id: str | None) -> str:
     """Quotas of a client id (None: any) of a user (None: any)."""
     return f"{user_config(user)}/clients/{encode_name(client_id)}"
-
-
-def ip_config(address: str | None) -> str:
-    """Connection quota of an address; None: of any."""
-    return f"{CONFIG}/ips/{DEFAULT_ENTITY if address is None else address}"
 
 
 def encode_name(name: str | None) -> str:
@@ -141,11 +127,6 @@ def decode_name(name: str) -> str | None:
 def acls(resource_type: str, name: str, *, prefixed: bool = False) -> str:
     """Access rules of a resource. The type is spelled as in the tree: Topic, Group, Cluster, TransactionalId, …"""
     return f"{EXTENDED_ACLS}/prefixed/{resource_type}/{name}" if prefixed else f"{ACLS}/{resource_type}/{name}"
-
-
-def delegation_token(token_id: str) -> str:
-    """A delegation token."""
-    return f"{DELEGATION_TOKENS}/{token_id}"
 
 
 def consumer_ids(group: str) -> str:

@@ -337,9 +337,7 @@ def decode_isr_change(data: bytes) -> list[tuple[str, int]]:
     return [_partition(row) for row in _load(data)["partitions"]]
 
 
-# This payload has the same form: the partitions that are to get their preferred leader.
-encode_preferred_election = encode_isr_change
-decode_preferred_election = decode_isr_change
+decode_preferred_election = decode_isr_change  # the same form: the partitions that are to get their preferred leader
 
 
 def _partition(row: Mapping[str, Any]) -> tuple[str, int]:

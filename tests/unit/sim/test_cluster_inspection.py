@@ -44,7 +44,8 @@ class Cluster:
         self.version = 0
         for broker_id in (1, 2, 3):
             self.start(broker_id)
-            self.follow(broker_id, 1, 0)
+        self.follow(2, 1, 0)
+        self.follow(3, 1, 0)
         self.lead(1, 0, isr)
 
     def make(self, path: str, data: bytes, owner: int = 0) -> None:

@@ -169,7 +169,7 @@ def test_producer_id_blocks_follow_each_other() -> None:
 
 
 def test_other_payloads_are_read_back() -> None:
-    assert payloads.encode_preferred_election([("t", 0)]) == b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
+    assert payloads.encode_isr_change([("t", 0)]) == b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
     assert payloads.encode_log_dir_event(1) == b'{"version":1,"broker":1,"event":1}'
     assert payloads.decode_log_dir_event(payloads.encode_log_dir_event(3)) == 3
     assert payloads.decode_config_change(b'{"version":1,"entity_type":"topics","entity_name":"t"}') == "topics/t"

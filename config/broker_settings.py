@@ -156,7 +156,7 @@ group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between hear
 group.consumer.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | The longest time between heartbeats that a group may have.
 group.consumer.max.session.timeout.ms | INT | 60000 | >= 1 | - | The longest session timeout that a consumer group may have.
 group.consumer.max.size | INT | 2147483647 | >= 1 | - | Members of one consumer group.
-group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL | - | -
+group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL | - | Whether groups with members go from the classic to the consumer protocol (upgrade), and back.
 group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | The shortest time between heartbeats that a group may have.
 group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | The shortest session timeout that a consumer group may have.
 group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a member of a consumer group is removed.

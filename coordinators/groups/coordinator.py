@@ -21,6 +21,7 @@ from barnabas.coordinators.coordinator import Coordinator
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.commits import Commits
 from barnabas.coordinators.groups.consumer.answers import ConsumerAnswers
+from barnabas.coordinators.groups.consumer.classic_answers import ClassicAnswers, Leaver
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.coordinators.groups.live_reset import LiveResets
@@ -100,6 +101,19 @@ class CoordinatorConfig(ConsumerConfig, Protocol):
     offsets_topic_compression_codec: int
 
 
+def _left(leavers: list[Leaver], errors: list[ErrorCode], version: int) -> LeaveGroupResponse:
+    """The answer of LeaveGroup."""
+    if version < 3:
+        return messages.LeaveGroupResponse(error_code=errors[0])
+    make_row = messages.LeaveGroupResponse.MemberResponse
+    return messages.LeaveGroupResponse(
+        members=[
+            make_row(member_id=member_id, group_instance_id=instance_id, error_code=error)
+            for (member_id, instance_id, _), error in zip(leavers, errors, strict=True)
+        ]
+    )
+
+
 def _recover_timer(item: GroupInShard[Shard]) -> None:
     item.shard.recover_timer(item.group_id, TIMER_CHECK_MS)
 
@@ -146,6 +160,7 @@ class GroupCoordinator(Coordinator[Shard]):
             self.offsets = DualOffsetManager(self.kafka_offsets, self.legacy_offsets)
         origins = Origins(journal is not None)
         self.consumer = ConsumerAnswers(env, config, self, topics, self._refusals)
+        self._classic_members = ClassicAnswers(env, self.consumer.situation_of, self._refusals)
         self.commits = Commits(env, config, self, topics, self.offsets, self.legacy_offsets, self._refusals, origins)
         self.offset_fetches = OffsetFetches(env.turns, self, topics, self.offsets, self.legacy_offsets)
         self.removals = Removals(env.turns, self, topics, self.offsets, origins)
@@ -295,7 +310,9 @@ class GroupCoordinator(Coordinator[Shard]):
                 lambda is_free: self.join_group(request, context) if is_free else late
             )
         consumer_group = shard.consumer.by_id.get(group_id)
-        if group_id in shard.foreign_groups or (consumer_group is not None and consumer_group.members):
+        if consumer_group is not None and consumer_group.members:
+            return self._classic_members.join(shard, consumer_group, request, context)
+        if group_id in shard.foreign_groups:
             return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if consumer_group is not None and request.member_id == "":
             shard.consumer.delete_for_classic(consumer_group)
@@ -343,6 +360,9 @@ class GroupCoordinator(Coordinator[Shard]):
             return messages.SyncGroupResponse(error_code=shard)
         group = shard.groups.get(request.group_id)
         if group is None:
+            consumer_group = shard.consumer.by_id.get(request.group_id)
+            if consumer_group is not None:
+                return self._classic_members.sync(shard, consumer_group, request)
             return messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         effects = shard.effects()
         reply = group.sync(request, effects)
@@ -358,7 +378,11 @@ class GroupCoordinator(Coordinator[Shard]):
             return messages.HeartbeatResponse(error_code=shard)
         group = shard.groups.get(request.group_id)
         if group is None:
-            return messages.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+            consumer_group = shard.consumer.by_id.get(request.group_id)
+            if consumer_group is not None:
+                error = self._classic_members.heartbeat(shard, consumer_group, request)
+            return messages.HeartbeatResponse(error_code=error)
         return messages.HeartbeatResponse(
             error_code=group.heartbeat(
                 request.member_id, request.group_instance_id, request.generation_id, self.clock.monotonic_ms()
@@ -393,12 +417,18 @@ class GroupCoordinator(Coordinator[Shard]):
         shard = self._gate(request.group_id)
         if isinstance(shard, ErrorCode):
             return messages.LeaveGroupResponse(error_code=shard)
-        leavers: list[tuple[str, str | None, str | None]]
+        leavers: list[Leaver]
         if context.api_version >= 3:
             leavers = [(member.member_id, member.group_instance_id, member.reason) for member in request.members]
         else:
             leavers = [(request.member_id, None, None)]
         group = shard.groups.get(request.group_id)
+        consumer_group = shard.consumer.by_id.get(request.group_id)
+        if consumer_group is not None:
+            left = self._classic_members.leave(shard, consumer_group, leavers)
+            if isinstance(left, Pending):
+                return left.map(lambda errors: _left(leavers, errors, context.api_version))
+            return _left(leavers, left, context.api_version)
         effects = shard.effects()
         if group is None:
             errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
@@ -406,17 +436,7 @@ class GroupCoordinator(Coordinator[Shard]):
             return messages.LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             errors = group.leave(leavers, effects)
-        if context.api_version >= 3:
-            response = messages.LeaveGroupResponse(
-                members=[
-                    messages.LeaveGroupResponse.MemberResponse(
-                        member_id=member_id, group_instance_id=instance_id, error_code=error
-                    )
-                    for (member_id, instance_id, _), error in zip(leavers, errors, strict=True)
-                ]
-            )
-        else:
-            response = messages.LeaveGroupResponse(error_code=errors[0])
+        response = _left(leavers, errors, context.api_version)
         if group is None:
             return response
         has_stores = bool(effects.stores)

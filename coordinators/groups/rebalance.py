@@ -461,8 +461,8 @@ class Rebalance:
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self.prepare(reason, effects)
 
-    def die(self, error: ErrorCode, effects: Effects) -> None:
-        """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""
+    def answer_parked(self, error: ErrorCode, effects: Effects) -> None:
+        """Answer all parked requests with an error."""
         for member in self.members.by_id.values():
             waiter = self.members.unpark_join(member)
             if waiter is not None:
@@ -470,6 +470,10 @@ class Rebalance:
             if member.awaiting_sync is not None:
                 effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
                 member.awaiting_sync = None
+
+    def die(self, error: ErrorCode, effects: Effects) -> None:
+        """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""
+        self.answer_parked(error, effects)
         self.move_to(State.DEAD, effects)
         self.join_deadline_ms = self.sync_deadline_ms = self.fence_deadline_ms = self.wake_ms = NEVER
 

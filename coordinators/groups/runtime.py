@@ -146,12 +146,51 @@ class Shard(CoordinatorShard[StoredRecords]):
         else:
             self.consumer.delete(group, done)
 
+    def become_classic(self, record: GroupRecord, reason: str) -> Callable[[], None]:
+        """Take over a consumer group that is a classic one now, and begin a rebalance. Returns what undoes that."""
+        assert record.metadata is not None
+        group = ClassicGroup.restore(record.group_id, self._config, record.metadata)
+        self.groups[record.group_id] = group
+        group.start_sessions(self._clock.monotonic_ms())
+        effects = self.effects()
+        group.rebalance.prepare(reason, effects)
+        self.run_effects(group, effects)
+
+        def undo() -> None:
+            if self.groups.get(record.group_id) is group:
+                del self.groups[record.group_id]
+                stop_timer(group)
+                effects = self.effects()
+                group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
+                for waiter, reply in effects.replies:
+                    waiter.complete(reply)
+
+        return undo
+
+    def become_consumer(self, group_id: str) -> Callable[[], None] | None:
+        """A classic group is a consumer group now: its waiting members join again. Returns what undoes that."""
+        group = self.groups.pop(group_id, None)
+        if group is None:
+            return None
+        stop_timer(group)
+        effects = self.effects()
+        group.rebalance.answer_parked(ErrorCode.REBALANCE_IN_PROGRESS, effects)
+        for waiter, reply in effects.replies:
+            waiter.complete(reply)
+
+        def undo() -> None:
+            if self.groups.setdefault(group_id, group) is group:
+                group.start_sessions(self._clock.monotonic_ms())
+                self.run_effects(group, self.effects())
+
+        return undo
+
     def withdraw(self, records: ConsumerRecords) -> None:
         """Do not append these records, if they are not appended yet. Their writer hears of it with the others."""
         if any(write.records is records for write in self._unwritten):
             self._unwritten_count -= records.count
         records.records = []
-        records.classic = None
+        records.before = records.after = None
         records.count = 0
 
     def until_released(self, group_id: str) -> Pending[bool]:

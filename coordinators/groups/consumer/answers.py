@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import consumer_error
-from barnabas.coordinators.groups.consumer import heartbeats
+from barnabas.coordinators.groups.consumer import conversion, heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
@@ -18,7 +18,7 @@ from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, setti
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
-from barnabas.coordinators.groups.runtime import Shard, stop_timer
+from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -136,61 +136,61 @@ class ConsumerAnswers:
         found = self._group(shard, request)
         if isinstance(found, Refusal):
             return self._refuse(found, request, context)
-        change = Change(found)
+        change, group = found, found.group
         situation = self.situation_of(group_id)
         outcome: ConsumerGroupHeartbeatResponse | Refusal
         if request.member_epoch < JOIN_EPOCH:
-            leaver = found.members.get(request.member_id)
-            outcome = heartbeats.leave(change, request, self._topics)
+            leaver = group.members.get(request.member_id)
+            outcome = heartbeats.leave(change, request, shard.consumer.remove_members)
             if leaver is not None and not isinstance(outcome, Refusal):
                 logger.info("group %s: member %s left", group_id, who(leaver))
         else:
             if request.member_id == "":
                 request.member_id = self._member_id()
             client = (context.client_id or "", context.client_host)
-            is_new = request.member_id not in found.members
+            is_new = request.member_id not in group.members
             outcome = heartbeats.heartbeat(change, request, client, situation)
             if is_new and not isinstance(outcome, Refusal):
-                logger.info("group %s: member %s joined", group_id, who(found.members[request.member_id]))
+                logger.info("group %s: member %s joined", group_id, who(group.members[request.member_id]))
         if isinstance(outcome, Refusal):
-            assert not change.records.count
             return self._refuse(outcome, request, context)
-        if change.records.count and group_id not in shard.consumer.by_id:
-            shard.consumer.by_id[group_id] = found
-            self._replace_classic(shard, change)
+        if change.records.count and group_id not in shard.consumer.by_id and request.member_epoch >= JOIN_EPOCH:
+            shard.consumer.by_id[group_id] = group
+            change.restore = shard.become_consumer(group_id)
+            shard.consumer.start_sessions(group)
         reply = shard.consumer.carry_out(
             change,
             outcome,
             lambda error: messages.ConsumerGroupHeartbeatResponse(error_code=consumer_error(error)),
         )
-        self._resolve_if_due(shard, found, may_see)
+        self._resolve_if_due(shard, group, may_see)
         return reply
 
-    def _group(self, shard: Shard, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup | Refusal:
-        """The group of a heartbeat; a new one is not among the shard's groups yet."""
+    def _group(self, shard: Shard, request: ConsumerGroupHeartbeatRequest) -> Change | Refusal:
+        """The group of a heartbeat, at the begin of a change. A new one is not among the shard's groups yet.
+
+        A classic group becomes a consumer group: one without members, as one that only commits, always, another if the
+        migration policy allows. Its offsets stay.
+        """
         group_id = request.group_id
         group = shard.consumer.by_id.get(group_id)
         if group is not None:
-            return group
+            return Change(group)
         classic = shard.groups.get(group_id)
-        is_free = classic is None or (classic.state is State.EMPTY and not classic.members.pending)
-        if request.member_epoch == JOIN_EPOCH and is_free and group_id not in shard.foreign_groups:
-            return ConsumerGroup(group_id)
+        if request.member_epoch == JOIN_EPOCH and group_id not in shard.foreign_groups:
+            if classic is None:
+                return Change(ConsumerGroup(group_id))
+            settings = self.situation_of(group_id).settings
+            if classic.state is State.EMPTY and not classic.members.pending:
+                change = Change(ConsumerGroup(group_id))
+                change.begin_with(GroupRecord(group_id, None))
+                return change
+            if conversion.may_upgrade(classic, settings.migration_policy, settings.size_max):
+                return conversion.upgrade(classic, self._topics)
         if classic is not None or group_id in shard.foreign_groups:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         kind = "Consumer group" if request.member_epoch >= JOIN_EPOCH else "Group"
         return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
-
-    def _replace_classic(self, shard: Shard, change: Change) -> None:
-        """A classic group without members, as one that only commits, becomes a consumer group. Its offsets stay."""
-        group_id = change.group.group_id
-        classic = shard.groups.pop(group_id, None)
-        if classic is None:
-            return
-        stop_timer(classic)
-        change.records.classic = GroupRecord(group_id, None)
-        change.records.count += 1
-        change.restore = lambda: shard.groups.setdefault(group_id, classic)
 
     def _member_id(self) -> str:
         """A member id for a client that makes none (version 0)."""

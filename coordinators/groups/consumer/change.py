@@ -7,6 +7,7 @@ from typing import Any
 
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Kind, Record
+from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.protocol.errors import ErrorCode
 
 
@@ -30,6 +31,16 @@ class Change:
         record = Record(kind, name, value)
         self._opposite += self.group.apply((record,))
         self.records.records.append(record)
+        self.records.count += 1
+
+    def begin_with(self, record: GroupRecord) -> None:
+        """Write the record of a classic group before the others."""
+        self.records.before = record
+        self.records.count += 1
+
+    def end_with(self, record: GroupRecord) -> None:
+        """Write the record of a classic group after the others."""
+        self.records.after = record
         self.records.count += 1
 
     def take_back(self) -> None:

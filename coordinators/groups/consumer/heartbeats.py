@@ -6,7 +6,7 @@ Functions here change the group by records (change.py) and answer, or refuse bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.coordinators.groups.consumer import target
@@ -63,6 +63,8 @@ def heartbeat(
     advance(change, bumps, situation)
     member = step(change, member_id, owned, situation.monotonic_ms)
     group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
+    group.timers.joins.pop(member_id, None)  # of the classic member that it may have been
+    group.timers.syncs.pop(member_id, None)
     response = messages.ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=member.epoch,
@@ -117,7 +119,7 @@ def _static_member(
         )
     if found is None:
         return group.members.get(member_id) or ConsumerMember(member_id)
-    if found.epoch != STATIC_LEAVE_EPOCH:
+    if found.epoch != STATIC_LEAVE_EPOCH and not found.is_classic:
         message = (
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
             f"is owned by {found.member_id} member."
@@ -248,7 +250,7 @@ def step(change: Change, member_id: str, owned: Owned, monotonic_ms: float) -> C
     current = reconcile(member.current, group.assignment_epoch, group.target_of(member_id), owned, group.is_owned)
     if current != member.current:
         change.add(Kind.CURRENT_ASSIGNMENT, member_id, current)
-        if current.state is MemberState.UNREVOKED_PARTITIONS:
+        if current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
             timeout_ms = member.subscription.rebalance_timeout_ms
             group.timers.set(group.timers.revocations, member_id, monotonic_ms, timeout_ms, current.epoch)
         else:
@@ -260,7 +262,7 @@ def step(change: Change, member_id: str, owned: Owned, monotonic_ms: float) -> C
 
 
 def leave(
-    change: Change, request: ConsumerGroupHeartbeatRequest, topics: Topics
+    change: Change, request: ConsumerGroupHeartbeatRequest, remove_members: Callable[[Change, list[str]], None]
 ) -> ConsumerGroupHeartbeatResponse | Refusal:
     """A member leaves for good (epoch -1), or a static one for a while (-2): then its partitions wait for it."""
     group, member_id = change.group, request.member_id
@@ -279,7 +281,7 @@ def leave(
         change.add(Kind.CURRENT_ASSIGNMENT, member_id, gone)
         group.timers.revocations.pop(member_id, None)
     else:
-        fence(change, [member_id], topics)
+        remove_members(change, [member_id])
     return messages.ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
 

@@ -69,14 +69,15 @@ class Record(NamedTuple):
 class ConsumerRecords:
     """Records of one group that are written in one batch: the log has all of them, or none.
 
-    `classic`: the record of a classic group of that name, which ends or begins with them.
+    `before`, `after`: the record of a classic group of that name, which ends or begins with them.
     """
 
-    __slots__ = ("classic", "count", "group_id", "records")
+    __slots__ = ("after", "before", "count", "group_id", "records")
 
     def __init__(self, group_id: str, records: list[Record]) -> None:
         self.group_id = group_id
-        self.classic: GroupRecord | None = None
+        self.before: GroupRecord | None = None
+        self.after: GroupRecord | None = None
         self.records = records
         self.count = len(records)
 
@@ -85,10 +86,12 @@ class ConsumerRecords:
 
     def append_to(self, records: PlainRecords) -> None:
         """Append them to a batch."""
-        if self.classic is not None:
-            self.classic.append_to(records)
+        if self.before is not None:
+            self.before.append_to(records)
         for record in self.records:
             records.add(encode_key(self.group_id, record), encode_value(record))
+        if self.after is not None:
+            self.after.append_to(records)
 
 
 # --- keys ---

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from barnabas.coordinators.groups.consumer import heartbeats
+from barnabas.coordinators.groups.consumer import conversion, heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
@@ -19,6 +19,7 @@ from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Kind, Record
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.timers import NEVER
+from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.shard import Done
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -32,6 +33,9 @@ class Writer(Protocol):
     """The part of a shard that writes."""
 
     closed: bool
+
+    def become_classic(self, record: GroupRecord, reason: str) -> Callable[[], None]:
+        """Take over a consumer group that is a classic one now, and begin a rebalance. Returns what undoes that."""
 
     def write(self, key: str, records: ConsumerRecords | None, done: Done, *, patient: bool = False) -> None:
         """Append the records; `done` is called when they are committed, or have failed."""
@@ -57,7 +61,8 @@ class ConsumerGroups:
     def carry_out(self, change: Change, answer: R, failure: Callable[[ErrorCode], R]) -> R | Pending[R]:
         """Write what a decision has changed. The answer is given when nothing that it says can be lost any more."""
         group = change.group
-        self._arm(group)
+        if self.by_id.get(group.group_id) is group:
+            self.arm(group)
         if not change.records.count and not self._writer.has_writes(group.group_id):
             return answer
         pending: Pending[R] = Pending()
@@ -68,6 +73,26 @@ class ConsumerGroups:
 
         self.write(change, done)
         return pending
+
+    def remove_members(self, change: Change, member_ids: list[str]) -> None:
+        """Members are gone. If only classic ones are left, the group becomes a classic one, where that is allowed."""
+        group, gone = change.group, set(member_ids)
+        situation = self.situation_of(group.group_id)
+        settings = situation.settings
+        if not conversion.may_downgrade(group, gone, settings.migration_policy, settings.classic_size_max):
+            heartbeats.fence(change, member_ids, situation.topics)
+            return
+        group_id = group.group_id
+        record = conversion.downgrade(change, gone, situation.topics, self._clock.now_ms())
+        self.forget(group_id)
+        undo = self._writer.become_classic(record, "the last member of the consumer protocol is gone")
+
+        def restore() -> None:
+            undo()
+            self.by_id.setdefault(group_id, group)
+
+        change.restore = restore
+        logger.info("group %s: is a classic group now, because only classic members are left", group_id)
 
     def write(self, change: Change, done: Done, *, patient: bool = False) -> None:
         """Write what a decision has changed. Who holds the group must be `patient` (coordinators/shard.py)."""
@@ -173,9 +198,10 @@ class ConsumerGroups:
                 group.timers.set(group.timers.sessions, member_id, now_ms, own_ms)
         for member_id in [each for each in group.timers.sessions if each not in group.members]:
             group.timers.forget(member_id)
-        self._arm(group)
+        self.arm(group)
 
-    def _arm(self, group: ConsumerGroup) -> None:
+    def arm(self, group: ConsumerGroup) -> None:
+        """Set the timer of a group for its next deadline."""
         timers = group.timers
         if timers.wake_ms >= timers.armed_ms:
             return
@@ -205,15 +231,19 @@ class ConsumerGroups:
                 "group %s: member %s was silent for %d ms, and is removed",
                 *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),
             )
-        for member_id, deadline in timers.due(timers.revocations, now_ms):
-            del timers.revocations[member_id]
-            if group.members[member_id].epoch == deadline.epoch and member_id not in gone:
-                gone[member_id] = None
-                logger.info(
-                    "group %s: member %s did not give up its partitions within its rebalance timeout of %d ms, and is "
-                    "removed",
-                    *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),
-                )
+        for what, which in (
+            ("give up its partitions", timers.revocations),
+            ("join again", timers.joins),
+            ("sync", timers.syncs),
+        ):
+            for member_id, deadline in timers.due(which, now_ms):
+                del which[member_id]
+                if group.members[member_id].epoch == deadline.epoch and member_id not in gone:
+                    gone[member_id] = None
+                    logger.info(
+                        "group %s: member %s did not %s within its rebalance timeout of %d ms, and is removed",
+                        *(group.group_id, who(group.members[member_id]), what, deadline.timeout_ms),
+                    )
         timers.next_wake()
         self.expire(group, list(gone))
 
@@ -221,9 +251,10 @@ class ConsumerGroups:
         """Remove members. They hear of it when they ask next."""
         if member_ids:
             change = Change(group)
-            heartbeats.fence(change, member_ids, self.situation_of(group.group_id).topics)
+            self.remove_members(change, member_ids)
             self.write(change, lambda error: None)
-        self._arm(group)
+        if self.by_id.get(group.group_id) is group:
+            self.arm(group)
 
     def close(self) -> None:
         """This broker does not lead the partition any more."""

@@ -18,6 +18,7 @@ class ConsumerConfig(Protocol):
     group_consumer_min_heartbeat_interval_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_session_timeout_ms: int
+    group_max_size: int
 
 
 class GroupSettings(NamedTuple):
@@ -27,6 +28,8 @@ class GroupSettings(NamedTuple):
     session_timeout_ms: int
     assignors: tuple[str, ...]
     size_max: int
+    classic_size_max: int
+    migration_policy: str
 
     @property
     def default_assignor(self) -> str:
@@ -48,5 +51,10 @@ def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings
         least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
         session_ms = min(max(int(own[SESSION_TIMEOUT]), least), most)
     return GroupSettings(
-        heartbeat_ms, session_ms, tuple(config.group_consumer_assignors), config.group_consumer_max_size
+        heartbeat_ms,
+        session_ms,
+        tuple(config.group_consumer_assignors),
+        config.group_consumer_max_size,
+        config.group_max_size,
+        config.group_consumer_migration_policy,
     )

@@ -1,0 +1,186 @@
+"""Members of the classic protocol in a consumer group (KIP-848, "online migration"): what JoinGroup, SyncGroup,
+Heartbeat and LeaveGroup mean for them.
+
+The broker assigns to them as to all others. A join takes such a member one step on, as a heartbeat does others; it is
+told to join again when there is a step to take. Decisions only: as in heartbeats.py, they change the group by records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.coordinators.groups.consumer import heartbeats
+from barnabas.coordinators.groups.consumer.change import Change
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.heartbeats import Situation
+from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, ConsumerMember, Subscription
+from barnabas.coordinators.groups.consumer.reconciliation import Owned
+from barnabas.coordinators.groups.consumer.states import MemberState
+from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
+from barnabas.protocol import messages
+from barnabas.protocol import records as stored
+from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
+
+ASSIGNMENT_VERSION_MAX = 3
+
+
+def read_subscription(metadata: bytes) -> stored.ConsumerProtocolSubscription | None:
+    """What a classic member subscribes to; None: it is no consumer."""
+    try:
+        return stored.decode_versioned(stored.ConsumerProtocolSubscription, metadata, newer_as_latest=True)[1]
+    except (ProtocolError, UnsupportedVersionError):
+        return None
+
+
+def assignment_bytes(assigned: Assigned, topics: Topics, metadata: bytes) -> bytes:
+    """What a classic member is assigned, in the version in which it has sent its `metadata`."""
+    make = stored.ConsumerProtocolAssignment
+    rows = []
+    for topic_id in sorted(assigned):
+        name = topics.topic_name(topic_id)
+        if name is not None and assigned[topic_id]:
+            rows.append(make.TopicPartition(topic=name, partitions=sorted(assigned[topic_id])))
+    version = min(max(int.from_bytes(metadata[:2], "big", signed=True), 0), ASSIGNMENT_VERSION_MAX)
+    return stored.encode_versioned(make(assigned_partitions=rows), version)
+
+
+def supports(group: ConsumerGroup, protocol_type: str, names: list[str]) -> bool:
+    """Whether a classic member may join: it is a consumer, and all classic members support one of its protocols."""
+    classic = [of.subscription.classic for of in group.members.values() if of.subscription.classic is not None]
+    return protocol_type == CONSUMER_PROTOCOL_TYPE and any(
+        all(name in dict(each.protocols) for each in classic) for name in names
+    )
+
+
+def join(
+    change: Change, request: JoinGroupRequest, member_id: str, client: tuple[str, str], situation: Situation
+) -> JoinGroupResponse | ErrorCode:
+    """A classic member joins, or joins again. `member_id`: its own, or a new one."""
+    group = change.group
+    protocols = [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
+    if len(group.members) >= situation.settings.size_max and member_id not in group.members:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    if not protocols or not supports(group, request.protocol_type, [name for name, _ in protocols]):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    said = read_subscription(protocols[0][1])
+    if said is None:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    error = _take_place(change, request, member_id)
+    if error:
+        return error
+    known = group.members.get(member_id)
+    before = None if known is None else known.subscription
+    instance_id = request.group_instance_id
+    subscription = Subscription(
+        instance_id if instance_id is not None or before is None else before.instance_id,
+        said.rack_id or (None if before is None else before.rack_id),
+        *client,
+        tuple(sorted(set(said.topics))),
+        "",
+        request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms,
+        None if before is None else before.assignor,
+        ClassicProtocols(request.session_timeout_ms, tuple(protocols)),
+    )
+    heartbeats.advance(change, heartbeats.subscribe(change, member_id, before, subscription), situation)
+    member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation.monotonic_ms)
+    timers, now_ms = group.timers, situation.monotonic_ms
+    timers.joins.pop(member_id, None)
+    timers.set(timers.sessions, member_id, now_ms, request.session_timeout_ms)
+    timers.set(timers.syncs, member_id, now_ms, subscription.rebalance_timeout_ms, member.epoch)
+    return messages.JoinGroupResponse(
+        member_id=member_id,
+        generation_id=member.epoch,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_name=protocols[0][0],
+        leader="",
+        members=[],
+    )
+
+
+def _take_place(change: Change, request: JoinGroupRequest, member_id: str) -> ErrorCode:
+    """A static member that is back under another id takes the place of the one before it."""
+    instance_id = request.group_instance_id
+    found = None if instance_id is None else change.group.static_member(instance_id)
+    if found is None or found.member_id == member_id:
+        return ErrorCode.NONE
+    if request.member_id != "":
+        return ErrorCode.FENCED_INSTANCE_ID
+    heartbeats.replace(change, found, member_id)
+    return ErrorCode.NONE
+
+
+def _owned(said: stored.ConsumerProtocolSubscription, topics: Topics) -> Owned:
+    """What the member keeps over the join. With an eager assignor it keeps nothing, and says nothing."""
+    owned: dict[bytes, list[int]] = {}
+    for row in said.owned_partitions:
+        topic_id = topics.topic_id(row.topic)
+        if topic_id != NO_TOPIC_ID:
+            owned[topic_id] = list(row.partitions)
+    return owned
+
+
+def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember | ErrorCode:
+    """The classic member of this id, or the error for who asks."""
+    member = group.members.get(member_id)
+    if instance_id is not None:
+        member = group.static_member(instance_id)
+        if member is not None and member.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.UNKNOWN_MEMBER_ID if member is None or not member.is_classic else member
+
+
+def sync(group: ConsumerGroup, request: SyncGroupRequest, situation: Situation) -> SyncGroupResponse:
+    """Tells a classic member what it has."""
+    member = find(group, request.member_id, request.group_instance_id)
+    if isinstance(member, ErrorCode):
+        return messages.SyncGroupResponse(error_code=member)
+    classic = member.subscription.classic
+    assert classic is not None
+    if request.generation_id != member.epoch:
+        return messages.SyncGroupResponse(error_code=ErrorCode.ILLEGAL_GENERATION)
+    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or (
+        request.protocol_name is not None and request.protocol_name not in dict(classic.protocols)
+    ):
+        return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    group.timers.syncs.pop(member.member_id, None)
+    group.timers.set(group.timers.sessions, member.member_id, situation.monotonic_ms, classic.session_timeout_ms)
+    return messages.SyncGroupResponse(
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignment=assignment_bytes(member.current.assigned, situation.topics, classic.protocols[0][1]),
+    )
+
+
+def heartbeat(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, monotonic_ms: float
+) -> ErrorCode:
+    """A classic member lives. REBALANCE_IN_PROGRESS: it must join again, because there is a step to take."""
+    member = find(group, member_id, instance_id)
+    if isinstance(member, ErrorCode):
+        return member
+    if generation != member.epoch:
+        return ErrorCode.ILLEGAL_GENERATION
+    classic = member.subscription.classic
+    assert classic is not None
+    timers = group.timers
+    timers.set(timers.sessions, member_id, monotonic_ms, classic.session_timeout_ms)
+    if not _has_a_step(group, member):
+        return ErrorCode.NONE
+    if member_id not in timers.joins:
+        timers.set(timers.joins, member_id, monotonic_ms, member.subscription.rebalance_timeout_ms, member.epoch)
+    return ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _has_a_step(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    state = member.current.state
+    if member.epoch < group.epoch or state is MemberState.UNREVOKED_PARTITIONS:
+        return True
+    return state is MemberState.UNRELEASED_PARTITIONS and not any(
+        partition not in member.current.assigned.get(topic_id, ()) and group.is_owned(topic_id, partition)
+        for topic_id, partitions in group.target_of(member.member_id).items()
+        for partition in partitions
+    )

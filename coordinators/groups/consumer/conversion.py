@@ -1,0 +1,146 @@
+"""A classic group becomes a consumer group when a member of that protocol joins, and the reverse when the last one of
+them leaves, as `group.consumer.migration.policy` allows (KIP-848). Members keep what they have."""
+
+from __future__ import annotations
+
+from barnabas.coordinators.groups.classic import ClassicGroup
+from barnabas.coordinators.groups.consumer import heartbeats
+from barnabas.coordinators.groups.consumer.change import Change
+from barnabas.coordinators.groups.consumer.classic_members import assignment_bytes, read_subscription
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, CurrentAssignment, Subscription
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind
+from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, metadata_hash
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member
+from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.protocol import records as stored
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+
+UPGRADES = ("upgrade", "bidirectional")
+DOWNGRADES = ("downgrade", "bidirectional")
+
+
+def may_upgrade(classic: ClassicGroup, policy: str, size_max: int) -> bool:
+    """Whether a classic group with members may become a consumer group."""
+    return (
+        policy.lower() in UPGRADES
+        and classic.rebalance.protocol_type == CONSUMER_PROTOCOL_TYPE
+        and len(classic.members) <= size_max
+        and all(_subscription(classic, member) is not None for member in classic.members.by_id.values())
+    )
+
+
+def upgrade(classic: ClassicGroup, topics: Topics) -> Change:
+    """The consumer group of a classic one: every member stands where the last generation has left it."""
+    change = Change(ConsumerGroup(classic.group_id))
+    change.begin_with(GroupRecord(classic.group_id, None))
+    epoch = classic.generation
+    members = list(classic.members.by_id.values())
+    for member in members:
+        said = _subscription(classic, member)
+        assert said is not None
+        subscription = Subscription(
+            member.group_instance_id,
+            said.rack_id,
+            member.client_id,
+            member.client_host,
+            tuple(sorted(set(said.topics))),
+            "",
+            member.rebalance_timeout_ms,
+            None,
+            ClassicProtocols(member.session_timeout_ms, tuple(member.protocols)),
+        )
+        change.add(Kind.MEMBER, member.member_id, subscription)
+    names = change.group.subscribed_topics()
+    change.add(Kind.GROUP, "", GroupEpoch(epoch, metadata_hash(topics, names)))
+    assigned = {member.member_id: _assigned(member.assignment, epoch, topics) for member in members}
+    for member_id, of_member in assigned.items():
+        target = {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
+        change.add(Kind.TARGET_MEMBER, member_id, target)
+    change.add(Kind.TARGET_EPOCH, "", epoch)
+    for member_id, of_member in assigned.items():
+        change.add(Kind.CURRENT_ASSIGNMENT, member_id, CurrentAssignment(epoch, epoch, assigned=of_member))
+    return change
+
+
+def _subscription(classic: ClassicGroup, member: Member) -> stored.ConsumerProtocolSubscription | None:
+    metadata = member.metadata(classic.rebalance.protocol_name) or member.protocols[0][1]
+    return read_subscription(metadata)
+
+
+def _assigned(assignment: bytes, epoch: int, topics: Topics) -> Assigned:
+    if not assignment:
+        return {}
+    try:
+        found = stored.decode_versioned(stored.ConsumerProtocolAssignment, assignment, newer_as_latest=True)[1]
+    except (ProtocolError, UnsupportedVersionError):
+        return {}
+    assigned = {}
+    for row in found.assigned_partitions:
+        topic_id = topics.topic_id(row.topic)
+        if topic_id != NO_TOPIC_ID and row.partitions:
+            assigned[topic_id] = dict.fromkeys(row.partitions, epoch)
+    return assigned
+
+
+def may_downgrade(group: ConsumerGroup, leaving: set[str], policy: str, size_max: int) -> bool:
+    """Whether the group becomes a classic one when these members leave: all others speak the classic protocol."""
+    staying = [member for member_id, member in group.members.items() if member_id not in leaving]
+    return (
+        bool(staying)
+        and policy.lower() in DOWNGRADES
+        and len(staying) <= size_max
+        and all(member.is_classic for member in staying)
+        and _common_protocol(group, leaving) is not None
+    )
+
+
+def _common_protocol(group: ConsumerGroup, leaving: set[str]) -> str | None:
+    """A protocol that all classic members support."""
+    lists = [
+        [name for name, _ in member.subscription.classic.protocols]
+        for member_id, member in group.members.items()
+        if member_id not in leaving and member.subscription.classic is not None
+    ]
+    return next((name for name in lists[0] if all(name in names for names in lists)), None)
+
+
+def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) -> GroupRecord:
+    """Remove the consumer group; returns the record of the classic one, with the members that stay."""
+    group = change.group
+    protocol = _common_protocol(group, leaving)
+    assert protocol is not None
+    make = stored.GroupMetadataValue
+    members = []
+    for member_id, member in group.members.items():
+        of, classic = member.subscription, member.subscription.classic
+        if member_id in leaving:
+            continue
+        assert classic is not None
+        metadata = dict(classic.protocols)[protocol]
+        members.append(
+            make.MemberMetadata(
+                member_id=member_id,
+                group_instance_id=of.instance_id,
+                client_id=of.client_id,
+                client_host=of.client_host,
+                rebalance_timeout=of.rebalance_timeout_ms,
+                session_timeout=classic.session_timeout_ms,
+                subscription=metadata,
+                assignment=assignment_bytes(member.current.assigned, topics, metadata),
+            )
+        )
+    value = make(
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        generation=group.epoch,
+        protocol=protocol,
+        leader=members[0].member_id,
+        current_state_timestamp=now_ms,
+        members=members,
+    )
+    for member_id in list(group.members):
+        heartbeats.remove(change, member_id)
+    heartbeats.delete(change)
+    record = GroupRecord(group.group_id, value)
+    change.end_with(record)
+    return record

@@ -1,0 +1,208 @@
+"""Groups that go from the classic to the consumer protocol and back, with members of both at the same time."""
+
+import random
+from typing import Any
+
+import pytest
+from barnabas.coordinators.groups.states import State
+from barnabas.protocol import messages
+from barnabas.protocol.errors import ErrorCode
+from classic_members import ClassicMember
+from consumer_members import ConsumerMember, check_owners, image
+from group_world import GroupWorld
+
+GROUP = "g"
+
+
+def shard_of(world: GroupWorld) -> Any:
+    return world.coordinator.shards[0]
+
+
+def rounds(world: GroupWorld, members: list[Any], count: int = 12, advance_ms: int = 500) -> None:
+    """All members take steps, and nobody ever owns what another owns."""
+    for _ in range(count):
+        for member in members:
+            member.send()
+            check(world, members)
+        world.clock.advance(advance_ms)
+
+
+def check(world: GroupWorld, members: list[Any]) -> None:
+    group = shard_of(world).consumer.by_id.get(GROUP)
+    if group is None:
+        return
+    check_owners(group)
+    seen: dict[tuple[bytes, int], str] = {}
+    for member in members:
+        known = group.members.get(member.member_id)
+        if known is None or known.is_classic != isinstance(member, ClassicMember):
+            continue
+        if isinstance(member, ClassicMember) and member.generation != known.epoch:
+            continue  # its answer is out
+        for topic_id, partitions in member.owned.items():
+            for partition in partitions:
+                assert seen.setdefault((topic_id, partition), member.member_id) == member.member_id
+
+
+def owned(member: Any) -> set[tuple[bytes, int]]:
+    return {(topic_id, partition) for topic_id, partitions in member.owned.items() for partition in partitions}
+
+
+def all_is_read(world: GroupWorld, members: list[Any], topic: str = "t") -> bool:
+    everything = [each for member in members for each in owned(member)]
+    topic_id = world.topics.topic_id(topic)
+    wanted = {(topic_id, partition) for partition in world.topics.partition_indexes(topic)}
+    return sorted(everything) == sorted(wanted)
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_group_goes_up_and_down(eager: bool) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    classic = [ClassicMember(world, GROUP, ["t"], eager=eager) for _ in range(2)]
+    rounds(world, classic)
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    assert all_is_read(world, classic)
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    rounds(world, [*classic, new])
+    group = shard_of(world).consumer.by_id[GROUP]
+    assert GROUP not in shard_of(world).groups
+    assert len(group.members) == 3
+    assert all_is_read(world, [*classic, new])
+    assert all(member.owned for member in (*classic, new))
+    before = image(group)
+    world.restart()
+    assert image(shard_of(world).consumer.by_id[GROUP]) == before
+    rounds(world, [*classic, new])
+    assert all_is_read(world, [*classic, new])
+    new.leave()
+    rounds(world, classic)
+    assert GROUP not in shard_of(world).consumer.by_id
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    assert all_is_read(world, classic)
+    world.restart()
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    assert GROUP not in shard_of(world).consumer.by_id
+
+
+def test_classic_members_are_exchanged_one_by_one() -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    members: list[Any] = [ClassicMember(world, GROUP, ["t"], eager=False) for _ in range(3)]
+    rounds(world, members)
+    for number in range(3):
+        members[number].leave()
+        members[number] = ConsumerMember(world, GROUP, f"new-{number}", ["t"])
+        rounds(world, members)
+        assert all_is_read(world, members)
+    assert not any(member.is_classic for member in shard_of(world).consumer.by_id[GROUP].members.values())
+
+
+@pytest.mark.parametrize("policy", ["DISABLED", "downgrade"])
+def test_a_policy_without_upgrades_refuses_the_consumer(policy: str) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0, group_consumer_migration_policy=policy)
+    classic = ClassicMember(world, GROUP, ["t"])
+    rounds(world, [classic])
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    answer = new.send()
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert answer.error_message == "Group g is not a consumer group."
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+
+
+@pytest.mark.parametrize("policy", ["disabled", "UPGRADE"])
+def test_a_policy_without_downgrades_keeps_the_group(policy: str) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0, group_consumer_migration_policy=policy)
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()
+    classic = ClassicMember(world, GROUP, ["t"])
+    rounds(world, [new, classic])
+    assert all_is_read(world, [new, classic])
+    new.leave()
+    rounds(world, [classic])
+    assert [member.is_classic for member in shard_of(world).consumer.by_id[GROUP].members.values()] == [True]
+    assert all_is_read(world, [classic])
+
+
+def test_a_conversion_that_the_log_does_not_take_has_not_happened() -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    classic = ClassicMember(world, GROUP, ["t"])
+    rounds(world, [classic])
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert new.send().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert GROUP not in shard_of(world).consumer.by_id
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    rounds(world, [classic, new])
+    assert all_is_read(world, [classic, new])
+    world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    new.leave()
+    assert set(shard_of(world).consumer.by_id[GROUP].members) == {classic.member_id, "new"}
+    assert GROUP not in shard_of(world).groups
+    rounds(world, [classic], 120)  # the one that is silent goes
+    assert all_is_read(world, [classic])
+
+
+def test_a_member_that_does_not_join_again_or_sync_is_removed() -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()
+    request = messages.JoinGroupRequest(
+        group_id=GROUP,
+        member_id="silent",
+        protocol_type="consumer",
+        protocols=[
+            messages.JoinGroupRequest.JoinGroupRequestProtocol(
+                name="range", metadata=b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff\x00\x00\x00\x00"
+            )
+        ],
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=10_000,
+    )
+    assert world.ask("join_group", request, 9).error_code == ErrorCode.NONE
+    assert set(shard_of(world).consumer.by_id[GROUP].members) == {"new", "silent"}
+    for _ in range(12):
+        world.clock.advance(1_000)
+        new.send()
+    assert set(shard_of(world).consumer.by_id[GROUP].members) == {"new"}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_members_of_both_kinds_come_and_go(seed: int) -> None:
+    chance = random.Random(seed)
+    world = GroupWorld(seed, group_initial_rebalance_delay_ms=0)
+    members: list[Any] = []
+    for number in range(250):
+        what = chance.random()
+        if what < 0.08 and len(members) < 6:
+            if chance.random() < 0.5:
+                members.append(ClassicMember(world, GROUP, ["t", "events"], eager=chance.random() < 0.5))
+            else:
+                members.append(ConsumerMember(world, GROUP, f"new-{number}", ["t", "events"]))
+        elif what < 0.13 and members:
+            gone = members.pop(chance.randrange(len(members)))
+            if chance.random() < 0.8:
+                gone.leave()
+        elif what < 0.15:
+            world.topics.change("events", chance.choice([0, 2, 6]))
+        elif what < 0.17:
+            world.clock.advance(10_000)
+        elif what < 0.18:
+            world.restart()
+        elif what < 0.20:
+            world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+        elif members:
+            chance.choice(members).send()
+        check(world, members)
+        world.clock.advance(100)
+    world.logs[0].failures.clear()
+    world.topics.change("events", 3)
+    rounds(world, members, 60, 2_000)
+    if members:
+        topics = [world.topics.topic_id(name) for name in ("t", "events")]
+        wanted = {(topics[0], each) for each in range(4)} | {(topics[1], each) for each in range(3)}
+        everything = [each for member in members for each in owned(member)]
+        if GROUP in shard_of(world).consumer.by_id:
+            assert sorted(everything) == sorted(wanted)
+        before = {group_id: image(group) for group_id, group in shard_of(world).consumer.by_id.items()}
+        world.restart()
+        after = {group_id: image(group) for group_id, group in shard_of(world).consumer.by_id.items()}
+        assert after == before

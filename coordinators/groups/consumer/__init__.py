@@ -6,12 +6,12 @@ steps are pure: `target.py` says who should have what, by one of the `assignors/
 member one step there, over the states of `states.py`. `requests.py` has the checks of a request alone, `commits.py`
 says who may commit and fetch offsets.
 
-`classic_members.py` has the decisions for members of the classic protocol in such a group, and `conversion.py` makes
-a consumer group of a classic one and the reverse.
+`classic_members.py` has the decisions for members of the classic protocol in such a group, and `conversion.py` makes a
+consumer group of a classic one and the reverse.
 
-`answers.py` (for classic members `classic_answers.py`) answers requests, and resolves regular expressions in pieces. `runtime.py` writes what is decided, for one
-shard, and has the timers (`timers.py`). `topics.py` is what a group must know of the cluster's topics, `settings.py`
-the settings, `log_lines.py` how the log names members.
+`answers.py` (for classic members `classic_answers.py`) answers requests, and resolves regular expressions in pieces.
+`runtime.py` writes what is decided, for one shard, and has the timers (`timers.py`). `topics.py` is what a group must
+know of the cluster's topics, `settings.py` the settings, `log_lines.py` how the log names members.
 
 **A heartbeat.** `broker/api/consumer_groups.py` -> `answers.py` finds the group -> `heartbeats.py` makes records, each
 applied to the group at once, because the next heartbeat must see it -> `runtime.py` has the shard append them, and

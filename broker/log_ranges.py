@@ -94,15 +94,18 @@ class KnownLogRanges:
 
 
 def log_ends(
-    broker_clients: BrokerClients, leaders: Mapping[tuple[str, int], int]
+    broker_clients: BrokerClients, leaders: Mapping[tuple[str, int], int], timestamp: int = LATEST
 ) -> Pieces[dict[tuple[str, int], int]]:
-    """Where the logs of these partitions end, as their leaders say now; without those that do not answer."""
+    """Where the logs of these partitions end, as their leaders say now; without those that do not answer.
+
+    `timestamp` EARLIEST: where they begin.
+    """
     found: dict[tuple[str, int], int] = {}
     for leader in sorted(set(leaders.values())):
         client = broker_clients.to(leader, PURPOSE)
         if client is not None:
             keys = [key for key, its_leader in leaders.items() if its_leader == leader]
-            found |= _offsets((yield client.send(_request(keys, LATEST), VERSION)))
+            found |= _offsets((yield client.send(_request(keys, timestamp), VERSION)))
     return found
 
 

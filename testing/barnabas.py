@@ -47,6 +47,14 @@ class Fault:
         }
         return sum(rules.get(place, 0) for place in self._numbers.items())
 
+    def wait_fired(self, times: int = 1, timeout: float = 10.0) -> None:
+        """Wait until it has fired so often. WaitTimeoutError says how often it did."""
+
+        def told() -> str:
+            return f"the fault has fired {self.fired} times, and {times} were waited for"
+
+        control.wait(lambda: self.fired >= times, told, timeout)
+
     def remove(self) -> None:
         """It holds no longer. Nothing happens if it was removed already."""
         numbers, self._numbers = self._numbers, {}
@@ -332,6 +340,25 @@ class Barnabas:
         `paced`: not faster than it came. Put back the snapshot from before the session first.
         """
         return replay(session, self.bootstrap, paced=paced)
+
+    def wait_requests(
+        self, api: str | None = None, *, count: int = 1, timeout: float = 10.0, **which: Any
+    ) -> list[dict[str, Any]]:
+        """Wait until so many such requests were answered; `which` as for `requests`. WaitTimeoutError: not in time."""
+        found: list[dict[str, Any]] = []
+
+        def are_there() -> bool:
+            found[:] = self.requests(api, **which)
+            answered = [row for row in found if row["fate"] != "waits"]
+            return len(answered) >= count
+
+        control.wait(are_there, lambda: f"{count} requests were waited for, and {len(found)} have come", timeout)
+        return found
+
+    def wait_transaction(self, transactional_id: str, state: str | None = None, timeout: float = 10.0) -> str:
+        """Wait until a transaction is in this state (as CompleteCommit); returns it. WaitTimeoutError: it was not."""
+        path = f"/v1/control/transactions/{control.quoted(transactional_id)}/wait"
+        return str(self.ask("GET", path, {"state": state, "timeout_ms": round(timeout * 1000)})["state"])
 
     def lint(self, client: str | None = None) -> list[dict[str, Any]]:
         """What clients could do better, by the requests that are kept: `rule`, `client_id`, `message`, `setting`."""

@@ -2,11 +2,14 @@
 
 import http.client
 import json
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 ANSWERS_WITHIN_S = 75.0
 REDIRECTIONS_MAX = 3
+POLL_S = 0.01
 TIMED_OUT, REDIRECTED = 408, 307
 
 
@@ -45,6 +48,15 @@ class Brokers(Protocol):
 
     def consumer(self, **settings: Any) -> Any:
         """A kafka-python consumer."""
+
+
+def wait(is_so: Callable[[], bool], told: Callable[[], str], timeout: float) -> None:
+    """Look until it is so. WaitTimeoutError with what is told: it was not in time."""
+    deadline = time.monotonic() + timeout
+    while not is_so():
+        if time.monotonic() >= deadline:
+            raise WaitTimeoutError("WAIT_TIMED_OUT", f"not so within {timeout} s: {told()}.")
+        time.sleep(POLL_S)
 
 
 def quoted(name: str) -> str:

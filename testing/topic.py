@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from barnabas.testing.control import Brokers, WaitTimeoutError
+from barnabas.testing.control import Brokers, WaitTimeoutError, quoted
 
 Text = str | bytes | None
 POLL_MS = 50
@@ -69,6 +69,25 @@ class Topic:
     def wait_records(self, count: int, timeout: float = 10.0) -> list[Record]:
         """Wait until so many records are there, at least; returns them. WaitTimeoutError: they did not come in time."""
         return self._read(count, timeout)
+
+    def wait(
+        self,
+        *,
+        exists: bool | None = None,
+        in_sync: int | None = None,
+        records: int | None = None,
+        records_at_most: int | None = None,
+        timeout: float = 10.0,
+    ) -> dict[str, Any]:
+        """Wait until all that is given is so; returns what was seen. WaitTimeoutError says what was seen last.
+
+        `in_sync`: each partition has a leader and so many replicas in sync. `records`: there are so many at least, and
+        `records_at_most`: not more, counted by offsets.
+        """
+        query: dict[str, Any] = {"in_sync": in_sync, "records": records, "records_at_most": records_at_most}
+        query |= {"exists": None if exists is None else str(exists).lower(), "timeout_ms": round(timeout * 1000)}
+        seen: dict[str, Any] = self._kafka.ask("GET", f"/v1/control/topics/{quoted(self.name)}/wait", query)
+        return seen
 
     def _read(self, count: int | None, timeout: float) -> list[Record]:
         from kafka import TopicPartition

@@ -141,6 +141,10 @@ class Rules:
         self._next_number += 1
         return active
 
+    def get(self, number: int) -> ActiveRule | None:
+        """The rule of that number; None: there is none."""
+        return self._rules.get(number)
+
     def remove(self, number: int) -> ActiveRule | None:
         """The rule of that number no longer holds; None: there is none."""
         return self._rules.pop(number, None)

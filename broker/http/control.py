@@ -1,4 +1,4 @@
-"""`/v1/control`: what tests command of a broker (`control.enable`): faults, waits, and a record of requests.
+"""`/v1/control`: what tests command of a broker (`control.enable`): faults, time, and a record of requests.
 
 Each broker has rules and a record of its own; commands for a cluster go to all its brokers.
 """
@@ -6,36 +6,27 @@ Each broker has rules and a record of its own; commands for a cluster go to all 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.control.clock import let_pass
 from barnabas.broker.control.facts import Facts
-from barnabas.broker.control.rules import OF_DISK, OF_MACHINE, ActiveRule, Effect, Role, Rule, When
-from barnabas.broker.group_lag import lags, positions_of
-from barnabas.broker.http.coordinators import RETRY, group_with_offsets, no_group, shard_of
+from barnabas.broker.control.rules import OF_DISK, OF_MACHINE, ActiveRule, Effect, Role, Rule, Rules, When
+from barnabas.broker.http.coordinators import RETRY, no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
-from barnabas.broker.log_ranges import log_ends
 from barnabas.broker.requests import TABLE
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.runtime import Shard
-from barnabas.coordinators.groups.states import State
-from barnabas.coordinators.groups.views import member_views
-from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import Pieces, ended
 
 if TYPE_CHECKING:
     from barnabas.broker.control.gate import ControlledGate
-    from barnabas.broker.control.recorder import Exchange
+    from barnabas.broker.control.recorder import Exchange, Recorder
     from barnabas.broker.services import Services
     from barnabas.runtime.clock import MovableClock
 
-POLL_MS = 5.0  # how often a wait looks
-WAIT_MS_MAX = 55_000
 EXCHANGES_PER_ANSWER = 1_000
 APIS = {key.name: key for key in ApiKey if key in TABLE}
 PLAIN_NAMES = {key.name.replace("_", "").lower(): key for key in APIS.values()}
@@ -102,14 +93,6 @@ EXCHANGES = record(
     next=integer("Ask from here for those that come later."),
     requests=array(EXCHANGE, "At most 1000."),
 )
-GROUP_STATE = record(
-    "What was waited for.",
-    group=text("Its name."),
-    state=text("What it is doing.", one_of=[state.value for state in State]),
-    generation=integer("Its generation."),
-    members=array(text("A member id."), "Its members."),
-    lag=integer("Records that it has not read, of all partitions with a committed offset.", nullable=True),
-)
 CLOCK = record(
     "The wall clock of a broker.",
     now_ms=integer("What it shows; ms since 1970."),
@@ -152,17 +135,16 @@ def add_rule(services: Services, request: HttpRequest) -> HttpAnswer:
     log_failed, tree_unreachable and isolated are for the broker itself, and count what it tries.
     """
     gate = gate_of(services)
-    return HttpAnswer.json(_row(gate.add(_rule_of(request.body))))
+    return HttpAnswer.json(row_of(gate.add(_rule_of(request.body))))
 
 
 @route("DELETE", "/v1/control/rules/{rule}", summary="End one fault", answer=ACTIVE_RULE)
 def remove_rule(services: Services, request: HttpRequest) -> HttpAnswer:
     """Answers with the rule, and how often it fired."""
-    number = request.path["rule"]
-    removed = gate_of(services).rules.remove(int(number)) if number.isascii() and number.isdigit() else None
-    if removed is None:
-        raise HttpError(404, "UNKNOWN_RULE", f"there is no rule {number!r}. GET /v1/control/rules lists them.")
-    return HttpAnswer.json(_row(removed))
+    rules = gate_of(services).rules
+    removed = rules.remove(rule_of(rules, request.path["rule"]).number)
+    assert removed is not None, "it was there just now"
+    return HttpAnswer.json(row_of(removed))
 
 
 @route("DELETE", "/v1/control/rules", summary="End all faults", answer=RULES)
@@ -171,8 +153,16 @@ def remove_rules(services: Services, request: HttpRequest) -> HttpAnswer:
     return _rules(gate_of(services).rules.clear())
 
 
-def _rules(rules: Any) -> HttpAnswer:
-    return HttpAnswer.json({"rules": [_row(each) for each in rules]})
+def rule_of(rules: Rules, number: str) -> ActiveRule:
+    """The rule of that number. HttpError: there is none."""
+    found = rules.get(int(number)) if number.isascii() and number.isdigit() else None
+    if found is None:
+        raise HttpError(404, "UNKNOWN_RULE", f"there is no rule {number!r}. GET /v1/control/rules lists them.")
+    return found
+
+
+def _rules(rules: Iterable[ActiveRule]) -> HttpAnswer:
+    return HttpAnswer.json({"rules": [row_of(each) for each in rules]})
 
 
 def _rule_of(body: dict[str, Any]) -> Rule:
@@ -255,7 +245,8 @@ def _error_of(name: str) -> ErrorCode:
     return found
 
 
-def _row(active: ActiveRule) -> dict[str, Any]:
+def row_of(active: ActiveRule) -> dict[str, Any]:
+    """A rule as the HTTP API shows it."""
     rule = active.rule
     return {
         "id": active.number,
@@ -285,24 +276,30 @@ def _row(active: ActiveRule) -> dict[str, Any]:
 # ------------------------------------------------------------------ what was asked
 
 
+FILTERS = (
+    Parameter("api", text("Only this API, by Kafka's name.")),
+    Parameter("client", text("Only this client.id.")),
+    Parameter("group", text("Only requests that name this group.")),
+    Parameter("topic", text("Only requests that name this topic.")),
+    Parameter("since", integer("Only from this number on. Default: all that are kept.")),
+)
+
+
 @route(
     "GET",
     "/v1/control/requests",
     summary="What clients have asked, and what they got",
-    query=[
-        Parameter("api", text("Only this API, by Kafka's name.")),
-        Parameter("client", text("Only this client.id.")),
-        Parameter("group", text("Only requests that name this group.")),
-        Parameter("topic", text("Only requests that name this topic.")),
-        Parameter("since", integer("Only from this number on. Default: all that are kept.")),
-        Parameter("frames", boolean("With the bytes of each request, for a replay. Default: false.")),
-    ],
+    query=[*FILTERS, Parameter("frames", boolean("With the bytes of each request, for a replay. Default: false."))],
     answer=EXCHANGES,
 )
 def list_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     """The last 5,000 requests of clients, decoded, in the order in which they came. Records are shown as their size."""
     recorder = gate_of(services).recorder
-    query = request.query
+    return exchanges(recorder, found_exchanges(recorder, request.query), with_frames=bool(request.query["frames"]))
+
+
+def found_exchanges(recorder: Recorder, query: dict[str, Any]) -> list[Exchange]:
+    """Those that these parameters let through."""
     key = None if query["api"] is None else _api_of(query["api"])
 
     def fits(facts: Facts) -> bool:
@@ -313,10 +310,14 @@ def list_requests(services: Services, request: HttpRequest) -> HttpAnswer:
             and (query["topic"] is None or query["topic"] in facts.topics)
         )
 
-    found = [each for each in recorder.since(query["since"] or 0) if fits(each.facts)]
+    return [each for each in recorder.since(query["since"] or 0) if fits(each.facts)]
+
+
+def exchanges(recorder: Recorder, found: list[Exchange], *, with_frames: bool = False) -> HttpAnswer:
+    """The first of these, as an answer."""
     shown = found[:EXCHANGES_PER_ANSWER]
     following = recorder.next_number if len(shown) == len(found) else shown[-1].number + 1
-    rows = ({**each.row(), "frame": _frame(each) if query["frames"] else None} for each in shown)
+    rows = ({**each.row(), "frame": _frame(each) if with_frames else None} for each in shown)
     return HttpAnswer.json({"next": following, "requests": rows})
 
 
@@ -358,101 +359,7 @@ def lint(services: Services, request: HttpRequest) -> HttpAnswer:
     return HttpAnswer.json({"findings": [each._asdict() for each in findings(seen, are_all_kept=are_all_kept)]})
 
 
-# ------------------------------------------------------------------ waits and commands
-
-
-@route(
-    "GET",
-    "/v1/control/groups/{group}/wait",
-    summary="Wait until a group is as a test wants it",
-    query=[
-        Parameter("state", text("In this state.", one_of=[state.value for state in State])),
-        Parameter("members", integer("With so many members.")),
-        Parameter("lag", integer("With at most so many records that it has not read.")),
-        Parameter("timeout_ms", integer("How long to wait: 0 to 55000. Default: 10000.")),
-    ],
-    answer=GROUP_STATE,
-    of_group=True,
-)
-def wait_for_group(services: Services, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
-    """Answers as soon as all of it is so. If the time is over, the error (408) says what was seen last."""
-    gate_of(services)
-    query = request.query
-    timeout_ms = 10_000 if query["timeout_ms"] is None else query["timeout_ms"]
-    if not 0 <= timeout_ms <= WAIT_MS_MAX:
-        raise HttpError(400, "INVALID_QUERY", f"the parameter timeout_ms is from 0 to {WAIT_MS_MAX}.")
-
-    def is_wanted(row: dict[str, Any]) -> bool:
-        return (
-            query["state"] in (None, row["state"])
-            and query["members"] in (None, len(row["members"]))
-            and (query["lag"] is None or (row["lag"] is not None and row["lag"] <= query["lag"]))
-        )
-
-    return _wait(services, request.path["group"], query["lag"] is not None, timeout_ms, is_wanted)
-
-
-async def _wait(
-    services: Services, name: str, with_lag: bool, timeout_ms: int, is_wanted: Callable[[dict[str, Any]], bool]
-) -> HttpAnswer:
-    clock = services.env.clock
-    end_ms = clock.monotonic_ms() + timeout_ms
-    while True:
-        seen: str
-        try:
-            row = await _done(services, _group_row(services, name, with_lag))
-            if is_wanted(row):
-                return HttpAnswer.json(row)
-            lag = "" if row["lag"] is None else f", {row['lag']} records behind"
-            seen = f"{row['state']} with {len(row['members'])} members, generation {row['generation']}{lag}"
-        except HttpError as error:
-            if error.status == 307:
-                raise
-            seen = error.message
-        if clock.monotonic_ms() >= end_ms:
-            message = f"not so within {timeout_ms} ms: the group {name!r} was last seen {seen}"
-            raise HttpError(408, "WAIT_TIMED_OUT", f"{message.rstrip('.')}.")
-        await clock.sleep(POLL_MS)
-
-
-def _group_row(services: Services, name: str, with_lag: bool) -> Pieces[dict[str, Any]]:
-    group, committed = yield from group_with_offsets(services, name)
-    lag: int | None = None
-    if with_lag:
-        lag = yield from _lag(services, committed)
-    return {
-        "group": name,
-        "state": State.EMPTY.value if group is None else group.state,
-        "generation": 0 if group is None else group.generation,
-        "members": sorted(member.member_id for member in member_views(shard_of(services, name), name)),
-        "lag": lag,
-    }
-
-
-def _lag(services: Services, committed: GroupOffsets) -> Pieces[int | None]:
-    """Records that are not read. None: nothing is committed, or a leader does not say where its log ends."""
-    rows = yield from lags(services, positions_of(committed))
-    leaders = {
-        (row.topic, row.partition): row.leader
-        for row in rows
-        if row.leader is not None and row.leader != services.node_id
-    }
-    ends = yield from log_ends(services.broker_clients, leaders)
-    unread = 0
-    for row in rows:
-        end = ends.get((row.topic, row.partition))
-        if row.read_uncommitted is not None:
-            unread += row.read_uncommitted.records
-        elif end is not None:
-            unread += max(end - row.offset, 0)
-        else:
-            return None
-    return unread if rows else None
-
-
-async def _done(services: Services, work: Pieces[dict[str, Any]]) -> dict[str, Any]:
-    found = services.env.turns.run(work)
-    return await ended(found) if isinstance(found, Pending) else found
+# ------------------------------------------------------------------ members
 
 
 @route(

@@ -42,6 +42,7 @@ FAMILIES = (
     "readiness",
     "status",
     "topics",
+    "waits",
 )
 JSON = "application/json"
 PIECE_BYTES = 16 * 1024  # of a body that is made in pieces

@@ -23,7 +23,8 @@ import pytest
 from barnabas.cli.shared.kafka_python import take_up_every_assignment
 
 take_up_every_assignment()
-sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))  # its blocking client
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "crash")]  # commanded.py; the blocking client
 
 OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
 PROGRAM = ("-m", "barnabas")

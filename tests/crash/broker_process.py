@@ -26,8 +26,9 @@ ANSWER_WITHIN_S = 20.0
 class Client:
     """One blocking connection. OSError when the broker has gone."""
 
-    def __init__(self, port: int, answer_within_s: float = ANSWER_WITHIN_S) -> None:
+    def __init__(self, port: int, answer_within_s: float = ANSWER_WITHIN_S, client_id: str = "crash-test") -> None:
         self.port = port
+        self.client_id = client_id
         self.socket = socket.create_connection(("127.0.0.1", port), answer_within_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -42,14 +43,15 @@ class Client:
 
     def send(self, api: ApiKey, version: int, message: Any) -> None:
         """Send a request; `answer` gets what comes back, in order."""
-        self.socket.sendall(frames.encode_request(api, version, 1, "crash-test", message))
+        self.socket.sendall(frames.encode_request(api, version, 1, self.client_id, message))
 
     def answer(self, api: ApiKey, version: int) -> Any:
         """The next decoded answer."""
-        (size,) = struct.unpack(">i", self._read(4))
-        return frames.decode_response(api, version, memoryview(self._read(size)))[1]
+        (size,) = struct.unpack(">i", self.read(4))
+        return frames.decode_response(api, version, memoryview(self.read(size)))[1]
 
-    def _read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
+        """So many bytes. ConnectionError: the broker has closed the connection before."""
         data = bytearray()
         while len(data) < size:
             more = self.socket.recv(size - len(data))

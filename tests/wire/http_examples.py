@@ -14,7 +14,12 @@ from barnabas.coordinators.groups.members import Member
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.messages import FindCoordinatorRequest, JoinGroupRequest, OffsetCommitRequest
+from barnabas.protocol.messages import (
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+)
 from barnabas.protocol.records import ConsumerProtocolAssignment, encode_versioned
 
 
@@ -55,6 +60,15 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/v1/control/requests"): [Example("/v1/control/requests"), Example("/v1/control/requests?frames=true")],
     ("GET", "/v1/control/lint"): [Example("/v1/control/lint")],
     ("GET", "/v1/control/groups/{group}/wait"): [Example("/v1/control/groups/billing/wait?members=1&timeout_ms=0")],
+    ("GET", "/v1/control/topics/{topic}/wait"): [
+        Example("/v1/control/topics/orders/wait?in_sync=1&records=0&timeout_ms=0"),
+        Example("/v1/control/topics/none/wait?exists=false&timeout_ms=0"),
+    ],
+    ("GET", "/v1/control/transactions/{transactional_id}/wait"): [
+        Example("/v1/control/transactions/copier/wait?timeout_ms=0")
+    ],
+    ("GET", "/v1/control/requests/wait"): [Example("/v1/control/requests/wait?timeout_ms=0")],
+    ("GET", "/v1/control/rules/{rule}/wait"): [Example("/v1/control/rules/1/wait?fired=0&timeout_ms=0")],
     ("POST", "/v1/control/groups/{group}/members/{member}/expire"): [
         Example("/v1/control/groups/expiring/members/a/expire")
     ],
@@ -107,6 +121,11 @@ def prepare(world: Any) -> None:
     commit(world, "idle", "orders", offset=6)
     commit(world, "idle", "orders")  # it goes back: lint finds that
     rebalance(world, "restarted")
+    world.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="copier", key_type=1))
+    world.env.clock.advance(1_000)  # its partitions get leaders
+    world.ask(
+        ApiKey.INIT_PRODUCER_ID, 4, InitProducerIdRequest(transactional_id="copier", transaction_timeout_ms=9_000)
+    )
     commit(world, "waiting", "orders")
     pend(world, "waiting", "orders", offset=6)
 

@@ -87,7 +87,8 @@ class KafkaPython:
         try:
             found = _polled(consumer, count)
             if commits:
-                _in_time(consumer.commit, PythonKafkaError)
+                offsets = _positions(consumer)
+                _in_time(lambda: consumer.commit(offsets), PythonKafkaError, lambda: consumer.poll(50))
             return found
         finally:
             consumer.close(autocommit=False)
@@ -104,16 +105,18 @@ class KafkaPython:
             producer.begin_transaction()
             for value in values:
                 producer.send(target, b"invoice for " + value)
-            offsets = {
-                partition: kafka.OffsetAndMetadata(consumer.position(partition), "", -1)
-                for partition in consumer.assignment()
-            }
-            producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+            producer.send_offsets_to_transaction(_positions(consumer), consumer.group_metadata())
             producer.commit_transaction() if ends else producer.abort_transaction()
             return values
         finally:
             producer.close()
             consumer.close(autocommit=False)
+
+
+def _positions(consumer: Any) -> dict[Any, Any]:
+    """What is to be committed."""
+    partitions = consumer.assignment()
+    return {partition: kafka.OffsetAndMetadata(consumer.position(partition), "", -1) for partition in partitions}
 
 
 def _polled(consumer: Any, count: int) -> list[Record]:
@@ -124,8 +127,8 @@ def _polled(consumer: Any, count: int) -> list[Record]:
     return found
 
 
-def _in_time(work: Callable[[], T], errors: type[Exception]) -> T:
-    """Do it again while a broker says that it cannot be done now."""
+def _in_time(work: Callable[[], T], errors: type[Exception], between: Callable[[], Any] = lambda: None) -> T:
+    """Do it again while a broker says that it cannot be done now. A member that must join again does so `between`."""
     give_up = time.monotonic() + GIVES_UP_AFTER_S
     while True:
         try:
@@ -133,6 +136,7 @@ def _in_time(work: Callable[[], T], errors: type[Exception]) -> T:
         except errors:
             if time.monotonic() > give_up:
                 raise
+            between()
             time.sleep(0.05)
 
 

@@ -10,6 +10,7 @@ python -m bench pipeline [ROW...]            the data pipeline on Spark (extra `
 python -m bench rebalance                    a group of 2,000 members, and what others feel of it
 python -m bench loading                      exec to a million committed offsets served, and their memory
 python -m bench txn-ids                      exec to 100,000 transactional ids loaded, and their memory
+python -m bench testing [ROW...]             what a test waits for: fixtures, resets, copies, time; memory
 python -m bench held                         a request's cost while a million offsets are held, against a thousand
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
 """
@@ -34,6 +35,7 @@ from bench import (
     scale,
     stalls,
     startup,
+    testing,
     transactional_ids,
     transactions,
 )
@@ -67,6 +69,8 @@ def main(words: Sequence[str]) -> int:
         from bench import pipeline  # needs the extra `spark`
 
         return pipeline.main(words[1:])
+    if words[:1] == ["testing"]:
+        return testing.main(words[1:])
     if words[:1] == ["stalls"]:
         return stalls.main(words[1:])
     parser = argparse.ArgumentParser(

@@ -335,14 +335,15 @@ class Broker:
             )
         told.set()
 
-    async def stop(self, *, hands_over: bool = True) -> None:
+    async def stop(self, *, hands_over: bool = True, keeps_data: bool = True) -> None:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.
 
         What clients have asked is done before the controller lets this broker go: a topic that is created later gets
         no replicas here. Members of groups that other brokers coordinate now are told so for a while, as Kafka 4.1 does
         (for its heartbeat, up to two seconds): KafkaJS looks for another coordinator at once if it hears
         NOT_COORDINATOR, but only half a minute later if its coordinator is just gone. Without `hands_over`, the others
-        are not asked to take over, because there are none, and it will be back in a moment.
+        are not asked to take over, because there are none, and it will be back in a moment. Without `keeps_data`, other
+        data takes the place of this: the logs are left as by SIGKILL.
         """
         logger.info("broker %d stops", self.node_id)
         await self._end(
@@ -358,7 +359,7 @@ class Broker:
             self.group_coordinator.shutdown,
             partial(self.env.clock.sleep, 0),  # so that the answers given just now are sent
         )
-        await self._close()
+        await self._close(keeps_data=keeps_data)
         logger.info("broker %d has stopped", self.node_id)
 
     async def _hand_over(self) -> None:
@@ -381,7 +382,7 @@ class Broker:
             with suppress(CoordinationError):  # a full disk, say: then an older number stays in the tree and here
                 await self.tree_mark.count()
 
-    async def _close(self) -> None:
+    async def _close(self, *, keeps_data: bool = True) -> None:
         await self._end(
             self.tree_mark.stop,
             self.restored_tree.stop,
@@ -397,7 +398,7 @@ class Broker:
             *(() if self.authorizer is None else (self.authorizer.stop,)),
             self.features.stop,
             self.replica_manager.shutdown,
-            self.log_manager.shutdown,
+            self.log_manager.shutdown if keeps_data else self.log_manager.abandon,
             self.lease.stop,
             self.coordination.close,
         )

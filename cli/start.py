@@ -21,7 +21,7 @@ from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
-from barnabas.runtime.ports import RESTORE_PLAN
+from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -402,7 +402,6 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
         code = await _serve_once(env, order, stop, None)
         assert code is not None
         return code
-    from barnabas.config.broker import BrokerConfig
     from barnabas.runtime.broken_machine import BreakableDisk, BreakableNetwork
     from barnabas.runtime.clock import MovableClock
     from barnabas.runtime.lives import Lives
@@ -410,13 +409,13 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     clock, network = MovableClock(order.config.control_clock_ahead_ms), BreakableNetwork()
     env = replace(env, clock=clock, network=network, disk=BreakableDisk())
     lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex()))
+    config = order.config
     try:
+        order = replace(order, config=config.twin())
         while (code := await _serve_once(env, order, stop, lives)) is None:
             lives.between()
             network.begin_life()
-            # Checked already; the broker says its address of the HTTP API itself.
-            file = {key: text for key, text in order.config.file.items() if key != "http.address"}
-            order = replace(order, config=BrokerConfig(file))
+            order = replace(order, config=config.twin())
     finally:
         lives.close()
     return code
@@ -465,19 +464,23 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
 def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
     """A process of this broker may have been killed while it put a snapshot back."""
     for directory in map(os.path.abspath, config.data_directories):
-        if env.disk.exists(f"{directory}/{RESTORE_PLAN}"):
-            from barnabas.runtime import restoring  # late: hardly ever needed
+        for plan in (RESTORE_PLAN, RESTORED_PLAN):
+            if env.disk.exists(f"{directory}/{plan}"):
+                from barnabas.runtime import restoring  # late: hardly ever needed
 
-            try:
-                restoring.finish(directory, env.disk)
-            except OSError as error:
-                fail(f"{error.filename or directory}: {error.strerror}.")
+                try:
+                    if plan == RESTORE_PLAN:
+                        restoring.finish(directory, env.disk)
+                    else:
+                        restoring.forget(directory)
+                except OSError as error:
+                    fail(f"{error.filename or directory}: {error.strerror}.")
 
 
 async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:
     """Wait until the broker is to end, and end it; returns the exit code, or None if tests want another life."""
     if lives is not None and await lives.end(stop):
-        await broker.stop(hands_over=False)
+        await broker.stop(hands_over=False, keeps_data=lives.keeps_data)
         return None
     await stop.wait()
     await broker.stop()

@@ -6,6 +6,7 @@ settings change in place. The strongest value counts: dynamic for this broker, d
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import copy
 
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.broker_settings import BROKER_SETTINGS
@@ -83,6 +84,13 @@ class BrokerConfig(BrokerAttributes):
         config = cls(_with_identity(values))
         config.is_numbered = any(values.get(name, "-1").strip() not in ("", "-1") for name in ("node.id", "broker.id"))
         return config
+
+    def twin(self) -> "BrokerConfig":
+        """Another one as this was made, before anything in it has changed."""
+        assert not self.on_change, "a broker uses it already"
+        made = copy(self)
+        made.file, made.dynamic_cluster, made.dynamic_broker, made.on_change = dict(self.file), {}, {}, []
+        return made
 
     def take_number(self, node_id: int | None) -> None:
         """Take the node id that the data directories name, if the settings name none. None: they name none either."""

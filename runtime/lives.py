@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,6 +40,13 @@ def _exists(path: Path) -> bool:
     return True
 
 
+def _forget(directory: str) -> None:
+    try:
+        restoring.forget(directory)
+    except OSError as error:
+        logger.warning("could not remove the data from before the restore: %s", error)
+
+
 class Lives:
     """Which life this is, and what is to be done before the next one."""
 
@@ -56,6 +64,8 @@ class Lives:
         self._outcome: Path | SnapshotError | None = None
         self._is_wanted = asyncio.Event()
         self._replaced: tuple[str, int, int | None] | None = None  # the first directory, and the time before a restore
+        self._forgetting: threading.Thread | None = None  # removes what was there before the last restore
+        self.keeps_data = True  # whether the next life goes on with the data of this one
 
     @property
     def is_ending(self) -> bool:
@@ -70,18 +80,24 @@ class Lives:
 
     def serves(self) -> None:
         """This life serves: answer the command that began it, and remove what was there before a restore."""
+        replaced, self._replaced = self._replaced, None
+        if replaced is not None:
+            self._keep(replaced[0])
         answer, self._answer = self._answer, None
         if answer is not None:
             assert self._outcome is not None, "a command was not carried out between two lives"
             answer.complete(self._outcome)
-        replaced, self._replaced = self._replaced, None
-        if replaced is not None:
-            try:
-                restoring.forget(replaced[0])
-            except OSError as error:
-                logger.warning("could not remove the data from before the restore: %s", error)
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
+
+    def _keep(self, directory: str) -> None:
+        """Keep what a restore has put there, and remove what was there before in a thread: nobody waits for that."""
+        try:
+            restoring.keep(directory)
+        except OSError as error:
+            logger.warning("could not note that the restore is complete: %s", error)
+        self._forgetting = threading.Thread(target=_forget, args=(directory,), name="restored")
+        self._forgetting.start()
 
     async def end(self, stop: asyncio.Event) -> bool:
         """Wait until this life is to end; True: another one follows."""
@@ -96,6 +112,9 @@ class Lives:
         between, self._between = self._between, None
         assert between is not None, "a life has ended without a command"
         self._is_wanted.clear()
+        self.keeps_data = True
+        if self._forgetting is not None:
+            self._forgetting.join()
         try:
             self._outcome = between()
         except OSError as error:
@@ -188,6 +207,7 @@ class Lives:
             self._clock.put_back(noted.clock_moved_ms, noted.clock_stands_at_ms)
             return source
 
+        self.keeps_data = False
         return self._change(put_back)
 
     def _check(self) -> None:

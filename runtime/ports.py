@@ -27,6 +27,7 @@ READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 RESTORE_PLAN = "restore-plan.json"  # in a data directory whose content is being replaced (`restoring.py`)
+RESTORED_PLAN = "restored-plan.json"  # its name when all is done but to remove what was there before
 
 
 class SyncFailedError(OSError):

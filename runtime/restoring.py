@@ -1,7 +1,7 @@
 """Data directories become what a snapshot has: all of them, or none, also if the process is killed meanwhile.
 
 Each file that differs is first copied beside the one whose place it takes. Then they change places; what was there is
-kept in a folder until a broker serves what is there now (`forget`), or cannot (`go_back`). A plan in the first
+kept in a folder until a broker serves what is there now (`keep`, `forget`), or cannot (`go_back`). A plan in the first
 directory says how far this is. If the process is killed, the next start does the rest (`finish`). Directories are named
 from the first one, so that they may be moved together.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from barnabas.runtime.directory_copies import files_in, full_segments, link
-from barnabas.runtime.ports import RESTORE_PLAN, Disk
+from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN, Disk
 from barnabas.runtime.temporary import LOCK_NAME
 
 STAGED_SUFFIX = ".restored"
@@ -46,26 +46,26 @@ class Same:
     def note_all(self, folder: Path, source: Path, now_ns: int) -> None:
         """All files of a folder are as in this snapshot, which was made just now."""
         for path in files_in(source):
-            look = _look(folder / path)
+            look = _look(f"{folder}/{path}")
             # A file that was changed in this tick may change again and look the same.
             if look is not None and look[1] < now_ns - TICK_NS:
-                self.note(folder / path, source / path)
+                self.note(f"{folder}/{path}", f"{source}/{path}")
 
-    def note(self, live: Path, source: Path) -> None:
+    def note(self, live: str, source: str) -> None:
         """This file has become a copy of that one."""
         look, look_of_source = _look(live), _look(source)
         if look is not None and look_of_source is not None:
-            self._known[str(live)] = str(source), look, look_of_source
+            self._known[live] = source, look, look_of_source
 
-    def holds(self, live: Path, source: Path) -> bool:
+    def holds(self, live: str, source: str) -> bool:
         """Whether the files are known to be the same."""
-        if live.name.endswith(REWRITTEN_IN_PLACE):
+        if live.endswith(REWRITTEN_IN_PLACE):
             return False
-        look, look_of_source = _look(live), _look(source)
-        return look is not None and self._known.get(str(live)) == (str(source), look, look_of_source)
+        known = self._known.get(live)
+        return known is not None and known == (source, _look(live), _look(source))
 
 
-def _look(path: Path) -> Look | None:
+def _look(path: str) -> Look | None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -96,13 +96,18 @@ def replace(
         sources = {name: source / str(number) for number, name in enumerate(places)}
         wanted = {name: sorted(files[number]) for number, name in enumerate(places)}
         changed = {
-            name: [path for path in wanted[name] if not same.holds(place / path, sources[name] / path)]
+            name: [path for path in wanted[name] if not same.holds(f"{place}/{path}", f"{sources[name]}/{path}")]
             for name, place in places.items()
         }
-        new = {name: [path for path in changed[name] if not (place / path).exists()] for name, place in places.items()}
+        new = {
+            name: [path for path in changed[name] if not os.path.exists(f"{place}/{path}")]
+            for name, place in places.items()
+        }
         plan = _Plan("copying", changed, new, wanted)
         for place in places.values():
             _remove_replaced(place)  # of a restore that could not be forgotten
+        with suppress(FileNotFoundError):
+            os.unlink(first / RESTORED_PLAN)
         try:
             _write(first, plan)
             for name, paths in changed.items():
@@ -123,13 +128,21 @@ def replace(
             raise
         for name, paths in changed.items():
             for path in paths:
-                same.note(places[name] / path, sources[name] / path)
+                same.note(f"{places[name]}/{path}", f"{sources[name]}/{path}")
+
+
+def keep(directory: str) -> None:
+    """What `replace` has put there serves, and changes: it cannot go back, nor is it done again. Then call `forget`.
+
+    OSError.
+    """
+    os.rename(Path(directory, RESTORE_PLAN), Path(directory, RESTORED_PLAN))
 
 
 def forget(directory: str) -> None:
-    """Remove what was in the directories before `replace`. OSError."""
+    """Remove what was in the directories before `replace`, and `keep`. OSError."""
     first = Path(directory)
-    _end(first, _read(first))
+    _end(first, _read(first, RESTORED_PLAN))
 
 
 def go_back(directory: str, disk: Disk) -> None:
@@ -180,14 +193,14 @@ def _write(first: Path, plan: _Plan) -> None:
     os.replace(begun, first / RESTORE_PLAN)
 
 
-def _read(first: Path) -> _Plan:
+def _read(first: Path, name: str = RESTORE_PLAN) -> _Plan:
     try:
-        plan = _Plan(**json.loads((first / RESTORE_PLAN).read_text()))
+        plan = _Plan(**json.loads((first / name).read_text()))
         if not all(isinstance(part, dict) for part in plan[1:]):
             raise ValueError("a part is missing")
     except (ValueError, TypeError):
         message = "the plan of an interrupted restore is damaged. Remove it to use the directory as it is"
-        raise OSError(errno.EINVAL, message, str(first / RESTORE_PLAN)) from None
+        raise OSError(errno.EINVAL, message, str(first / name)) from None
     return plan
 
 
@@ -255,7 +268,7 @@ def _remove_replaced(directory: Path) -> None:
 def _end(first: Path, plan: _Plan) -> None:
     for name in plan.wanted:
         _remove_replaced(first / name)
-    for left in (f"{RESTORE_PLAN}.tmp", RESTORE_PLAN):
+    for left in (f"{RESTORE_PLAN}.tmp", RESTORE_PLAN, RESTORED_PLAN):
         with suppress(FileNotFoundError):
             os.unlink(first / left)
 

@@ -282,18 +282,26 @@ class LogDirectory:
 
         `broker_epoch`: the last one of this life.
         """
-        if self._names_timer is not None:
-            self._names_timer.cancel()
-        self._is_taken = False
         if not self._is_begun:  # the start was given up before `begin`: all is as the last stop left it
-            self._release_lock()
+            self.abandon()
             return
+        self._end_names()
         self.checkpoint()
         if self._written[checkpoints.CLEANER_OFFSETS] != self.cleaner_offsets:
             self._write_now(checkpoints.CLEANER_OFFSETS)
         if all(log.failed is None and log.write_blocked is None for log in self.logs.values()):
             checkpoints.write_clean_epoch(self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), broker_epoch)
         self._release_lock()
+
+    def abandon(self) -> None:
+        """Give the lock back, and write nothing."""
+        self._end_names()
+        self._release_lock()
+
+    def _end_names(self) -> None:
+        if self._names_timer is not None:
+            self._names_timer.cancel()
+        self._is_taken = False
 
     # -- logs
 

@@ -256,22 +256,37 @@ class LogManager:
 
     def shutdown(self) -> None:
         """Stop cleanly: close the logs; then each directory writes checkpoints and marker, and gives its lock back."""
-        for task in self._tasks:
-            task.stop()
-        self._tasks.clear()
-        self.cleaner.stop()
-        if self._broker_config_changed in self.config.on_change:
-            self.config.on_change.remove(self._broker_config_changed)
+        self._end_tasks()
         close_together(self._env.disk, self.all())
-        self._files.close_all()
-        self.troubles.span_ends()
-        self._plan = None
+        self._end_files()
         for directory in self.directories:
             try:
                 directory.close(self.broker_epoch)
             except OSError as error:
                 logger.error("could not close the data directory %s: %s", directory.path, error)
                 directory.give_up(error)
+
+    def abandon(self) -> None:
+        """Leave everything as it is, as SIGKILL does: what is here is not needed any more."""
+        self._end_tasks()
+        for log in self.all():
+            log.abandon()
+        self._end_files()
+        for directory in self.directories:
+            directory.abandon()
+
+    def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.stop()
+        self._tasks.clear()
+        self.cleaner.stop()
+        if self._broker_config_changed in self.config.on_change:
+            self.config.on_change.remove(self._broker_config_changed)
+
+    def _end_files(self) -> None:
+        self._files.close_all()
+        self.troubles.span_ends()
+        self._plan = None
 
     # -- directories
 

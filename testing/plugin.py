@@ -26,7 +26,7 @@ from barnabas.testing.control import quoted
 CLUSTER = 3
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
 GROUPS_TOLD_MAX = 5
-ENDS_A_TRANSACTION = ("INIT_PRODUCER_ID", "END_TXN", "FIND_COORDINATOR")
+ENDS_A_TRANSACTION = ("INIT_PRODUCER_ID", "END_TXN")
 
 
 class BarnabasWarning(UserWarning):
@@ -95,7 +95,7 @@ class Watch:
         is_open: dict[str, bool] = {}
         with suppress(OSError, CommandError):
             for row in self.kafka.requests(since=self._next) if self._has_transactions() else ():
-                for transactional_id in row["transactional_ids"]:
+                for transactional_id in row["transactional_ids"] if row["api"] != "FIND_COORDINATOR" else ():
                     is_open[transactional_id] = row["api"] not in ENDS_A_TRANSACTION
         return [transactional_id for transactional_id, is_left in is_open.items() if is_left]
 

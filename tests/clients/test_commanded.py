@@ -283,7 +283,7 @@ FILTERS: list[tuple[Fields, Ask, Ask]] = [
     ({"api": "OffsetCommit"}, _commit(), _metadata),
     ({"versions": [6, 6], "client": "NAME"}, _commit(version=6), _commit(version=7)),
     ({"client": "NAME"}, _commit(), _of_other_client),
-    ({"group": "NAME"}, _commit(), _commit(group="another")),
+    ({"group": "NAME", "client": "NAME"}, _commit(), _commit(group="another")),
     ({"topic": "NAME", "api": "OffsetCommit"}, _commit(), _metadata),
     ({"topic": "NAME", "partition": 1}, _commit(partition=1), _commit(partition=0)),
     ({"transactional_id": "NAME"}, _producer_id(""), _producer_id("-other")),

@@ -88,7 +88,7 @@ class KafkaPython:
             found = _polled(consumer, count)
             if commits:
                 offsets = _positions(consumer)
-                _in_time(lambda: consumer.commit(offsets), PythonKafkaError, lambda: consumer.poll(50))
+                _in_time(lambda: consumer.commit(offsets), PythonKafkaError, lambda: consumer.poll(1000))
             return found
         finally:
             consumer.close(autocommit=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from barnabas.runtime import directory_copies, restoring
 from barnabas.runtime.disk import RealDisk
-from barnabas.runtime.ports import RESTORE_PLAN
+from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN
 from barnabas.runtime.restoring import Same
 
 NAMES = (".lock", "meta.properties", "orders-0/0.log", "orders-0/5.log", "orders-0/0.index")
@@ -59,15 +59,18 @@ class Place:
         restoring.replace([str(directory) for directory in self.data], self.snapshot, files, same or Same(), RealDisk())
 
     def forget(self) -> None:
+        restoring.keep(str(self.data[0]))
         restoring.forget(str(self.data[0]))
 
     def start(self) -> None:
         for directory in self.data:
             if (directory / RESTORE_PLAN).exists():
                 restoring.finish(str(directory), RealDisk())
+            if (directory / RESTORED_PLAN).exists():
+                restoring.forget(str(directory))
 
     def left(self) -> list[str]:
-        ends = (".restored", ".replaced", RESTORE_PLAN, ".tmp")
+        ends = (".restored", ".replaced", RESTORE_PLAN, RESTORED_PLAN, ".tmp")
         return [str(path) for path in self.folder.rglob("*") if path.name.endswith(ends)]
 
 
@@ -127,7 +130,7 @@ def test_a_file_that_was_changed_just_now_is_not_taken_for_the_same(place: Place
     same, data, source = Same(), place.data[0], place.snapshot / "0"
     changed_ns = (data / "meta.properties").stat().st_mtime_ns
     same.note_all(data, source, changed_ns + restoring.TICK_NS)
-    assert not same.holds(data / "meta.properties", source / "meta.properties")
+    assert not same.holds(str(data / "meta.properties"), str(source / "meta.properties"))
 
 
 def test_a_snapshot_whose_files_all_have_second_names_keeps_its_last_segments(place: Place) -> None:
@@ -242,6 +245,27 @@ def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(place: Pla
         killed_at += 1
     assert outcomes == sorted(outcomes), "first all of the old, then all of the new"
     assert outcomes.count(True) > 10 < outcomes.count(False)
+
+
+def test_what_a_broker_has_written_since_it_serves_stays_whenever_it_is_killed(place: Place) -> None:
+    place.change()
+    killed_at = 1
+    while True:
+        place.restore()
+        restoring.keep(str(place.data[0]))
+        (place.data[1] / "later-0").mkdir(exist_ok=True)
+        (place.data[1] / "later-0" / "0.log").write_text("acknowledged")
+        with pytest.MonkeyPatch.context() as patch:
+            calls = count_and_fail(patch, killed_at, Killed, [(os, "unlink"), (os, "rename"), (shutil, "rmtree")])
+            with contextlib.suppress(Killed):
+                restoring.forget(str(place.data[0]))
+        place.start()
+        assert place.trees()[1] == {**place.wanted[1], "later-0/0.log": "acknowledged"}
+        assert not place.left()
+        if len(calls) < killed_at:
+            break
+        killed_at += 1
+    assert killed_at > 3
 
 
 def test_directories_that_were_moved_together_are_finished_and_one_alone_is_refused(place: Place) -> None:

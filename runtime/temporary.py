@@ -11,6 +11,10 @@ LOCK_NAME = ".lock"  # in the folder; the process that uses the folder holds thi
 _NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}\Z")  # a user chose any other name
 ABANDONED_AFTER_S = 60.0  # the process of a younger folder may not have locked it yet
 
+# The folders that this process uses, by the descriptors of their locks. To try such a lock would succeed, because locks
+# are those of a process, and to close the file again would end it.
+_used: dict[int, str] = {}
+
 
 def _parent_folder() -> str:
     return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
@@ -33,11 +37,13 @@ def lock(path: str) -> int:
 
     descriptor = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    _used[descriptor] = path
     return descriptor
 
 
 def unlock(descriptor: int) -> None:
     """The folder is no longer used."""
+    del _used[descriptor]
     os.close(descriptor)
 
 
@@ -56,7 +62,7 @@ def remove_abandoned(own: str) -> None:
 def _remove_abandoned(own: str) -> None:
     with suppress(OSError), os.scandir(_parent_folder()) as entries:
         for entry in entries:
-            if _NAME.match(entry.name) and entry.path != own:
+            if _NAME.match(entry.name) and entry.path not in (own, *list(_used.values())):
                 _remove_if_abandoned(entry)
 
 

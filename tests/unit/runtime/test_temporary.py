@@ -1,0 +1,43 @@
+"""Folders of killed processes go; those of living ones stay, also if this process is the one that lives."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from barnabas.runtime import temporary
+
+REMOVES = "from barnabas.runtime import temporary; temporary.remove_abandoned('')"
+
+
+def made(number: int) -> str:
+    path = temporary.path_for(f"{number:032x}")
+    temporary.make(path)
+    return path
+
+
+def remove_abandoned() -> None:
+    temporary.remove_abandoned("")
+    for thread in threading.enumerate():
+        if thread.name == "temporary":
+            thread.join()
+
+
+def test_a_folder_that_this_process_uses_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 2026-11 the second broker of a test run removed the data of the first, if that was a minute old."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    used, left = made(1), made(2)
+    lock = temporary.lock(used)
+    os.close(os.open(os.path.join(left, temporary.LOCK_NAME), os.O_CREAT))
+    for folder in (used, left):
+        os.utime(folder, (1, 1))
+    remove_abandoned()
+    assert os.listdir(tmp_path) == [os.path.basename(used)]
+    os.utime(used, (1, 1))
+    subprocess.run([sys.executable, "-c", REMOVES], check=True)
+    assert os.path.exists(used), "its lock was given back"
+    temporary.unlock(lock)
+    remove_abandoned()
+    assert os.listdir(tmp_path) == []

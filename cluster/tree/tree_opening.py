@@ -61,6 +61,15 @@ def open_tree(path: str) -> sqlite3.Connection:
     whose making was cut off.
     """
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        _make_tree(connection, path)
+    except BaseException:
+        connection.close()  # a COMMIT that found another process reading keeps its locks, for everybody, until then
+        raise
+    return connection
+
+
+def _make_tree(connection: sqlite3.Connection, path: str) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
     if _read_format(connection, path) != _FORMAT:
@@ -74,7 +83,6 @@ def open_tree(path: str) -> sqlite3.Connection:
         connection.execute(f"PRAGMA user_version = {_FORMAT}")
         connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode = WAL")
-    return connection
 
 
 def open_as_it_is(path: str, *, is_in_use: bool, beside: Sequence[str]) -> sqlite3.Connection:
@@ -210,10 +218,9 @@ def is_header(header: bytes, size: int) -> bool:
 
 
 def _read_format(connection: sqlite3.Connection, path: str) -> int:
-    """The format of the tree, 0 for a file without one. Closes the connection and raises for an unknown format."""
+    """The format of the tree, 0 for a file without one. ConnectionLossError for an unknown format."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, _FORMAT):
-        connection.close()
         raise ConnectionLossError("", f"{path} has format {version}; this program knows {_FORMAT}")
     return int(version)
 

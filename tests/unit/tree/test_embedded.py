@@ -6,12 +6,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.cluster.tree.port import ConnectionLossError, Create
-from barnabas.cluster.tree.tree_opening import lost
+from barnabas.cluster.tree.tree_file import TreeFile
+from barnabas.cluster.tree.tree_opening import BusyError, lost
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
 from barnabas.runtime.ports import File
@@ -173,6 +175,19 @@ async def test_a_counter_without_a_number_is_a_lost_connection(tmp_path: Path, c
     connection.close()
     with pytest.raises(ConnectionLossError, match="damaged: the counter"):
         await EmbeddedCoordination(real(), str(path)).start()
+
+
+def test_who_could_not_make_the_tree_keeps_no_lock(tmp_path: Path) -> None:
+    """Three brokers that are started together on a new tree: the last step of its making finds another one reading."""
+    tree = tmp_path / "tree"
+    with closing(sqlite3.connect(tree, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM sqlite_master").fetchall()
+        with pytest.raises(BusyError) as kept:  # with all that its frames refer to
+            TreeFile(str(tree), lambda: 0)
+        other.execute("COMMIT")
+        TreeFile(str(tree), lambda: 0).close()
+    assert "is locked" in str(kept.value)
 
 
 def test_a_tree_in_memory_needs_no_disk() -> None:

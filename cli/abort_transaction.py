@@ -167,11 +167,7 @@ def _fence(client: Any, planned: Described) -> None:
 
 def _passing(code: int) -> int:
     """The error code, if the coordinator has decided; what passes is raised, so that it is asked again."""
-    if code in (
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    ):
+    if code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
         raise_for(code)
     return code
 

@@ -215,8 +215,7 @@ def import_(
     file: File,
     group: Groups = None,
     rename: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOPIC=TOPIC", help="What a topic of the file is called here; repeat."),
+        list[str] | None, typer.Option(metavar="TOPIC=TOPIC", help="What a topic of the file is called here; repeat.")
     ] = None,
     search_mb: Annotated[
         int,
@@ -305,6 +304,19 @@ def _refuse_two_places(rows: list[_Row]) -> None:
 
 def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb: int) -> None:
     """Decide for each row where it is in the log here."""
+    readable = _readable(rows, logs)
+    theres = _prove(target, readable, logs, is_same_cluster)
+    _search([row for row in readable if id(row) in theres], theres, target, logs, search_mb)
+    wishes: dict[_Committed, _Committed] = {}
+    for row in rows:
+        if row.placement.offset is not None:
+            epoch = row.epoch if row.placement.offset == row.position.offset else -1
+            wish = _Committed(row.placement.offset, epoch, row.position.metadata)
+            row.wanted = wishes.setdefault(wish, wish)
+
+
+def _readable(rows: list[_Row], logs: LogHeaders) -> list[_Row]:
+    """The rows whose partition can be read here. The others are refused."""
     readable = []
     for row in rows:
         topic, partition = row.key
@@ -318,15 +330,18 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
             row.placement = Placement(How.REFUSED, None, f"{topic} has only {counted(count, 'partition')} here")
         else:
             row.placement = Placement(How.REFUSED, None, "the partition has no leader")
+    return readable
+
+
+def _prove(target: Target, readable: list[_Row], logs: LogHeaders, is_same_cluster: bool) -> dict[int, There]:
+    """Place the rows whose batch is at their offset here, too. What there is instead, by the identity of the others."""
     offsets: dict[Key, set[int]] = {}
     for row in readable:
         offsets.setdefault(row.key, set()).add(row.position.offset)
     with progress("Comparing batches", sum(map(len, offsets.values()))) as advance:
         around = logs.each(offsets, backup_search.around, advance)
-    wanted: dict[Key, set[Wanted]] = {}
     theres: dict[int, There] = {}
     placements: dict[Placement, Placement] = {}  # each is kept once
-    left = []
     target.renew()
     for row in readable:
         seen = around[row.key]
@@ -341,10 +356,16 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
             row.placement = placements.setdefault(proved, proved)
         else:
             theres[id(row)] = there
-            wanted.setdefault(row.key, set()).add(Wanted(position.batch, position.before))
-            left.append(row)
         if is_same_log:
             row.epoch = position.leader_epoch
+    return theres
+
+
+def _search(left: list[_Row], theres: dict[int, There], target: Target, logs: LogHeaders, search_mb: int) -> None:
+    """Place rows by their batches, or else by their records, wherever these are in the log."""
+    wanted: dict[Key, set[Wanted]] = {}
+    for row in left:
+        wanted.setdefault(row.key, set()).add(Wanted(row.position.batch, row.position.before))
     with progress("Searching batches", sum(map(len, wanted.values()))) as advance:
         searched = logs.each(wanted, partial(backup_search.search, bytes_each=search_mb * 2**20), advance)
     target.renew()
@@ -365,12 +386,6 @@ def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: 
         if not isinstance(seen_records, str) and row.placement.how is How.REFUSED and marks != NO_MARKS:
             limit = _limit(seen_records.limits[marks], search_mb)
             row.placement = place_by_records(row.position, theres[id(row)], seen_records, limit)
-    wishes: dict[_Committed, _Committed] = {}
-    for row in rows:
-        if row.placement.offset is not None:
-            epoch = row.epoch if row.placement.offset == row.position.offset else -1
-            wish = _Committed(row.placement.offset, epoch, row.position.metadata)
-            row.wanted = wishes.setdefault(wish, wish)
 
 
 def _found(position: Position, searched: Searched, search_mb: int) -> Found:

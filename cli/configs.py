@@ -13,14 +13,7 @@ from barnabas.cli.shared.client import admin, answered, reason
 from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
 from barnabas.cli.shared.kafka_python import send
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import (
-    AsJson,
-    new_app,
-    print_json,
-    print_outcomes,
-    print_paragraph,
-    print_table,
-)
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_outcomes, print_paragraph, print_table
 
 app = new_app("""Settings of topics and brokers: describe, set, delete.
 
@@ -54,8 +47,7 @@ class Operation:
 
 KindArgument = Annotated[Kind, typer.Argument(metavar="topic|broker", help="What the settings belong to.")]
 Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help=f"The topic; the broker's node id, or '{ALL_BROKERS}' for all brokers."),
+    str, typer.Argument(metavar="NAME", help=f"The topic; the broker's node id, or '{ALL_BROKERS}' for all brokers.")
 ]
 
 

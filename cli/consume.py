@@ -67,6 +67,21 @@ class Place:
         """Whether partitions or an offset are named."""
         return bool(self.partition) or self.offset is not None
 
+    def consumer(self, settings: dict[str, Any]) -> Any:
+        """A consumer that takes every record, and every assignment."""
+        from barnabas.cli.shared.kafka_python import read_every_header_name, take_up_every_assignment
+        from kafka import KafkaConsumer
+
+        take_up_every_assignment()
+        read_every_header_name()
+        return KafkaConsumer(
+            **settings,
+            group_id=self.group,
+            auto_offset_reset="earliest" if self.from_beginning else "latest",
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+        )
+
     def begin(self, consumer: Any, where: Any) -> None:
         """Let a consumer begin there. A topic that does not exist ends the command."""
         for topic in self.topics or ():  # it also fetches the metadata that a group's leader needs to assign
@@ -129,19 +144,8 @@ def consume(
         with admin(target) as client:
             await_coordinators(client, [place.group])
     settings = connection(target)
-    from barnabas.cli.shared.kafka_python import read_every_header_name, take_up_every_assignment
-    from kafka import KafkaConsumer
-
-    take_up_every_assignment()
-    read_every_header_name()
     with told_in_sentences(target):
-        consumer = KafkaConsumer(
-            **settings,
-            group_id=place.group,
-            auto_offset_reset="earliest" if place.from_beginning else "latest",
-            enable_auto_commit=False,
-            allow_auto_create_topics=False,
-        )
+        consumer = place.consumer(settings)
         try:
             place.begin(consumer, where)
             reading = Reading(consumer, target, limit, timeout_s, show, commits=place.group is not None)
@@ -149,10 +153,7 @@ def consume(
         finally:
             target.renew()
             consumer.close(autocommit=False, timeout_ms=CLOSE_TIMEOUT_MS)
-    count = reading.count
-    if not reading.is_stopped and timeout_s is not None and (count == 0 or (limit is not None and count < limit)):
-        came = f"{counted(count, 'record')} came, then none" if count else "no record came"
-        fail(f"{came} for {timeout_s:g} s.", ExitCode.NOTHING_THERE)
+    reading.check_came()
 
 
 class Reading:
@@ -195,6 +196,13 @@ class Reading:
                 answered_ms = now_ms
             elif now_ms - answered_ms >= self._target.timeout_s * 1000:
                 self._target.nobody_answers()
+
+    def check_came(self) -> None:
+        """End the command with another exit code if the time was over before anything, or enough, had come."""
+        is_enough = self.count > 0 if self._limit is None else self.count >= self._limit
+        if not self.is_stopped and self._timeout_ms < math.inf and not is_enough:
+            came = f"{counted(self.count, 'record')} came, then none" if self.count else "no record came"
+            fail(f"{came} for {self._timeout_ms / 1000:g} s.", ExitCode.NOTHING_THERE)
 
     def _stop(self, number: int, _frame: Any) -> None:
         self.is_stopped = True

@@ -12,15 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.checks import findings
-from barnabas.cli.checks.facts import (
-    NO_SETTINGS,
-    Broker,
-    Facts,
-    Partition,
-    Setting,
-    Settings,
-    Topic,
-)
+from barnabas.cli.checks.facts import NO_SETTINGS, Broker, Facts, Partition, Setting, Settings, Topic
 from barnabas.cli.checks.findings import Finding, Outcome, Severity
 from barnabas.cli.checks.groups import CONFIRMED_MAX, to_confirm
 from barnabas.cli.checks.starting import directories_of, directory_of

@@ -3,6 +3,7 @@
 The commands read the journal like any consumer: only the partition of the group, from the time that they need on.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -18,33 +19,13 @@ from barnabas.cli.journal_reading import (
     tell_what_lacks,
     warn_of_clocks,
 )
-from barnabas.cli.shared.client import (
-    admin,
-    answered,
-    changed,
-    describe_groups,
-    positions,
-    reason,
-    refuse_members,
-)
+from barnabas.cli.live_reset import Live, reset_live
+from barnabas.cli.shared.client import admin, answered, changed, positions, reason
 from barnabas.cli.shared.exits import ExitCode, fail
-from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_rows, print_table
-from barnabas.offsets.journal import (
-    NOT_KNOWN,
-    Changes,
-    Gap,
-    Row,
-)
-from barnabas.offsets.journal_history import (
-    NOWHERE,
-    Positions,
-    before,
-    last_operation,
-    positions_at,
-    split_at,
-)
+from barnabas.offsets.journal import NOT_KNOWN, Changes, Gap, Row
+from barnabas.offsets.journal_history import NOWHERE, Positions, before, last_operation, positions_at, split_at
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import uuids
 from barnabas.runtime.clock import RealClock
@@ -55,11 +36,6 @@ UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
 TopicNames = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this; repeat.")]
-Live = Annotated[bool, typer.Option("--live", help="The group has members: they stop, and read on from there.")]
-LiveWait = Annotated[
-    float,
-    typer.Option("--live-wait", min=0, max=3600, metavar="S", help="With --live: how long the members may take."),
-]
 WHEN = "2026-03-01T12:00 (local time without a zone), or 90m, 12h, 3d ago"
 
 
@@ -135,7 +111,29 @@ def diff(
     meanwhile = records[split_at(records, begin_ms) : split_at(records, end_ms)]
     warn_of_clocks(records)
     tell_what_lacks(records, [*then.values(), *later.values()])
-    rows: list[dict[str, Any]] = []
+    rows = _differences(then, later, meanwhile)
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        fail(f"{group} had committed nothing at either time.", ExitCode.NOTHING_THERE)
+    print_rows(
+        {
+            "topic": "topic",
+            "#partition": "partition",
+            "#from": lambda row: row["from"] if row["from_is_known"] else "?",
+            "#to": lambda row: row["to"] if row["to_is_known"] else "?",
+            "#change": lambda row: None if None in (row["from"], row["to"]) else row["to"] - row["from"],
+            "#changes": "changes",
+            "causes": lambda row: ", ".join(row["causes"]) or None,
+        },
+        rows,
+    )
+
+
+def _differences(then: Positions, later: Positions, meanwhile: Sequence[Changes | Gap]) -> list[dict[str, Any]]:
+    """A row for each partition that had an offset at one of the times, or a change between them."""
+    rows = []
     for key in sorted({**then, **later}):
         old, new = then.get(key, NOWHERE), later.get(key, NOWHERE)
         between = [
@@ -157,32 +155,15 @@ def diff(
                 "causes": list(dict.fromkeys(record.cause.words for record in between)),
             }
         )
-    if as_json:
-        print_json(rows)
-        return
-    if not rows:
-        fail(f"{group} had committed nothing at either time.", ExitCode.NOTHING_THERE)
-    print_rows(
-        {
-            "topic": "topic",
-            "#partition": "partition",
-            "#from": lambda row: row["from"] if row["from_is_known"] else "?",
-            "#to": lambda row: row["to"] if row["to_is_known"] else "?",
-            "#change": lambda row: None if None in (row["from"], row["to"]) else row["to"] - row["from"],
-            "#changes": "changes",
-            "causes": lambda row: ", ".join(row["causes"]) or None,
-        },
-        rows,
-    )
+    return rows
 
 
 def restore(
     target: Target,
     group: GroupName,
     at: Annotated[str, typer.Option("--at", metavar="WHEN", help=f"{WHEN}.")],
+    live: Live,
     topic: TopicNames = None,
-    live: Live = False,
-    wait: LiveWait = 60.0,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -201,12 +182,9 @@ def restore(
     if at_ms > RealClock().now_ms():
         fail(f"--at lies ahead: {shown_time(at_ms)}.", ExitCode.NOT_VALID)
     with admin(target) as client:
-        if live:
-            HttpApi(client, target).entry()
-        else:
-            refuse_members(group, describe_groups(client, [group], may_be_missing=True))
+        live.check(client, target, group)
         now = committed(client, group)
-        records = history(target, client, group, at_ms, now, may_move=live)
+        records = history(target, client, group, at_ms, now, may_move=live.live)
         wanted = positions_at(records, at_ms, now)
         if topic:
             wanted = {key: position for key, position in wanted.items() if key[0] in topic}
@@ -215,17 +193,10 @@ def restore(
         warn_of_clocks(records)
         tell_what_lacks(records, wanted.values())
         question = f"Put {group} back to {shown_time(at_ms)}?"
-        _put_back(target, client, group, wanted, question, yes, as_json, wait if live else None)
+        _put_back(target, client, group, wanted, question, yes, as_json, live)
 
 
-def undo(
-    target: Target,
-    group: GroupName,
-    live: Live = False,
-    wait: LiveWait = 60.0,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
+def undo(target: Target, group: GroupName, live: Live, yes: Yes = False, as_json: AsJson = False) -> None:
     """Take back the last reset, deletion or expiry of a group. Shows the plan first and asks; reads back at the end.
 
     Commits of consumers are not taken back (`restore` can). An undo is a reset, so the next undo takes it back.
@@ -236,11 +207,8 @@ def undo(
     barnabas offsets undo billing --live --yes
     """
     with admin(target) as client:
-        if live:
-            HttpApi(client, target).entry()
-        else:
-            refuse_members(group, describe_groups(client, [group], may_be_missing=True))
-        records = read_up_to(target, client, group, None, committed(client, group), may_move=live)
+        live.check(client, target, group)
+        records = read_up_to(target, client, group, None, committed(client, group), may_move=live.live)
         if records and isinstance(records[-1], Gap) and records[-1].why.endswith(IS_OFF):
             fail(f"the last changes of {group} are not in the journal: {records[-1].why}.")
         last = last_operation(records)
@@ -252,24 +220,17 @@ def undo(
         if not as_json:
             print(f"The last change was: {causes} at {shown_time(first.time_ms)}{by}.\n")
         wanted = before(last, records)
-        _put_back(target, client, group, wanted, f"Undo it for {group}?", yes, as_json, wait if live else None)
+        _put_back(target, client, group, wanted, f"Undo it for {group}?", yes, as_json, live)
 
 
 # ---- writing ----
 
 
 def _put_back(
-    target: Target,
-    client: Any,
-    group: str,
-    wanted: Positions,
-    question: str,
-    yes: bool,
-    as_json: bool,
-    live_wait_s: float | None,
+    target: Target, client: Any, group: str, wanted: Positions, question: str, yes: bool, as_json: bool, live: Live
 ) -> None:
-    """Show the plan, ask, write, and read back. `live_wait_s`: the group may have members, which get so long."""
-    rows = _plan(client, group, wanted, is_live=live_wait_s is not None)
+    """Show the plan, ask, write, and read back."""
+    rows = _plan(client, group, wanted, is_live=live.live)
     if not as_json:
         print_rows(
             {
@@ -283,12 +244,10 @@ def _put_back(
             rows,
         )
     todo = [row for row in rows if row["is_different"]]
-    if todo and live_wait_s is not None:
-        from barnabas.cli.live_reset import reset_live
-
+    if todo and live.live:
         confirm(f"{question} Its members join again.", yes)
         moved = [{**row, "new_offset": row["then"]} for row in todo]
-        reset_live(client, target, group, moved, live_wait_s, as_json=as_json)
+        reset_live(client, target, group, moved, live.live_wait_s, as_json=as_json)
         left = [f"{row['topic']}-{row['partition']}: left as it is: {row['note']}" for row in rows if row["cannot"]]
         if left:
             fail("\n".join(left))

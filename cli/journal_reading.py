@@ -6,12 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
-from barnabas.cli.shared.client import (
-    answered,
-    broker_setting,
-    connection,
-    is_barnabas,
-)
+from barnabas.cli.shared.client import answered, broker_setting, connection, is_barnabas
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -28,13 +23,7 @@ from barnabas.offsets.journal import (
     key_of,
     without_repetitions,
 )
-from barnabas.offsets.journal_history import (
-    Position,
-    Positions,
-    clock_set_back,
-    lacking,
-    positions_at,
-)
+from barnabas.offsets.journal_history import Position, Positions, clock_set_back, lacking, positions_at
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 
@@ -69,40 +58,9 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None, 
         allow_auto_create_topics=False,
         auto_offset_reset="earliest",  # if retention takes records while they are read
     )
-    key = key_of(group)
-    found: list[Changes | Gap] = []
-    before_ms = 0
     try:
         consumer.assign([place])
-        begin = answered(None, lambda: consumer.beginning_offsets([place]))[place]
-        end = answered(None, lambda: consumer.end_offsets([place]))[place]
-        last_ms = RealClock().monotonic_ms() + BEHIND_MS_MAX
-        while end < up_to:
-            if RealClock().monotonic_ms() > last_ms:
-                fail(f"the followers of {JOURNAL_TOPIC}-{place.partition} do not have its end yet; try again.")
-            asyncio.run(RealClock().sleep(POLL_MS))
-            end = answered(None, lambda: consumer.end_offsets([place]))[place]
-        first = begin
-        if since_ms is not None:
-            # A record is written at the time of its changes or a little later, and never earlier.
-            start = answered(None, lambda: consumer.offsets_for_times({place: max(0, since_ms)}))[place]
-            first = end if start is None else start.offset
-        consumer.seek(place, first)
-        has_begun = first > begin or begin == 0
-        if not has_begun and begin == end:
-            has_begun = True
-            found.append(Gap(NO_POSITION, NO_POSITION, 0, RealClock().now_ms() - _retention_ms(client), -1, DELETED))
-        while consumer.position(place) < end:
-            for records in consumer.poll(POLL_MS).values():
-                target.renew()
-                if not has_begun or records[0].offset > first:
-                    has_begun = True
-                    found.append(Gap(NO_POSITION, NO_POSITION, 0, records[0].timestamp, -1, DELETED))
-                for record in records:
-                    if record.key in (key, b""):
-                        found.append(_decoded(record, before_ms))
-                    before_ms = record.timestamp
-                first = records[-1].offset + 1
+        found = _read(target, client, consumer, place, key_of(group), since_ms, up_to)
     finally:
         consumer.close(autocommit=False)
     records = [record for record in without_repetitions(found) if isinstance(record, Gap) or record.group_id == group]
@@ -112,6 +70,51 @@ def read_journal(target: Target, client: Any, group: str, since_ms: int | None, 
         why = f"broker {off_at}, the group's coordinator, has {IS_OFF}"
         records.append(Gap(NO_POSITION, NO_POSITION, last_ms, RealClock().now_ms(), -1, why))
     return records
+
+
+def _read(
+    target: Target, client: Any, consumer: Any, place: Any, key: bytes, since_ms: int | None, up_to: int
+) -> list[Changes | Gap]:
+    """The records with this key, and the gaps: of what the journal says, and where retention has taken records."""
+    found: list[Changes | Gap] = []
+    before_ms = 0
+    begin = answered(None, lambda: consumer.beginning_offsets([place]))[place]
+    end = _end(consumer, place, up_to)
+    first = begin
+    if since_ms is not None:
+        # A record is written at the time of its changes or a little later, and never earlier.
+        start = answered(None, lambda: consumer.offsets_for_times({place: max(0, since_ms)}))[place]
+        first = end if start is None else start.offset
+    consumer.seek(place, first)
+    has_begun = first > begin or begin == 0
+    if not has_begun and begin == end:
+        has_begun = True
+        found.append(Gap(NO_POSITION, NO_POSITION, 0, RealClock().now_ms() - _retention_ms(client), -1, DELETED))
+    while consumer.position(place) < end:
+        for records in consumer.poll(POLL_MS).values():
+            target.renew()
+            if not has_begun or records[0].offset > first:
+                has_begun = True
+                found.append(Gap(NO_POSITION, NO_POSITION, 0, records[0].timestamp, -1, DELETED))
+            for record in records:
+                if record.key in (key, b""):
+                    found.append(_decoded(record, before_ms))
+                before_ms = record.timestamp
+            first = records[-1].offset + 1
+    return found
+
+
+def _end(consumer: Any, place: Any, up_to: int) -> int:
+    """Where the journal ends, at `up_to` at least."""
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
+    while True:
+        end: int = answered(None, lambda: consumer.end_offsets([place]))[place]
+        if end >= up_to:
+            return end
+        if clock.monotonic_ms() > last_ms:
+            fail(f"the followers of {JOURNAL_TOPIC}-{place.partition} do not have its end yet; try again.")
+        asyncio.run(clock.sleep(POLL_MS))
 
 
 def _journal_partitions(client: Any, group: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

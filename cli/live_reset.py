@@ -1,9 +1,11 @@
 """`barnabas offsets set … --live`: ask for a live reset, then look what became of each member and each partition."""
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from barnabas.cli.shared.client import describe_groups, positions
+import typer
+from barnabas.cli.shared.client import describe_groups, positions, refuse_members
 from barnabas.cli.shared.exits import fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -14,6 +16,28 @@ from barnabas.runtime.counted import counted, names_in_a_line
 
 LOOK_AGAIN_MS = 500
 PATH = "/v1/groups/{group}/live-reset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """Whether the group may have members."""
+
+    live: Annotated[bool, typer.Option("--live", help="The group has members: they stop, and read on from there.")] = (
+        False
+    )
+    live_wait_s: Annotated[
+        float,
+        typer.Option("--live-wait", min=0, max=3600, metavar="S", help="With --live: how long the members may take."),
+    ] = 60.0
+
+    def check(self, client: Any, target: Target, group: str, *, may_be_missing: bool = True) -> bool:
+        """Whether there is such a group. One that may not be missing, or may have no members, ends the command."""
+        if self.live:
+            HttpApi(client, target).entry()  # a live reset goes over HTTP: better said before the plan than behind it
+        described = describe_groups(client, [group], may_be_missing=may_be_missing)
+        if not self.live:
+            refuse_members(group, described)
+        return group in described
 
 
 def reset_live(

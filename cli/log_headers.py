@@ -74,10 +74,7 @@ class LogHeaders:
                 self.logs[key] = Log(start, max(start, end))
 
     def each(
-        self,
-        work: Mapping[Key, W],
-        begin: Callable[[W, int, int], Seeking[T]],
-        advance: Callable[[int], None],
+        self, work: Mapping[Key, W], begin: Callable[[W, int, int], Seeking[T]], advance: Callable[[int], None]
     ) -> dict[Key, T | str]:
         """What a search finds in each of these logs, or why the log cannot be read. Advances by what was wanted.
 

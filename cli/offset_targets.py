@@ -2,16 +2,61 @@
 
 import csv
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from barnabas.cli.shared.client import describe_topics, offsets_at, positions
+import typer
+from barnabas.cli.shared.client import describe_groups, describe_topics, offsets_at, positions
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.terminal import INT64_MAX
 from barnabas.cli.shared.words import partition_of
 from barnabas.runtime.counted import counted
 
 Key = tuple[str, int]
 OFFSET_FIELDS = ("offset", "new_offset", "committed_offset")  # the first that a JSON object has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """Where a group is moved: one of four."""
+
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-03-01T12:00."),
+    ] = None
+    shift_by: Annotated[
+        int | None,
+        typer.Option(min=-INT64_MAX, max=INT64_MAX, metavar="N", help="Forward by N records; negative: back."),
+    ] = None
+    to_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The offsets of a file: CSV (topic,partition,offset) or JSON.")
+    ] = None
+    to_group: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="The offsets that another group has committed.")
+    ] = None
+
+    def read(self) -> tuple[Any, dict[Key, int] | None]:
+        """The place that it names, and the offsets of the file. What cannot be one ends the command."""
+        if [self.to, self.shift_by, self.to_file, self.to_group].count(None) != 3:
+            fail("say one of --to WHERE, --shift-by N, --to-file FILE, --to-group OTHER.", ExitCode.NOT_VALID)
+        place = None if self.to is None else place_of(self.to)
+        return place, None if self.to_file is None else read_file(self.to_file)
+
+    def plan(
+        self, client: Any, group: str, chosen: Sequence[Key] | None, place: Any, wanted: dict[Key, int] | None
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Rows with `new_offset`, of these partitions or all that the group has; names of those that were outside."""
+        rows = positions(client, group, extra=chosen or ())
+        if chosen is not None:
+            rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
+        rows = [row for row in rows if row["log_end_offset"] is not None]
+        if wanted is not None:
+            set_wanted(rows, wanted, self.to_file or f"what {self.to_group} has committed")
+        if not rows:
+            fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
+        return rows, choose(client, rows, place, self.shift_by) if wanted is None else []
 
 
 def place_of(to: str, option: str = "--to") -> Any:
@@ -112,7 +157,8 @@ def set_wanted(rows: list[dict[str, Any]], wanted: dict[Key, int], source: str) 
 
 
 def of_group(client: Any, group: str) -> dict[Key, int]:
-    """What another group has committed; the command ends if it has nothing."""
+    """What another group has committed; the command ends if it has nothing, or does not exist."""
+    describe_groups(client, [group])
     found = {
         (row["topic"], row["partition"]): int(row["committed_offset"])
         for row in positions(client, group)

@@ -11,23 +11,16 @@ import typer
 from barnabas.cli import backup, journal
 from barnabas.cli.cleanup import add_expiry, cleanup, warn
 from barnabas.cli.groups import tell_loading
+from barnabas.cli.live_reset import Live, reset_live
 from barnabas.cli.migration import migrate
-from barnabas.cli.offset_targets import choose, of_group, partitions_named, place_of, read_file, set_wanted
-from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason, refuse_members
+from barnabas.cli.offset_targets import Destination, of_group, partitions_named
+from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import (
-    INT64_MAX,
-    AsJson,
-    Yes,
-    confirm,
-    new_app,
-    print_json,
-    print_outcomes,
-    print_rows,
-)
+from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, new_app, print_json, print_outcomes, print_rows
 from barnabas.cli.shared.words import partition_of
+from barnabas.runtime.counted import names_in_a_line
 
 app = new_app("""Committed offsets of a group: list, set, delete, clean up, look back, put back, migrate, back up.
 
@@ -89,30 +82,24 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
     warn(warning)
 
 
+MOVED: Columns = {
+    "topic": "topic",
+    "#partition": "partition",
+    "#committed": "committed_offset",
+    "#new": "new_offset",
+    "#change": lambda row: None if row["committed_offset"] is None else row["new_offset"] - row["committed_offset"],
+    "#log start": "log_start_offset",
+    "#log end": "log_end_offset",
+}
+
+
 @app.command("set")
 def set_offsets(
     target: Target,
     group: Group,
+    destination: Destination,
+    live: Live,
     topic: Topics = None,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-03-01T12:00."),
-    ] = None,
-    shift_by: Annotated[
-        int | None,
-        typer.Option(min=-INT64_MAX, max=INT64_MAX, metavar="N", help="Forward by N records; negative: back."),
-    ] = None,
-    to_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="The offsets of a file: CSV (topic,partition,offset) or JSON."),
-    ] = None,
-    to_group: Annotated[
-        str | None, typer.Option(metavar="OTHER", help="The offsets that another group has committed.")
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="The group has members: they stop, and read on from there.")
-    ] = False,
-    wait: journal.LiveWait = 60.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be committed, change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -137,91 +124,51 @@ def set_offsets(
     """
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
-    if [to, shift_by, to_file, to_group].count(None) != 3:
-        fail("say one of --to WHERE, --shift-by N, --to-file FILE, --to-group OTHER.", ExitCode.NOT_VALID)
-    place = place_of(to) if to is not None else None
-    wanted_offsets = read_file(to_file) if to_file is not None else None
+    place, wanted_offsets = destination.read()
     with admin(target) as client:
         chosen = partitions_named(client, topic) if topic else None
-        if to_group is not None:
-            describe_groups(client, [to_group])
-            wanted_offsets = of_group(client, to_group)
+        if destination.to_group is not None:
+            wanted_offsets = of_group(client, destination.to_group)
         if wanted_offsets is not None:
-            if chosen is not None:
-                wanted_offsets = {key: offset for key, offset in wanted_offsets.items() if key in set(chosen)}
-            chosen = list(wanted_offsets)
-        if live:
-            HttpApi(client, target).entry()  # a live reset goes over HTTP: better said before the plan than behind it
-        is_new = not _is_there(client, group, may_be_new=chosen is not None, may_live=live)
-        rows = positions(client, group, extra=chosen or ())
-        if chosen is not None:
-            rows = [row for row in rows if (row["topic"], row["partition"]) in chosen]
-        rows = [row for row in rows if row["log_end_offset"] is not None]
-        if wanted_offsets is not None:
-            set_wanted(rows, wanted_offsets, to_file or f"what {to_group} has committed")
-        if not rows:
-            fail(f"{group} has committed nothing yet: name the topics with --topic.", ExitCode.NOTHING_THERE)
-        moved = choose(client, rows, place, shift_by) if wanted_offsets is None else []
+            chosen = [key for key in wanted_offsets if chosen is None or key in chosen]
+            wanted_offsets = {key: wanted_offsets[key] for key in chosen}
+        is_there = live.check(client, target, group, may_be_missing=chosen is not None)
+        rows, outside = destination.plan(client, group, chosen, place, wanted_offsets)
         if not as_json:
-            print_rows(
-                {
-                    "topic": "topic",
-                    "#partition": "partition",
-                    "#committed": "committed_offset",
-                    "#new": "new_offset",
-                    "#change": lambda row: (
-                        None if row["committed_offset"] is None else row["new_offset"] - row["committed_offset"]
-                    ),
-                    "#log start": "log_start_offset",
-                    "#log end": "log_end_offset",
-                },
-                rows,
-            )
-        if moved:
-            names = ", ".join(moved[:10]) + (", …" if len(moved) > 10 else "")
-            say(f"What was asked for is outside the log of {names}: its nearest end is taken there.")
-        if is_new:
-            say(f"There is no group {group} yet: {'this would make' if dry_run else 'this makes'} it.")
+            print_rows(MOVED, rows)
+        if outside:
+            say(f"What was asked for is outside the log of {names_in_a_line(outside)}: its nearest end is taken there.")
+        if not is_there:
+            say(f"There is no group {group} yet: this {'would make' if dry_run else 'makes'} it.")
         if not dry_run:
-            stops = ", and let its members join again" if live else ""
-            confirm(f"Commit these offsets for {group}{stops}?", yes)
-            if live:
-                from barnabas.cli.live_reset import reset_live
-
-                reset_live(client, target, group, rows, wait, as_json=as_json)
+            confirm(f"Commit these offsets for {group}{', and let its members join again' if live.live else ''}?", yes)
+            if live.live:
+                reset_live(client, target, group, rows, live.live_wait_s, as_json=as_json)
                 return
             wanted = {
                 TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["new_offset"], "", -1)
                 for row in rows
             }
             results = changed(client, lambda: client.alter_group_offsets(group, wanted))
-    outcomes = [
-        {
-            "partition": partition_of(row),
-            "committed_offset": row["committed_offset"],
-            "new_offset": row["new_offset"],
-            "result": "not changed (dry run)" if dry_run else "committed",
-        }
-        for row in rows
-    ]
-    if dry_run:
-        if as_json:
-            print_json(outcomes)
-        return
-    for row, partition in zip(outcomes, wanted):
-        if results[partition].errno:
-            row |= {"result": "not committed", "error": reason(results[partition].errno)}
-    print_outcomes("partition", outcomes, as_json)
+    errors = {} if dry_run else {tuple(key): reason(found.errno) for key, found in results.items() if found.errno}
+    outcomes = [_outcome(row, errors, dry_run) for row in rows]
+    if as_json or not dry_run:
+        print_outcomes("partition", outcomes, as_json)
+
+
+def _outcome(row: dict[str, Any], errors: dict[tuple[Any, ...], str], dry_run: bool) -> dict[str, Any]:
+    outcome = {
+        "partition": partition_of(row),
+        "committed_offset": row["committed_offset"],
+        "new_offset": row["new_offset"],
+        "result": "not changed (dry run)" if dry_run else "committed",
+    }
+    error = errors.get((row["topic"], row["partition"]))
+    return outcome if error is None else outcome | {"result": "not committed", "error": error}
 
 
 @app.command()
-def delete(
-    target: Target,
-    group: Group,
-    topic: Topics = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
+def delete(target: Target, group: Group, topic: Topics = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Forget what a group has committed for some topics.
 
     \b
@@ -250,14 +197,6 @@ def delete(
             row |= {"result": "not deleted", "error": reason(error.errno)}
         outcomes.append(row)
     print_outcomes("partition", outcomes, as_json)
-
-
-def _is_there(client: Any, group: str, *, may_be_new: bool, may_live: bool) -> bool:
-    """Whether there is such a group. A missing one, or one with members, ends the command where it may not be so."""
-    described = describe_groups(client, [group], may_be_missing=may_be_new)
-    if not may_live:
-        refuse_members(group, described)
-    return group in described
 
 
 app.command()(cleanup)

@@ -116,8 +116,7 @@ class Streaming:
     follow: Annotated[bool, typer.Option("--follow", help="The same as the logs grow, until Ctrl-C.")] = False
     trigger_s: Trigger = 10
     delay_s: Annotated[
-        int,
-        typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late."),
+        int, typer.Option("--delay", min=0, metavar="SECONDS", help="So long a streaming query waits for what is late.")
     ] = 30
 
 
@@ -299,8 +298,7 @@ def report(
         str, typer.Option("--source", "-s", metavar="HOST:PORT|DIR", help="Run the jobs on this, as they say.")
     ] = "",
     tables: Annotated[
-        str,
-        typer.Option(metavar="DIR", help="Where the tables go. Without --source: show those that are there."),
+        str, typer.Option(metavar="DIR", help="Where the tables go. Without --source: show those that are there.")
     ] = "",
     png: Annotated[str, typer.Option(metavar="DIR", help="Also write each picture as a PNG file to this folder.")] = "",
     top: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="How many groups and topics are shown.")] = 12,

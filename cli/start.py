@@ -198,6 +198,12 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="stop when the process that started this one is gone, whatever ended it; on with --profile ci",
     )
+    _add_log_options(parser)
+    return parser
+
+
+def _add_log_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     levels = ("debug", "info", "warning", "error")
     add("--log-level", default="info", choices=levels, help="what the log says; info, when not given")
     add("--log-file", type=_said, metavar="FILE", help="where the log goes instead of to standard error")
@@ -215,7 +221,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how many of FILE.1, FILE.2, ... are kept; %(default)s, when not given",
     )
-    return parser
 
 
 def _begin_log(said: argparse.Namespace) -> TextIO:

@@ -39,13 +39,7 @@ class Settings(NamedTuple):
     temporary_directory: str | None
 
 
-def configure(
-    env: "Env",
-    path: str | None,
-    profile: "Profile",
-    given: dict[str, str],
-    port: int | None,
-) -> Settings:
+def configure(env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None) -> Settings:
     """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
 
     Settings that are not valid end the command; all of them are printed together.

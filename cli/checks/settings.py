@@ -47,10 +47,7 @@ def names(topics: list[Topic]) -> str:
 
 
 def mended(
-    topics: list[Topic],
-    key: str,
-    value: Callable[[Topic], str],
-    by: Callable[[Topic], object] = lambda topic: None,
+    topics: list[Topic], key: str, value: Callable[[Topic], str], by: Callable[[Topic], object] = lambda topic: None
 ) -> Iterator[tuple[list[Topic], tuple[str, ...]]]:
     """The topics with the command that mends them: one for all that have it from the broker, else one for each.
 
@@ -174,10 +171,12 @@ def replication(facts: Facts) -> Iterator[Finding]:
             "They are away with their broker, and lost with its disk. If that is meant, nothing is wrong.",
             *command_of("topics describe", [single[0].name]),
         )
-    minimum, of_log = (
-        settings.number("transaction.state.log.min.isr"),
-        settings.number("transaction.state.log.replication.factor"),
-    )
+    yield from _transaction_log(facts)
+
+
+def _transaction_log(facts: Facts) -> Iterator[Finding]:
+    minimum = facts.any_settings.number("transaction.state.log.min.isr")
+    of_log = facts.any_settings.number("transaction.state.log.replication.factor")
     if minimum is not None and of_log is not None and minimum > of_log:
         yield _finding(
             Severity.WARNING,

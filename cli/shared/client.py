@@ -330,11 +330,7 @@ def no_group(name: str) -> NoReturn:
 
 
 def describe_groups(
-    client: Any,
-    names: list[str],
-    *,
-    may_be_missing: bool = False,
-    on_wait: Callable[[Exception], None] | None = None,
+    client: Any, names: list[str], *, may_be_missing: bool = False, on_wait: Callable[[Exception], None] | None = None
 ) -> dict[str, Any]:
     """Descriptions by name; a group that does not exist ends the command, or is left out."""
     described = {}

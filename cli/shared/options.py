@@ -13,11 +13,12 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     They come behind the command's own ones. A field whose name is that of an own one, too, is the same option if it has
     no default (`as_json`); else the command's own option has another meaning, and the field keeps its default.
     """
-    own = inspect.signature(command).parameters
-    groups: dict[str, Any] = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+    told = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in told.items() if is_dataclass(each.annotation)}
     if not groups:
         return command
-    parameters = [each for name, each in own.items() if name not in groups]
+    own = {name: each for name, each in told.items() if name not in groups}
+    parameters = list(own.values())
     taken = {
         name: [field for field in fields(group) if field.name not in own or field.default is MISSING]
         for name, group in groups.items()
@@ -29,7 +30,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def grouped(**words: Any) -> Any:
-        given = {name: words[name] for name in own if name not in groups}
+        given = {name: words[name] for name in own}
         for name, group in groups.items():
             given[name] = group(**{field.name: words[field.name] for field in taken[name]})
         return command(**given)

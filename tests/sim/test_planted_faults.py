@@ -1,10 +1,10 @@
 """The checkers can fail: each planted fault is caught by the checker that its row in sim/faults.py names.
 
 Each row has a seed. Under this seed, or one of the next few, the fault is caught, and the same run without the fault
-holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a third, and the
-date (UTC) decides which; `python -m simulator --faults`, in tests/, takes all. The simulation draws its random numbers
-in another order after most changes of the product, and the next seeds then take the place of a stale one. When none of
-them is a catch, the test fails and says how to find another seed.
+holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a seventh; the
+date (UTC) decides which, and each has its day of the week: `python -m simulator --faults`, in tests/, takes all. The
+simulation draws its random numbers in another order after most changes of the product, and the next seeds then take the
+place of a stale one. When none of them is a catch, the test fails and says how to find another seed.
 """
 
 from datetime import UTC, datetime
@@ -19,8 +19,8 @@ from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
 ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)
-THIRDS = 3
-OF_TODAY = ALL_FAULTS[datetime.now(UTC).toordinal() % THIRDS :: THIRDS]
+DAYS = 7
+OF_TODAY = ALL_FAULTS[datetime.now(UTC).toordinal() % DAYS :: DAYS]
 SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
 pytestmark = pytest.mark.usefixtures("quiet")
 

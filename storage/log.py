@@ -309,6 +309,7 @@ class Log:
 
     def _end_append(self, base_offset: int, next_offset: int, log_append_time_ms: int) -> AppendResult:
         """The batches are in the log, and their producers are known: flush if flush.messages asks for it."""
+        assert next_offset == self.segments.end_offset, "the log ends behind its last batch"
         self.producers.map_end_offset = next_offset
         if next_offset - self.durability.recovery_point >= self.config.flush_messages:
             self.flush()
@@ -508,6 +509,7 @@ class Log:
         """
         if not self.health.is_writable:
             return
+        assert self.finish_truncation is None, "nothing is sealed while a truncation is under way"
         segments, durability = self.segments, self.durability
         try:
             for segment in segments[segments.slot_of(durability.recovery_point) :]:
@@ -542,6 +544,7 @@ class Log:
             self.leader_epochs.truncate_from_start(offset)
             if self.high_watermark < offset:
                 self.set_high_watermark(offset)
+        assert self.log_start_offset <= self.high_watermark, "what is deleted was committed"
 
     def remove_segments(self, gone: list[Segment]) -> None:
         """Take segments and their snapshots out of the log.
@@ -549,6 +552,7 @@ class Log:
         Files are renamed now, and removed after file.delete.delay.ms.
         """
         doomed = {id(segment) for segment in gone}
+        assert id(self.segments.active) not in doomed, "the segment that is appended to stays"
         self.segments.replace([segment for segment in self.segments if id(segment) not in doomed])
         for segment in gone:
             segment.rename(".deleted")

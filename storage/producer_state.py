@@ -217,6 +217,7 @@ class ProducerStateManager:
             entry.batches.clear()
             entry.producer_epoch = producer_epoch
         delta = last_offset - base_offset
+        assert delta >= 0, "a batch has records"
         batches = entry.batches
         if len(batches) == BATCHES_REMEMBERED:
             del batches[0]
@@ -225,6 +226,7 @@ class ProducerStateManager:
         if is_transactional and self.verifications:
             self.verifications.pop(producer_id, None)
         if is_transactional and entry.current_transaction_first_offset == _NONE:
+            assert not self._ongoing or base_offset > next(reversed(self._ongoing)), "transactions begin one by one"
             entry.current_transaction_first_offset = base_offset
             self._ongoing[base_offset] = producer_id
 

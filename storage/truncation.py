@@ -218,10 +218,12 @@ def _end_cleaning(log: Log) -> None:
 
 def _set_end(log: Log, log_end_offset: int) -> None:
     """The segments end there now: so do the offsets."""
+    assert log.health.is_held, "only a truncation sets the end of a log"
     log.segments.end_offset = log_end_offset
     log.durability.end_was_cut()
     log.log_start_offset = min(log.log_start_offset, log_end_offset)
     log.high_watermark = max(min(log.high_watermark, log_end_offset), log.log_start_offset)
+    assert log.log_start_offset <= log.high_watermark <= log_end_offset, "a log keeps its order of offsets"
 
 
 def _end_at(log: Log, log_end_offset: int) -> _Steps:

@@ -252,7 +252,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "generation not looked at in a transaction",
         WORLD,
-        "coordinators.groups.transactional_commits:_check",
+        "coordinators.groups.transactional_commits:TransactionalCommits._check",
         "return group.check_commit(member_id, instance_id, generation, transactional=True)",
         "return ErrorCode.NONE",
         "old generations are refused",

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, JOURNAL, RECORDS
 from barnabas.pipeline.sink import RecordStreamWriter, RecordWriter, sink_of
 from barnabas.pipeline.streaming import LogStreamReader
 from barnabas.pipeline.table_reading import TableReading
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -41,8 +43,30 @@ _LOG_COLUMNS = {
 def register(spark: SparkSession) -> None:
     """Make the sources known to a session."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # for the option `pushFilters`
-    for source in SOURCES.values():
-        spark.dataSource.register(source)
+    with _variables_for_many_threads():
+        for source in SOURCES.values():
+            spark.dataSource.register(source)
+
+
+@contextmanager
+def _variables_for_many_threads() -> Iterator[None]:
+    """Sources that are registered here have their variables of the environment in a map that threads can share.
+
+    Spark (4.3) has one map for all queries of a source. Each streaming query puts variables into it at its start, in a
+    thread of its own, while others do the same or write tasks. Two that start at once can leave a plain map of Java
+    with another size than it has entries, and then no task of the session can be read (OptionalDataException in
+    ResultTask).
+    """
+    context = SparkContext._active_spark_context
+    if context is None or context._jvm is None:
+        yield
+        return
+    before = context.environment
+    context.environment = context._jvm.java.util.concurrent.ConcurrentHashMap(before)
+    try:
+        yield
+    finally:
+        context.environment = before
 
 
 class LogSource(DataSource):

@@ -19,11 +19,6 @@ JOB = Path(__file__).with_name("sink_job.py")
 PARTITIONS = 2
 RECORDS = 250  # of each partition
 VALUE_BYTES = 20_000
-STARTS_MAX = 3
-# In one of a dozen runs, on a busy machine, Java could not read a task that Spark had written; why is not known. A user
-# starts the query again then. So does this test, and what it checks of the records holds all the same. No other error
-# is passed over.
-FAULT_OF_SPARK = ("org.apache.spark.scheduler.ResultTask.runTask", "java.io.ObjectInputStream")
 
 
 def run(brokers: str, folder: Path, *words: str) -> tuple[int, str]:
@@ -64,10 +59,7 @@ def test_failures_and_kills(tmp_path: Path) -> None:
     assert 200 < half_way.total() < 400  # the second epoch was being written
     assert set(half_way.values()) == {1}
     assert written("once-false").total() > 200  # some of the first epoch twice, because tasks failed
-    for _ in range(STARTS_MAX):
-        code, said = run(brokers, folder)
-        if code == 0 or not all(one in said for one in FAULT_OF_SPARK):
-            break
+    code, said = run(brokers, folder)
     assert code == 0, said[-3000:]
     expected = {b"%d-%04d" % (partition, number) for partition in range(PARTITIONS) for number in range(RECORDS)}
     assert written("once-true") == Counter(expected)

@@ -398,6 +398,21 @@ def test_limits_over_the_wire(tmp_path: Path) -> None:
     process.end()
 
 
+def test_queries_that_start_at_once_do_not_disturb_each_other(spark: "SparkSession") -> None:
+    """Each puts variables into the map of its source, in its own thread, while tasks with that map are written."""
+    register(spark)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    variables = manager.lookupDataSource("barnabas.records").dataSourceCls().envVars()
+    variables.put("one", "1")
+    being_written = variables.entrySet().iterator()
+    variables.put("another", "2")
+    names = []
+    while being_written.hasNext():
+        names.append(being_written.next().getKey())
+    assert "one" in names
+    assert isinstance(spark.sparkContext.environment, dict), "that of everything else is as it was"
+
+
 def test_spark_gives_every_record_once_although_the_query_stops(spark: "SparkSession", tmp_path: Path) -> None:
     register(spark)
     growing = Growing(tmp_path / "data")

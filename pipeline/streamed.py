@@ -183,12 +183,13 @@ def check_place(files: AnyFiles, path: str, checkpoint: str) -> None:
         raise OutError(f"{path} is of an earlier version, and only Spark can read it: name another --out")
     written = newest(files.names(f"{path}/{WRITTEN}"))
     planned, done = newest(files.names(f"{checkpoint}/offsets")), newest(files.names(f"{checkpoint}/commits"))
-    if written < 0 and planned < 0:
+    if written < 0 and planned < 0 and done < 0:
         files.check_ours(path, "the place of a table")
     elif planned < 0:
+        there = f"{path} has rows" if written >= 0 else f"{checkpoint} says that micro-batches were written"
         raise OutError(
-            f"{path} has rows, and {checkpoint}, which says what was read, is gone. Put it back; or remove "
-            f"{path}, too, so that a run reads everything again"
+            f"{there}, and {checkpoint}/offsets, which says what was read, is gone. Put it back; or remove {path} and "
+            f"{checkpoint}, so that a run reads everything again"
         )
     elif written < 0 <= done:
         raise OutError(

@@ -5,6 +5,7 @@ What is not ours stays. What does not fit together is said, and nothing is left 
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.offsets.records import CommittedOffset
+from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.history_folder import HistoryFolder
 from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
 from barnabas.pipeline.local_files import OutError
@@ -19,7 +21,7 @@ from barnabas.pipeline.run import Run
 from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
-from barnabas.pipeline.streamed import LiveTable
+from barnabas.pipeline.streamed import LiveTable, check_place
 from barnabas.pipeline.table_folder import write_table
 from barnabas.protocol.record_batch import Record
 from data_directories import NOW_MS, OFFSETS, DataDirectory
@@ -109,11 +111,33 @@ def test_a_checkpoint_that_was_deleted(exported: tuple[DataDirectory, DataFrame,
     """Spark's table would take the new micro-batch 0 for the one that it has, and leave it out."""
     _, rows, live = exported
     shutil.rmtree(live.checkpoint)
-    with pytest.raises(OutError, match=r"orders has rows, and .*_checkpoints/orders, .* is gone"):
+    with pytest.raises(OutError, match=r"orders has rows, and .*_checkpoints/orders/offsets, .* is gone"):
         live.add(rows, follow=False)
     assert live.read(rows).count() == 2
     shutil.rmtree(live.path)  # as the message says
     assert live.add(rows, follow=False) == 3
+
+
+@pytest.mark.parametrize("offsets", [None, 3, 5])
+@pytest.mark.parametrize("commits", [None, 3, 4])
+@pytest.mark.parametrize("written", [None, 3, 4])
+def test_parts_of_a_checkpoint_that_are_gone(
+    tmp_path: Path, written: int | None, offsets: int | None, commits: int | None
+) -> None:
+    """A micro-batch is planned (`offsets`), then its rows are written, then it is done (`commits`)."""
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    for folder, number in (
+        (table / "_written", written),
+        (checkpoint / "offsets", offsets),
+        (checkpoint / "commits", commits),
+    ):
+        if number is not None:
+            folder.mkdir(parents=True)
+            (folder / f"{number}").touch()
+    newest = [-1 if one is None else one for one in (commits, written, offsets)]
+    fits = newest == sorted(newest) and (commits is None or written is not None)
+    with nullcontext() if fits else pytest.raises(OutError, match=f"{checkpoint}.*[Pp]ut .* back; or remove"):
+        check_place(LocalFiles(), str(table), str(checkpoint))
 
 
 def test_a_table_that_was_deleted(exported: tuple[DataDirectory, DataFrame, LiveTable]) -> None:

@@ -458,7 +458,7 @@ def _summary(
             what = _sentence(str(error))
             fail(f"Spark does not start: {what} What Java says is above. Look at --spark and --memory.")
         with shown(spark, job):
-            return run_job(job, Run(spark, source, out, words, is_plain=is_plain))
+            return run_job(job, Run(spark, source, out, words))
     except ValueError as error:
         fail(f"{error}.", ExitCode.NOT_VALID)
     except UnreachableError as error:
@@ -476,10 +476,12 @@ def _summary(
 
 def _without_spark(job: str, source: Any, out: str, words: dict[str, Any]) -> Any:
     """What a job says that needs no Spark; None: it does."""
-    from barnabas.pipeline.runs import said_again
     from barnabas.pipeline.small_export import small_export
+    from barnabas.pipeline.small_lag import small_lag
 
-    return small_export(source, out, words) if job == "export" else said_again(job, source, out, words)
+    if job == "lag":
+        return small_lag(source, out, words)
+    return small_export(source, out, words) if job == "export" else None
 
 
 def _cell(value: Any) -> Any:

@@ -13,13 +13,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from barnabas.pipeline.file_sink import data_files
-from barnabas.pipeline.files import Files
+from barnabas.pipeline.file_sink import SUCCESS, data_files
+from barnabas.pipeline.files import AnyFiles, Files
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.source import Identity
-from barnabas.pipeline.table_folder import ABOUT, About, read_about, read_rows, write_table
+from barnabas.pipeline.table_folder import ABOUT, About, put_in_place, read_about, read_rows
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -56,8 +57,69 @@ class Made:
 
 
 @dataclass(frozen=True)
+class DayFolder:
+    """The files of such a table."""
+
+    files: AnyFiles
+    folder: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Where they are."""
+        return f"{self.folder}/{self.name}"
+
+    @property
+    def making(self) -> str:
+        """Where days are written that `put` adds."""
+        return f"{self.folder}/_making/{self.name}.days"
+
+    @property
+    def making_all(self) -> str:
+        """Where a whole table is written, for `put_all`."""
+        return f"{self.folder}/_making/{self.name}"
+
+    def begin(self, made: Made) -> About | None:
+        """What the table says of itself; None: there is none. Days that a killed run has written come to their places.
+
+        OutError: the place has something else, or rows to which these do not fit.
+        """
+        self.files.check_ours(self.path, f"the place of the table {self.name}", ABOUT)
+        self._finish()
+        before = read_about(self.files, self.folder, self.name)
+        if before is not None:
+            made.check(before, self.path)
+        return before
+
+    def put(self, about: About) -> None:
+        """Put the days that are written, and `_SUCCESS`, into their places."""
+        self.files.write(f"{self.making}/{ABOUT}", json.dumps(asdict(about)))
+        self._finish()
+
+    def put_all(self, about: About) -> None:
+        """Put a whole table into the place of what is there."""
+        put_in_place(self.files, self.making_all, self.path, about)
+        self.files.remove_if_empty(f"{self.folder}/_making")
+
+    def _finish(self) -> None:
+        """Put the days that a run has written into their places. The description comes last."""
+        files, replaced = self.files, f"{self.making}.replaced"
+        # What is not there whole is not taken: without `_SUCCESS` a run was killed before it had written all days.
+        if files.exists(f"{self.making}/{ABOUT}") and files.exists(f"{self.making}/{SUCCESS}"):
+            for day in files.names(self.making):
+                if day.startswith(f"{DAY}="):
+                    if files.exists(f"{self.path}/{day}") and not files.exists(f"{replaced}/{day}"):
+                        files.move(f"{self.path}/{day}", f"{replaced}/{day}")
+                    files.move(f"{self.making}/{day}", f"{self.path}/{day}")
+            files.write(f"{self.path}/{ABOUT}", files.read(f"{self.making}/{ABOUT}") or "")
+        files.remove(self.making)
+        files.remove(replaced)
+        files.remove_if_empty(f"{self.folder}/_making")
+
+
+@dataclass(frozen=True)
 class DayTable:
-    """One such table."""
+    """One such table, as Spark writes it."""
 
     spark: "SparkSession"
     folder: str
@@ -65,72 +127,41 @@ class DayTable:
     table: str | None = None  # its name in a catalog; else the files are in `folder`
     format: str = "parquet"  # of the table in the catalog, if it has to be made
 
-    @property
-    def path(self) -> str:
-        """Where its files are."""
-        return f"{self.folder}/{self.name}"
-
-    @property
-    def _making(self) -> str:
-        return f"{self.folder}/_making/{self.name}.days"
-
-    def read(self) -> "DataFrame | None":
-        """What is there; None: nothing."""
-        if self.table is not None:
-            return self.spark.table(self.table) if self.spark.catalog.tableExists(self.table) else None
-        about = read_about(self.spark, self.folder, self.name)
-        return None if about is None else read_rows(self.spark, self.folder, self.name, about)
+    @cached_property
+    def _files(self) -> DayFolder:
+        return DayFolder(Files(self.spark, self.folder), self.folder, self.name)
 
     def update(self, now: "DataFrame", merge: Merge, made: Made) -> "DataFrame":
         """Add what a run says now, and give out all rows. OutError: the place has something else."""
         now = now.withColumn(DAY, F.to_date("at"))
         if self.table is not None:
             return self._update_catalog(self.table, now, merge, made)
-        files = Files(self.spark, self.folder)
-        files.check_ours(self.path, f"the place of the table {self.name}", ABOUT)
-        self._finish(files)
-        before, old = read_about(self.spark, self.folder, self.name), self.read()
+        before = self._files.begin(made)
         about = made.about(now.schema.json())
-        if before is not None:
-            made.check(before, self.path)
+        old = None if before is None else read_rows(self.spark, self.folder, self.name, before)
         if old is None or DAY not in old.columns or old.isEmpty():  # an earlier version kept nothing
-            return write_table(now, self.folder, self.name, about, (DAY,))
-        # What is not there whole is not taken: without `_SUCCESS` a run was killed before it had written all days.
-        self._stage(merge(old, now).select(now.columns))
-        files.write(f"{self._making}/{ABOUT}", json.dumps(asdict(about)))
-        self._finish(files)
-        rows = self.read()
-        assert rows is not None
-        return rows
+            self._stage(now, self._files.making_all)
+            self._files.put_all(about)
+        else:
+            self._stage(merge(old, now).select(now.columns), self._files.making)
+            self._files.put(about)
+        return read_rows(self.spark, self.folder, self.name, about)
 
-    def _stage(self, rows: "DataFrame") -> None:
+    def _stage(self, rows: "DataFrame", folder: str) -> None:
         writer = rows.repartition(DAY).write.mode("overwrite").partitionBy(DAY)
-        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").parquet(self._making)
-
-    def _finish(self, files: Files) -> None:
-        """Put the days that a run has written into their places. The description comes last."""
-        replaced = f"{self._making}.replaced"
-        if files.exists(f"{self._making}/{ABOUT}") and files.exists(f"{self._making}/_SUCCESS"):
-            for day in files.names(self._making):
-                if day.startswith(f"{DAY}="):
-                    if files.exists(f"{self.path}/{day}") and not files.exists(f"{replaced}/{day}"):
-                        files.move(f"{self.path}/{day}", f"{replaced}/{day}")
-                    files.move(f"{self._making}/{day}", f"{self.path}/{day}")
-            files.write(f"{self.path}/{ABOUT}", files.read(f"{self._making}/{ABOUT}") or "")
-        files.remove(self._making)
-        files.remove(replaced)
-        files.remove_if_empty(f"{self.folder}/_making")
+        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").parquet(folder)
 
     def _update_catalog(self, table: str, now: "DataFrame", merge: Merge, made: Made) -> "DataFrame":
-        files, old = Files(self.spark, self.folder), self.read()
+        old = self.spark.table(table) if self.spark.catalog.tableExists(table) else None
         if old is not None:
             found = {row[0]: row[1] for row in self.spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
             if _PROPERTY not in found:
                 raise OutError(f"no run has written the table {table}: name another --table")
             made.check(About(**json.loads(found[_PROPERTY])), table)
         # A table cannot be read while it is written, in most formats: so the rows are beside it first.
-        self._stage(now if old is None or old.isEmpty() else merge(old, now).select(now.columns))
-        rows = self.spark.read.schema(now.schema).parquet(self._making)
+        rows = now if old is None or old.isEmpty() else merge(old, now).select(now.columns)
+        self._stage(rows, self._files.making)
+        rows = self.spark.read.schema(now.schema).parquet(self._files.making)
         if old is None:
             columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in now.schema.fields)
             about = json.dumps(asdict(made.about("{}"))).replace("\\", "\\\\").replace("'", "\\'")
@@ -139,7 +170,7 @@ class DayTable:
                 f"TBLPROPERTIES ('{_PROPERTY}' = '{about}')"
             )
         there = self.spark.table(table)
-        if data_files(files, self._making):
+        if data_files(self._files.files, self._files.making):
             mode = "spark.sql.sources.partitionOverwriteMode"
             before = self.spark.conf.get(mode) or "static"
             self.spark.conf.set(mode, "dynamic")  # only the days that come are replaced
@@ -147,5 +178,5 @@ class DayTable:
                 rows.select(there.columns).write.insertInto(table, overwrite=True)
             finally:
                 self.spark.conf.set(mode, before)
-        files.remove(self._making)
+        self._files.files.remove(self._files.making)
         return self.spark.table(table)

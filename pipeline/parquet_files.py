@@ -61,6 +61,15 @@ class FileWriting:
         yield pa.RecordBatch.from_pylist(found, _FILES)
 
 
+def write_by_day(rows: pa.Table, time: str, folder: str, codec: str) -> None:
+    """Write rows that this process has made, those of each day to one file."""
+    files = _Files(folder, codec)
+    for batch in rows.combine_chunks().to_batches():
+        for day, of_day in _by(batch, _days(batch[time])):
+            files.add(f"day={day_text(day)}", of_day)
+    files.close()
+
+
 class _Files:
     """The files of one task: one in each place, unless there are very many places."""
 

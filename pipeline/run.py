@@ -69,7 +69,6 @@ class Run:
     kept: dict[tuple[Any, ...], "DataFrame"] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)  # of what is kept: jobs of a report run side by side
     small_tables: Path | None = None  # where tables of a small source are kept while it runs
-    is_plain: bool = False  # Spark is as the command starts it: the next run may say again what this one has said
     streams_commits: bool = False
 
     @property

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.pipeline import log_files, losses
@@ -18,7 +18,6 @@ from barnabas.pipeline.history_state import Plan, sentences
 from barnabas.pipeline.jobs import audit, capacity, changes, export, health, kept, lag, leaders, offsets, verify
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
-from barnabas.pipeline.last_run import last_run
 from barnabas.pipeline.local_files import folder_bytes
 from barnabas.pipeline.options import READ_COMMITTED, ranges_text
 from barnabas.pipeline.run import SILENT, Run, Summary, computed_once
@@ -50,21 +49,9 @@ def run_job(name: str, run: Run) -> Summary:
             for name_of, value in ((PARTITIONS, str(context.defaultParallelism)), (ADAPTIVE, "false")):
                 if not context.getConf().contains(name_of):
                     run.spark.conf.set(name_of, value)
-        last = last_run(name, run.source, run.out, run.settings) if is_small and run.is_plain else None
         summary = RUNS[name](run)
         held = "" if run.is_silent else run.held()
-        if last is not None and run.small_tables is not None:
-            last.keep({"summary": asdict(summary), "held": held}, run.small_tables)
     return with_losses(summary, run.lost, run.aside, held)
-
-
-def said_again(name: str, source: Source, out: str, settings: Mapping[str, Any]) -> Summary | None:
-    """What the last run of a job has said, if one now would say the same; None: it has to run."""
-    last = last_run(name, source, out, settings)
-    said = None if last is None else last.said()
-    if last is None or said is None:
-        return None
-    return with_losses(Summary(**said["summary"]), losses.lost_in(out, name), f"{last.out}/aside", said["held"])
 
 
 def with_losses(summary: Summary, lost_folder: str, aside: str | None, held: str = "") -> Summary:
@@ -210,20 +197,44 @@ def run_lag(run: Run) -> Summary:
         F.max(F.struct("records", "at")).alias("largest"),
         F.sum("rows").alias("rows"),
     )
-    groups = ends.withColumns(
-        {"end": F.unix_seconds("last.at"), "end_text": text(F.col("last.at")), "largest_at": text(F.col("largest.at"))}
-    ).collect()
+    groups = ends.select(
+        *by,
+        F.unix_seconds("last.at"),
+        text(F.col("last.at")),
+        *("last.records", "last.seconds", "largest.records"),
+        text(F.col("largest.at")),
+        "rows",
+    )
+    return lag_summary([GroupLag(*row) for row in groups.collect()], place, added)
+
+
+class GroupLag(NamedTuple):
+    """What there is of the lag of a group in a topic."""
+
+    group_id: str
+    topic: str
+    end_s: int  # of the last window
+    end: str
+    records: int | None
+    seconds: float | None
+    largest_records: int | None
+    largest_at: str
+    rows: int
+
+
+def lag_summary(groups: Sequence[GroupLag], place: str, added: int | None = None) -> Summary:
+    """How far behind each group was at the end."""
     # The end is the last window: a group that was deleted before, or has expired, is behind no more.
-    end = max(groups, key=lambda row: row.end, default=None)
-    found = [row for row in groups if end is not None and row.end == end.end]
-    found.sort(key=lambda row: (row.last.records is None, -(row.last.records or 0), row.group_id, row.topic))
-    count = sum(row.rows for row in groups)
+    end_s, end = max(((group.end_s, group.end) for group in groups), default=(None, None))
+    found = [group for group in groups if group.end_s == end_s]
+    found.sort(key=lambda group: (group.records is None, -(group.records or 0), group.group_id, group.topic))
+    count = sum(group.rows for group in groups)
     return Summary(
-        f"{counted(count, 'row')} in {place}." + ("" if end is None else f" At the end ({end.end_text}):"),
+        f"{counted(count, 'row')} in {place}." + ("" if end is None else f" At the end ({end}):"),
         ("group", "topic", "#lag", "#seconds behind", "#largest lag", "at"),
         [
-            (row.group_id, row.topic, row.last.records, _number(row.last.seconds), row.largest.records, row.largest_at)
-            for row in found[:ROWS_MAX]
+            (one.group_id, one.topic, one.records, _number(one.seconds), one.largest_records, one.largest_at)
+            for one in found[:ROWS_MAX]
         ],
         is_empty=not count,
         added=added,

@@ -27,6 +27,8 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -35,13 +37,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-STRING, BINARY, BOOLEAN, INT, LONG, TIME = (
+STRING, BINARY, BOOLEAN, INT, LONG, DOUBLE, TIME, DATE = (
     StringType(),
     BinaryType(),
     BooleanType(),
     IntegerType(),
     LongType(),
+    DoubleType(),
     TimestampType(),
+    DateType(),
 )
 
 

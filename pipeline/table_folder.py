@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from barnabas.pipeline.files import Files
+from barnabas.pipeline.files import AnyFiles, Files
+from barnabas.pipeline.local_files import OutError
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 ABOUT = "_about.json"
 
 
-class NoTableError(Exception):
+class NoTableError(OutError):
     """There is no such table, and why."""
 
 
@@ -39,35 +40,31 @@ class About:
         return f"{datetime.fromisoformat(self.made_at).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def write_table(
-    rows: "DataFrame", folder: str, name: str, source: "str | About", partitioned_by: tuple[str, ...] = ()
-) -> "DataFrame":
-    """Write a table in place of the one that an earlier run has written, and read it back. OutError: it is no such.
-
-    `source`: where the rows come from, or all that the table says of itself.
-    """
+def write_table(rows: "DataFrame", folder: str, name: str, source: str) -> "DataFrame":
+    """Write a table in place of the one that an earlier run has written, and read it back. OutError: it is no such."""
     files = Files(rows.sparkSession, folder)
     making, place = f"{folder}/_making/{name.replace('/', '.')}", f"{folder}/{name}"
     files.check_ours(place, f"the place of the table {name}", ABOUT)
-    if partitioned_by:
-        rows = rows.repartition(*partitioned_by)
-    rows.write.mode("overwrite").partitionBy(*partitioned_by).parquet(making)
-    if isinstance(source, str):
-        source = About(source, datetime.now(UTC).isoformat(), rows.schema.json())
-    files.write(f"{making}/{ABOUT}", json.dumps(asdict(source)))
+    rows.write.mode("overwrite").parquet(making)
+    put_in_place(files, making, place, About(source, datetime.now(UTC).isoformat(), rows.schema.json()))
+    files.remove_if_empty(f"{folder}/_making")
+    return read_table(rows.sparkSession, folder, name)[0]
+
+
+def put_in_place(files: AnyFiles, making: str, place: str, about: About) -> None:
+    """Put a table that is written into the place of the one that is there."""
+    files.write(f"{making}/{ABOUT}", json.dumps(asdict(about)))
     replaced = f"{making}.replaced"
     files.remove(replaced)
     if files.exists(place):
         files.move(place, replaced)
     files.move(making, place)
     files.remove(replaced)
-    files.remove_if_empty(f"{folder}/_making")
-    return read_table(rows.sparkSession, folder, name)[0]
 
 
 def read_table(spark: "SparkSession", folder: str, name: str) -> "tuple[DataFrame, About]":
     """The table, and where it comes from; NoTableError says why there is none."""
-    about = read_about(spark, folder, name)
+    about = read_about(Files(spark, folder), folder, name)
     if about is None:
         raise NoTableError(f"{folder} has no table {name!r}")
     return read_rows(spark, folder, name, about), about
@@ -78,10 +75,10 @@ def read_rows(spark: "SparkSession", folder: str, name: str, about: About) -> "D
     return spark.read.schema(StructType.fromJson(json.loads(about.columns))).parquet(f"{folder}/{name}")
 
 
-def read_about(spark: "SparkSession", folder: str, name: str) -> About | None:
+def read_about(files: AnyFiles, folder: str, name: str) -> About | None:
     """What a table says of itself; None: there is no such table. NoTableError: it cannot be read."""
     path = f"{folder}/{name}/{ABOUT}"
-    text = Files(spark, folder).read(path)
+    text = files.read(path)
     if text is None:
         return None
     try:

@@ -11,8 +11,8 @@ packs the others by bucket, so Spark's state is called a few times in a micro-ba
 joins what a run finds with what earlier ones have found and the log has lost, in tables by day (`day_table.py`).
 `runs.py` is what `barnabas pipeline NAME` runs, `run.py` what one run reads and writes, `streamed.py` the table of a
 streaming query, `file_sink.py` how its micro-batches become files that any engine reads, `held_back.py` what open
-transactions hold back from one that follows, `last_run.py` knows when a run would only say again what the last one has
-said, `small_export.py` is `export` of a small source without Spark, in the same checkpoint, `export_files.py` says what
-is in an export's folder, `source.py` what its `--source` can be, `progress.py` what it shows meanwhile.
+transactions hold back from one that follows, `small_export.py` is `export` of a small source without Spark, in the same
+checkpoint, `small_lag.py` the same of `lag` (`jobs/lag_columns.py`), `export_files.py` says what is in the folder of an
+export, `source.py` what its `--source` can be, `progress.py` what it shows meanwhile.
 `docs/pipeline-clusters.md` and `pipeline/Dockerfile` are for `spark-submit`.
 """

@@ -11,6 +11,8 @@ from barnabas.pipeline.records import Records
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MILLISECONDS_MAX = (2**63 - 1) // 1000
+# Of a view that has its bytes itself: which of the twelve are used, by their number.
+_BYTES_OF_VIEW = np.where(np.arange(12) < np.arange(13)[:, None], 255, 0).astype(np.uint8).view("<i4")
 
 Columns = dict[str, Callable[[], pa.Array]]
 """What makes each column of a table. Only the columns that are asked for are made."""
@@ -74,11 +76,11 @@ def binaries(data: Array, at: Array, size: Array) -> pa.Array:
     has_absent = bool(absent.any())
     ends = at + np.maximum(size, 0)
     if has_absent:
-        ends = np.maximum.accumulate(np.where(absent, 0, ends))
-        at = np.where(absent, ends, at)
+        before = np.maximum.accumulate(np.where(absent, 0, ends))
+        at, ends = (np.where(absent, before, one) for one in (at, ends))
     wanted = np.arange(0, 2 * len(at), 2)
     if (at[1:] < ends[:-1]).any():  # not in the order of the buffer
-        order = np.argsort(at, kind="stable")
+        order = np.lexsort((ends, at))
         wanted[order] = np.arange(0, 2 * len(at), 2)
         at, ends = at[order], ends[order]
     borders = np.empty(2 * len(at) + 1, np.int32 if len(data) < 2**31 else np.int64)
@@ -88,6 +90,24 @@ def binaries(data: Array, at: Array, size: Array) -> pa.Array:
     everything = pa.Array.from_buffers(kind, 2 * len(at), [None, pa.py_buffer(borders), pa.py_buffer(data)])
     found = everything.take(pa.array(wanted, mask=absent if has_absent else None))
     return found if kind == pa.binary() else found.cast(pa.binary())
+
+
+def views(data: Array, at: Array, size: Array) -> pa.Array:
+    """The same without a copy, as views. Parquet's writer knows them, and Spark does not."""
+    if len(data) >= 2**31:
+        return binaries(data, at, size).cast(pa.binary_view())
+    fields = np.empty((len(at), 4), np.int32)  # size; the first bytes, buffer, place; or up to twelve bytes
+    fields[:, 0] = np.maximum(size, 0)
+    fields[:, 1] = number_at(data, at, "<i4")
+    fields[:, 2] = 0
+    fields[:, 3] = at
+    short = np.flatnonzero(size < len(_BYTES_OF_VIEW))
+    for column in (1, 2, 3):
+        content = number_at(data, at[short] + 4 * (column - 1), "<i4")
+        fields[short, column] = content & _BYTES_OF_VIEW[fields[short, 0], column - 1]
+    absent = size < 0
+    valid = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
+    return pa.Array.from_buffers(pa.binary_view(), len(at), [valid, pa.py_buffer(fields), pa.py_buffer(data)])
 
 
 def texts(data: Array, at: Array, size: Array) -> pa.Array:

@@ -86,7 +86,7 @@ class _Files:
     def add(self, place: str, rows: pa.RecordBatch) -> None:
         """Rows of the files in a place."""
         self._held.setdefault(place, []).append(rows)
-        self._held_bytes += rows.nbytes
+        self._held_bytes += rows.get_total_buffer_size()
         if self._held_bytes > ROW_GROUP_BYTES:
             self._write()
 
@@ -178,8 +178,10 @@ def _by(rows: pa.RecordBatch, values: np.ndarray) -> Iterator[tuple[int, pa.Reco
     if values.min() == values.max():
         yield int(values[0]), rows
         return
+    schema = pa.schema([one.with_type(pa.binary()) if one.type == pa.binary_view() else one for one in rows.schema])
+    plain = rows.cast(schema)  # pyarrow (26) cannot choose among views
     for value in np.unique(values):
-        yield int(value), rows.filter(pa.array(values == value))
+        yield int(value), plain.filter(pa.array(values == value)).cast(rows.schema)
 
 
 _NONE = np.iinfo(np.int64).min

@@ -1,5 +1,7 @@
 """The table `barnabas.records`: the records of any topic, with raw keys and values."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 from barnabas.pipeline.batches import Array
@@ -9,12 +11,13 @@ from barnabas.pipeline.records import Records, headers_of
 from barnabas.pipeline.shared_columns import partition_columns, producer_columns
 from barnabas.protocol.batch_layout import LOG_APPEND_TIME
 
+Contents = Callable[[Array, Array, Array], pa.Array]
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _SEQUENCES = 1 << 31
 
 
-def record_rows(records: Records, place: Place) -> Rows:
-    """A row for each record."""
+def record_rows(records: Records, place: Place, contents: Contents = binaries) -> Rows:
+    """A row for each record. `contents` makes the columns of keys and values."""
     data, batches = records.data, records.batches
     columns = {
         "offset": lambda: pa.array(records.offset, pa.int64()),
@@ -22,8 +25,8 @@ def record_rows(records: Records, place: Place) -> Rows:
         "timestamp_type": lambda: one_of(
             records.per_batch((batches.headers["attributes"] & LOG_APPEND_TIME) != 0).astype(np.int32), TIMESTAMP_TYPES
         ),
-        "key": lambda: binaries(data, records.key_at, records.key_bytes),
-        "value": lambda: binaries(data, records.value_at, records.value_bytes),
+        "key": lambda: contents(data, records.key_at, records.key_bytes),
+        "value": lambda: contents(data, records.value_at, records.value_bytes),
         "headers": lambda: _headers(records),
         "leader_epoch": lambda: numbers(records.per_batch(batches.of("leader_epoch")), pa.int32(), -1),
         "sequence": lambda: numbers(_sequences(records), pa.int32(), -1),

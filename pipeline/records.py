@@ -12,8 +12,8 @@ import numpy as np
 from barnabas.pipeline.batches import PADDING_BYTES, Array, Batches, Corrupt
 from barnabas.protocol.batch_layout import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME
 from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES
-from barnabas.protocol.compression import decompress
-from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.compression import decompress, decompress_into
+from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import UNPACKED_BYTES_MAX
 
 UNPACKED_AT_ONCE_BYTES = 64 << 20
@@ -97,25 +97,31 @@ def _unpack(batches: Batches, begin: int, corrupt: list[Corrupt]) -> tuple[int, 
         return len(batches), (data, starts[begin:] + HEADER_BYTES, starts[begin:] + sizes[begin:])
     view = memoryview(data)
     froms, tos = (starts + HEADER_BYTES).tolist(), (starts + sizes).tolist()
-    pieces: list[bytes | memoryview] = []  # in the order of the log, so that what lies in them does, too
-    ends = [0]
+    room = memoryview(np.empty(UNPACKED_AT_ONCE_BYTES + PADDING_BYTES, np.uint8))  # what is not used costs nothing
+    ends = [0]  # in the order of the log, so that what lies in the batches does, too
     end = begin
     for codec in codecs[begin:].tolist():
-        if ends[-1] > UNPACKED_AT_ONCE_BYTES:
-            break
-        piece: bytes | memoryview = view[froms[end] : tos[end]]
-        if codec:
+        packed = view[froms[end] : tos[end]]
+        try:
             try:
-                piece = decompress(codec, piece, UNPACKED_BYTES_MAX)
+                size = decompress_into(codec, packed, room[ends[-1] : -PADDING_BYTES])
             except CorruptBatchError as error:
-                corrupt.append(_broken(batches, end, str(error)))
-                piece = b""
-                batches.headers["record_count"][end] = 0  # they are a copy
-        pieces.append(piece)
-        ends.append(ends[-1] + len(piece))
+                if error.error != ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
+                if end > begin:
+                    break  # the next part begins with it
+                room = memoryview(bytearray(decompress(codec, packed, UNPACKED_BYTES_MAX) + bytes(PADDING_BYTES)))
+                size = len(room) - PADDING_BYTES
+        except CorruptBatchError as error:
+            corrupt.append(_broken(batches, end, str(error)))
+            batches.headers["record_count"][end] = 0  # they are a copy
+            size = 0
+        ends.append(ends[-1] + size)
         end += 1
     borders = np.array(ends, np.int64)
-    return end, (np.frombuffer(b"".join((*pieces, bytes(PADDING_BYTES))), np.uint8), borders[:-1], borders[1:])
+    used = ends[-1] + PADDING_BYTES
+    room[ends[-1] : used] = bytes(PADDING_BYTES)
+    return end, (np.frombuffer(room[:used], np.uint8), borders[:-1], borders[1:])
 
 
 def _take_apart(batches: Batches, data: Array, begins: Array, ends: Array, corrupt: list[Corrupt]) -> Records:

@@ -169,6 +169,8 @@ def reading_of(table: Table, schema: StructType, options: ReadOptions, condition
         if index < 0 or table.arrow.field(index).type != field.type:
             raise ValueError(f"{table.name} has no column {field.name} of the type {field.type}")
     files = None if options.files is None else FileWriting(table.name, options.files, options.codec)
+    if files is not None and table is RECORDS:  # a writer of files takes keys and values where they lie
+        arrow = pa.schema([one.with_type(pa.binary_view()) if pa.types.is_binary(one.type) else one for one in arrow])
     return TableReading(
         table.name, arrow, conditions, Aside(options.aside), options.is_read_committed, options.holes, files
     )

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from barnabas.pipeline.aside import Aside
 from barnabas.pipeline.batch_rows import batch_rows, corrupt_rows
 from barnabas.pipeline.batches import OFFSETS_END, Array, Batches, Corrupt
-from barnabas.pipeline.columns import Rows
+from barnabas.pipeline.columns import Rows, views
 from barnabas.pipeline.commit_rows import commit_rows
 from barnabas.pipeline.filters import Conditions
 from barnabas.pipeline.group_rows import group_rows
@@ -74,7 +75,7 @@ class TableReading:
             batches = batches.only(readable if is_all else readable & place.transactions.stable(batches))
         parts, broken = take_apart(batches)
         self.aside.put(place, batches.data, [*corrupt, *broken])
-        make = _ROWS[self.table]
+        make = partial(record_rows, contents=views) if pa.binary_view() in self.schema.types else _ROWS[self.table]
         for part in parts:
             wanted = part.only((part.offset >= low) & (part.offset < high))
             for piece in _not_too_large(wanted):

@@ -71,6 +71,15 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
     return decompressor(memoryview(data), limit)
 
 
+def decompress_into(codec: int, data: Buffer, out: memoryview) -> int:
+    """The same into a buffer, which is the limit; how many bytes it takes."""
+    if codec == Compression.ZSTD:
+        return _unzstd_into(memoryview(data), out)
+    unpacked = decompress(codec, data, len(out))
+    out[: len(unpacked)] = unpacked
+    return len(unpacked)
+
+
 def _too_large(limit: int) -> CorruptBatchError:
     return CorruptBatchError(f"records unpack to more than {limit} bytes", ErrorCode.MESSAGE_TOO_LARGE)
 
@@ -252,29 +261,37 @@ def _zstd(data: Buffer, level: int) -> bytes:
 
 
 def _unzstd(data: memoryview, limit: int) -> bytes:
-    import cramjam
-
-    content_size, window_size = _zstd_frame_sizes(data)
+    content_size, _ = _zstd_frame_sizes(data)
     if content_size is not None and content_size > limit:
         raise _too_large(limit)
-    if window_size > _ZSTD_WINDOW_BYTES_MAX:
-        raise CorruptBatchError("a zstd frame asks for too large a window")
-    content = bytes(data)
     # The library unpacks into a buffer of fixed size. If the frame does not say its size, try larger and larger ones.
-    size = min(limit, max(4 * len(content), 4096) if content_size is None else content_size)
+    size = min(limit, max(4 * len(data), 4096) if content_size is None else content_size)
     while True:
         out = BytesIO(bytes(size))
         try:
             with out.getbuffer() as buffer:
-                unpacked = cramjam.zstd.decompress_into(content, buffer)
+                unpacked = _unzstd_into(data, buffer)
             out.truncate(unpacked)
             return out.getvalue()
-        except cramjam.DecompressionError as error:
-            if "write whole buffer" not in str(error):
-                raise CorruptBatchError(f"broken zstd data: {error}") from None
+        except CorruptBatchError as error:
+            if error.error != ErrorCode.MESSAGE_TOO_LARGE:
+                raise
             if size == limit:
                 raise _too_large(limit) from None
             size = min(limit, max(4 * size, 4096))
+
+
+def _unzstd_into(data: memoryview, out: memoryview) -> int:
+    import cramjam
+
+    if _zstd_frame_sizes(data)[1] > _ZSTD_WINDOW_BYTES_MAX:
+        raise CorruptBatchError("a zstd frame asks for too large a window")
+    try:
+        return int(cramjam.zstd.decompress_into(data, out))
+    except cramjam.DecompressionError as error:
+        if "write whole buffer" in str(error):
+            raise _too_large(len(out)) from None
+        raise CorruptBatchError(f"broken zstd data: {error}") from None
 
 
 def _zstd_frame_sizes(data: memoryview) -> tuple[int | None, int]:

@@ -6,7 +6,8 @@ import pytest
 
 np = pytest.importorskip("numpy", reason="the extra `spark` is not installed")
 
-from barnabas.pipeline.batches import Batches, walk
+from barnabas.pipeline.batches import PADDING_BYTES, Batches, walk
+from barnabas.pipeline.columns import binaries, views
 from barnabas.pipeline.records import Records, headers_of, take_apart
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CRC_AT, UINT32
@@ -106,6 +107,27 @@ def test_many_unpacked_bytes_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     parts, _ = take_apart(walked(log))
     assert len(parts) > 5
     assert rows(parts) == expected(log)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_columns_of_bytes_with_a_copy_and_without(seed: int) -> None:
+    """Empty and null ones, some that fit into a view, in the order of the buffer or in any."""
+    rng = random.Random(seed)
+    expected, places, content = [], [], b""
+    for size in rng.choices((-1, 0, 1, 4, 11, 12, 13, 300), k=rng.choice((0, 1, 50))):
+        content += rng.randbytes(rng.choice((0, 5)))
+        expected.append(None if size < 0 else rng.randbytes(size))
+        places.append((len(content), size))
+        content += expected[-1] or b""
+    if seed % 2:
+        order = rng.sample(range(len(places)), len(places))
+        expected, places = ([rows[index] for index in order] for rows in (expected, places))
+    data = np.frombuffer(content + bytes(PADDING_BYTES), np.uint8)
+    at, sizes = np.array(places, np.int64).reshape(-1, 2).T
+    for make in (binaries, views):
+        column = make(data, at, sizes)
+        column.validate(full=True)
+        assert column.to_pylist() == expected
 
 
 def with_right_checksum(batch: bytearray) -> bytearray:

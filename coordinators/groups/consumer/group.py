@@ -153,13 +153,16 @@ class ConsumerGroup:
         counts = (*self._topic_subscribers.values(), *self._regex_subscribers.values())
         return len(self._regex_subscribers) <= 1 and all(count == everyone for count in counts)
 
-    def preferred_assignor(self, default: str) -> str:
-        """The assignor that most members name."""
+    def preferred_assignor(self, default: str, asker: str | None = None) -> str:
+        """The assignor that most members name; of several, that of who asks, or the first of Kafka's hash table."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.subscription.assignor is not None:
                 votes[member.subscription.assignor] = votes.get(member.subscription.assignor, 0) + 1
-        return max(votes, key=lambda name: votes[name]) if votes else default
+        most = max(votes.values(), default=0)
+        if asker is not None and votes.get(asker) == most:
+            return asker
+        return next((name for name in in_java_order(votes, java_hash_code) if votes[name] == most), default)
 
     def in_order(self) -> list[ConsumerMember]:
         """The members in the order in which Kafka's coordinator assigns to them: that of a hash table of their ids."""

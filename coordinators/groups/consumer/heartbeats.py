@@ -60,7 +60,7 @@ def heartbeat(
     subscription = _updated(before.subscription, request, client)
     is_new = member_id not in group.members
     bumps = subscribe(change, member_id, None if is_new else before.subscription, subscription)
-    advance(change, bumps, situation)
+    advance(change, bumps, situation, subscription.assignor)
     member = step(change, member_id, owned, situation.monotonic_ms)
     group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
     group.timers.joins.pop(member_id, None)  # of the classic member that it may have been
@@ -230,8 +230,11 @@ def drop_unread(change: Change, regexes: set[str]) -> None:
 # ---- what follows ----
 
 
-def advance(change: Change, bumps: bool, situation: Situation) -> None:
-    """Move the epoch of the group if its members or topics have changed, and assign anew if its epoch is new."""
+def advance(change: Change, bumps: bool, situation: Situation, assignor: str | None = None) -> None:
+    """Move the epoch of the group if its members or topics have changed, and assign anew if its epoch is new.
+
+    `assignor`: what the member names that asks.
+    """
     group, topics = change.group, situation.topics
     now = group.of_group.metadata_hash
     if bumps or group.seen_topics != topics.changes:
@@ -240,7 +243,8 @@ def advance(change: Change, bumps: bool, situation: Situation) -> None:
     if bumps or group.epoch == 0 or now != group.of_group.metadata_hash:
         change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, now))
     if group.epoch > group.assignment_epoch:
-        target.update(change, group.preferred_assignor(situation.settings.default_assignor), topics)
+        preferred = group.preferred_assignor(situation.settings.default_assignor, assignor)
+        target.update(change, preferred, topics)
 
 
 def step(change: Change, member_id: str, owned: Owned, monotonic_ms: float) -> ConsumerMember:

@@ -31,13 +31,16 @@ def reconcile(
         return current
     if current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking):
         return current
-    step = _next(current, target_epoch, target, owned, is_owned)
+    # A member that has given up what it had to is one epoch on, also if it has to give up more then.
+    epoch = current.epoch + (current.state is MemberState.UNREVOKED_PARTITIONS)
+    step = _next(current, epoch, target_epoch, target, owned, is_owned)
     assert step.state is current.state or step.state in MOVES[current.state]
     return step
 
 
 def _next(
     current: CurrentAssignment,
+    epoch: int,
     target_epoch: int,
     target: Partitions,
     owned: Owned,
@@ -56,7 +59,7 @@ def _next(
         revoked[topic_id] = {partition: epoch for partition, epoch in partitions.items() if partition not in wanted}
     if revoked and _still_owns(owned, revoked):
         return CurrentAssignment(
-            current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoked
+            epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoked
         )
     state = MemberState.STABLE
     for topic_id, wanted in target.items():

@@ -6,9 +6,12 @@
   `connection_states.py` is its states and their moves, `carried_out.py` the answers that wait for replicas,
   `crowds.py` the requests of a large group that wait for their turn. `read_buffers.py`, `answer_writer.py` and
   `senders.py` are the memory and the sending.
+- Logins: `authentication.py` is what a connection of a SASL listener does before its first request is handled,
+  `logins.py` says who may log in.
 - Requests: `requests.py` is the one way to a handler, also for the HTTP API and for what the broker asks itself: the
   table of APIs, what a handler gets and may return, and the gate. `api/` has one module per family of handlers.
-  `refusals.py` logs refused requests.
+  `access/` has the rights that each asks
+  for. `refusals.py` logs refused requests; `unserved.py` says why a request is not served at all.
 - Start: `adoption.py` decides what a start does with log folders that the tree does not know (a data directory of Kafka
   is served at once), `open_transactions.py` aborts open transactions in them that no coordinator knows.
   `own_registration.py` registers the broker in each session; `before_registering.py` is what it waits for first if its

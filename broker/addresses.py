@@ -5,8 +5,10 @@ from typing import Protocol
 
 from barnabas.cluster.metadata_cache import Endpoint as RegisteredEndpoint
 from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.registration import SECURITY_PROTOCOLS
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
+from barnabas.config.sasl import protocol_of
 from barnabas.runtime.ports import Network
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
@@ -25,6 +27,7 @@ class Addresses:
     """The addresses of this broker and the others. `ports`: the ports in use, by name of the listener."""
 
     def __init__(self, config: BrokerConfig, ports: Mapping[str, int], metadata_cache: MetadataCache) -> None:
+        self._config = config
         self._listeners = config.endpoints
         self._advertised = {endpoint.name: endpoint for endpoint in config.advertised_endpoints}
         self._node_id = config.node_id
@@ -50,7 +53,8 @@ class Addresses:
             host, port = (told.host, told.port) if told else (listener.host, self._ports[listener.name])
             if host in WILDCARD_HOSTS:
                 host = await network.host_name() or LOOPBACK
-            registered.append(RegisteredEndpoint(listener.name, host, port))
+            protocol = SECURITY_PROTOCOLS.index(protocol_of(self._config, listener.name))
+            registered.append(RegisteredEndpoint(listener.name, host, port, protocol))
         return registered
 
     def of(self, node_id: int, context: Dialled) -> Endpoint | None:

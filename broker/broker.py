@@ -14,6 +14,7 @@ from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.http.server import HttpServer
 from barnabas.broker.log_ranges import KnownLogRanges
+from barnabas.broker.logins import Logins
 from barnabas.broker.offset_journal import JournalOfBroker
 from barnabas.broker.own_registration import OwnRegistration, until_answered
 from barnabas.broker.refusals import Refusals
@@ -32,6 +33,7 @@ from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.security.authorizer import Authorizer
+from barnabas.cluster.security.credentials import Credentials
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
@@ -118,6 +120,7 @@ class Broker:
             self.request_gate.ask,
         )
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
+        self.credentials = Credentials(coordination)
         self.features = Features(env, coordination)
 
     def _make_replicas(self, data_directories: str | Sequence[str]) -> None:
@@ -197,7 +200,8 @@ class Broker:
     def _make_servers(self) -> None:
         """The listeners, and what they need for clients."""
         self.fetch_sessions = FetchSessionCache(self.env.rng, self.config.max_incremental_fetch_session_cache_slots)
-        self.server = Server(self.env, self.config, self.request_gate)
+        self.logins = Logins(self.env, self.config, self.credentials)
+        self.server = Server(self.env, self.config, self.request_gate, self.logins.by_listener)
         self.http = HttpServer(self, self.request_gate, self.server)
         self.addresses = Addresses(self.config, self.server.ports, self.metadata_cache)
 
@@ -205,6 +209,8 @@ class Broker:
         """Who hears of what. The order in a list is the order in which they hear."""
         replica_manager, groups, transactions = self.replica_manager, self.group_coordinator, self.transactions
         self.config_changes.on_topic_change = self._topic_settings_changed
+        self.config_changes.on_user_change = self.credentials.changed
+        self.config_changes.on_load.append(self.credentials.load)
         self.lease.on_lost.append(self.own_registration.session_lost)
         self.lease.on_lapsed.append(replica_manager.lease_lapsed)
         self.lease.on_regained.append(replica_manager.lease_regained)

@@ -31,15 +31,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.answer_writer import AnswerWriter
+from barnabas.broker.authentication import Authentication, begin_login
 from barnabas.broker.carried_out import CARRIED_OUT_BYTES_MAX, CarriedOutAnswers
 from barnabas.broker.connection_states import REQUESTS_MOVES, SOCKET_MOVES, Requests, Socket
 from barnabas.broker.read_buffers import IncompleteFrame
-from barnabas.broker.refusals import not_built
 from barnabas.broker.requests import CLOSE, NOT_YET, TABLE, Api, RequestContext
+from barnabas.broker.unserved import answer_to_unserved, words_for_size
 from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ErrorCode, ProtocolError
+from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.frames import EncodedFrame, EncodedResponse
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import CarriedOut, Pending
@@ -53,7 +54,6 @@ READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one mo
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
 FRAMES_PER_TURN = 64  # of one connection, before the others get their turn
 API_KEY = Struct(">h")
-HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n%s\n"
 READY, IN_FLIGHT, DROPPED = Requests.READY, Requests.IN_FLIGHT, Requests.DROPPED
 
 
@@ -61,7 +61,9 @@ class Connection(asyncio.BufferedProtocol):
     """A client of one listener. Made by the server for every accepted connection."""
 
     __slots__ = (
+        "_authentication",
         "_carried_out",
+        "_frame_bytes_max",
         "_held",
         "_in_flight",
         "_incomplete",
@@ -96,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self.number = 0  # in the order in which the server accepted them
         self.is_gated = True  # only requests of brokers are handled
         self.last_active_ms = 0.0
+        self._authentication: Authentication | None = None  # None: there is no login, or it counts for good
+        self._frame_bytes_max = server.frame_bytes_max
         self._socket = Socket.NEW
         self._requests = Requests.NOT_BEGUN
         self._reading_paused = False
@@ -126,6 +130,9 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = "/" + (str(peer[0]) if peer else "")
         if local:
             self.dialled_host, self.dialled_port = str(local[0]), int(local[1])
+        self._authentication, self._frame_bytes_max = begin_login(
+            self, server.logins.get(self.listener_name), server.frame_bytes_max
+        )
         self.note_activity()
         server.accepted += 1
         self.number = server.accepted
@@ -289,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
             (size,) = FRAME_SIZE.unpack_from(data, position)
             if self._carried_out.waiting and not self._may_follow(data, position, size):
                 break
-            if not 0 < size <= self._server.frame_bytes_max:
+            if not 0 < size <= self._frame_bytes_max and not (size == 0 and self._authentication is not None):
                 self._refuse_size(size, bytes(data[position : position + 4]))
                 position = end
                 break
@@ -325,6 +332,8 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         self.last_active_ms = server.env.clock.monotonic_ms()
         try:
+            if self._authentication is not None and self._authentication.takes(frame):
+                return
             header, position = frames.decode_request_header(frame)
             api = TABLE.get(header.api_key)
             if api is None or not api.serves(header.api_version):
@@ -360,6 +369,18 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up_decoding(error)
             return
         self._handle_request(api, context, frame, request)
+
+    def logged_in(self, principal: str, *, for_good: bool) -> None:
+        """The client is known. Unless it must log in again, no more of its frames are looked at."""
+        self.principal = principal
+        self._frame_bytes_max = self._server.frame_bytes_max
+        if for_good:
+            self._authentication = None
+
+    def send(self, parts: list[Any]) -> None:
+        """Send a frame of a login, unless nobody hears."""
+        if self._socket in (Socket.OPEN, Socket.HALF_CLOSED):
+            self._writer.write(parts)
 
     def _give_up_decoding(self, error: Exception) -> None:
         if isinstance(error, ProtocolError):
@@ -433,24 +454,12 @@ class Connection(asyncio.BufferedProtocol):
             self._park(api, context, request, reply)
 
     def _handle_unserved(self, header: frames.RequestHeader) -> None:
-        """Close the connection; but answer an ApiVersions that is too new with the versions served (KIP-511)."""
-        api_key, api_version, correlation_id = header.api_key, header.api_version, header.correlation_id
-        row = TABLE.get(api_key)
-        if row is None or api_key != ApiKey.API_VERSIONS or api_version < row.first_version:
-            context = RequestContext(api_key, api_version, correlation_id, header.client_id, self.client_host)
-            why = (
-                not_built(api_key) if row is None else f"versions {row.first_version} to {row.last_version} are served"
-            )
-            what = "version %d; its connection is closed: " + why
-            self._server.gate.refusals.note(context, ErrorCode.UNSUPPORTED_VERSION, what, api_version)
+        parts = answer_to_unserved(self._server.gate.refusals, header, self.client_host)
+        if parts is None:
             self._server.protocol_errors += 1
             self.close()
-            return
-        if self._socket is Socket.LOST:
-            return
-        from barnabas.broker.api.api_versions import too_new
-
-        self._writer.write(frames.encode_response(api_key, 0, correlation_id, too_new(row)))
+        elif self._socket is not Socket.LOST:
+            self._writer.write(parts)
 
     # ------------------------------------------------------------------ answers
 
@@ -550,16 +559,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_size(self, size: int, start: bytes) -> None:
         """A frame that cannot have this size: often the first bytes of another protocol."""
-        protocol = frames.foreign_protocol(start)
-        if protocol is None:
-            limit = self._server.frame_bytes_max
-            self._refuse("size", f"a frame of {size} bytes (socket.request.max.bytes={limit})")
-            return
-        what = self._server.words_for_foreign(protocol)
+        kind, what, answer = words_for_size(self._server.words_for_foreign, size, start, self._frame_bytes_max)
         is_first = self._writer.is_empty and not self._carried_out.waiting
-        if protocol == "HTTP" and self._socket is not Socket.LOST and is_first:
-            self._writer.write([HTTP_ANSWER % what.encode()])
-        self._refuse(protocol, what)
+        if answer is not None and self._socket is not Socket.LOST and is_first:
+            self._writer.write([answer])
+        self._refuse(kind, what)
 
     def _refuse(self, kind: str, what: str) -> None:
         """The client sent bytes that are no request: close the connection. The log says it once a minute."""

@@ -36,6 +36,26 @@ class Requests(Enum):
     __hash__ = object.__hash__
 
 
+class Login(Enum):
+    """How far the login of a connection is, if its listener has SASL."""
+
+    NOT_BEGUN = "ApiVersions or SaslHandshake is expected"
+    TOKENS = "SaslAuthenticate is expected"
+    RAW_TOKENS = "the mechanism's messages are expected, without requests around them"
+    DONE = "the client is known"
+    REFUSED = "the login has failed, and the connection ends"
+
+    __hash__ = object.__hash__
+
+
+LOGIN_MOVES: Final[Mapping[Login, frozenset[Login]]] = {
+    Login.NOT_BEGUN: frozenset({Login.TOKENS, Login.RAW_TOKENS, Login.REFUSED}),
+    Login.TOKENS: frozenset({Login.DONE, Login.REFUSED}),
+    Login.RAW_TOKENS: frozenset({Login.DONE, Login.REFUSED}),
+    Login.DONE: frozenset({Login.TOKENS, Login.RAW_TOKENS, Login.REFUSED}),  # it logs in again
+    Login.REFUSED: frozenset(),
+}
+
 SOCKET_MOVES: Final[Mapping[Socket, frozenset[Socket]]] = {
     Socket.NEW: frozenset({Socket.OPEN, Socket.CLOSING}),
     Socket.OPEN: frozenset({Socket.HALF_CLOSED, Socket.LOST, Socket.CLOSING}),

@@ -1,12 +1,14 @@
 """The listeners of a broker, and the connections that they accepted."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from barnabas.broker.connection import Connection
 from barnabas.broker.crowds import Crowds
+from barnabas.broker.logins import ListenerLogins
 from barnabas.broker.read_buffers import ReadBuffer
 from barnabas.broker.refusals import OnceAMinute
 from barnabas.broker.requests import Api, RequestGate
@@ -31,10 +33,19 @@ IDLE_SWEEPS_PER_SPAN = 10  # so an idle connection lives at most a tenth longer 
 class Server:
     """Opens listeners; counts and limits connections; closes idle ones; counts requests."""
 
-    def __init__(self, env: Env, config: BrokerConfig, gate: RequestGate) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        gate: RequestGate,
+        logins: Mapping[str, ListenerLogins] = MappingProxyType({}),
+    ) -> None:
         self.env = env
         self.config = config
         self.gate = gate
+        self.logins = logins  # of the listeners whose clients log in
+        for each in logins.values():
+            each.on_failure = self.note_failed_login
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
         self.crowds = Crowds(env.clock, env.turns)
@@ -49,6 +60,7 @@ class Server:
         self.requests_of = [0] * API_KEYS_MAX  # by API key
         self.protocol_errors = 0
         self.refused_connections = 0
+        self.failed_logins = 0
         self.last_told = -1, 0  # the latest controller epoch, and the number of its newest connection
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
@@ -89,6 +101,16 @@ class Server:
             more = self._unreadable.take_before(key)
             text = f" ({more:,} more of this kind in the minute before)" if more else ""
             logger.log(level, "closing the connection of %s: %s%s", client_host.removeprefix("/"), what, text)
+
+    def note_failed_login(self, client_host: str, why: str) -> None:
+        """A client has failed to log in. The log has the first of a kind in a minute."""
+        self.failed_logins += 1
+        key = client_host, why
+        level = logging.WARNING if self._unreadable.is_first(key) else logging.DEBUG
+        if logger.isEnabledFor(level):
+            more = self._unreadable.take_before(key)
+            text = f" ({more:,} more of this kind in the minute before)" if more else ""
+            logger.log(level, "a login from %s has failed: %s%s", client_host.removeprefix("/"), why, text)
 
     def words_for_foreign(self, protocol: str) -> str:
         """What is said of a client that speaks another protocol than Kafka's."""

@@ -22,6 +22,7 @@ from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.security.authorizer import Authorizer
+from barnabas.cluster.security.credentials import Credentials
 from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.controller import Controller
@@ -106,6 +107,7 @@ class Services(Protocol):
     fetch_sessions: FetchSessionCache
     addresses: Addresses
     refusals: Refusals
+    credentials: Credentials
     authorizer: Authorizer | None  # None: everybody may do everything
 
     @property

@@ -6,5 +6,5 @@ leaders), `leader_and_isr.py` is the decision about one partition, `topic_names.
 `controlled_shutdown.py` hands leaderships over before a stop, `config_changes.py` follows settings in the tree,
 `features.py` says which features have levels, which change of a level is allowed (pure), and follows the levels that
 hold, `producer_ids.py` gives out producer ids, `broker_client.py` is the client from broker to broker,
-`controller_client.py` asks the controller, wherever it is.
+`broker_login.py` its login, `controller_client.py` asks the controller, wherever it is.
 """

@@ -8,13 +8,17 @@ The client decides nothing. A request gets its answer or None; what to do then, 
 
 import asyncio
 import logging
+import math
 from collections import deque
 from functools import partial
 from struct import Struct
 from typing import Any, cast
 
+from barnabas.cluster.broker_login import BrokerLogin, login_of
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
+from barnabas.cluster.security.mechanism import AuthenticationError
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.settings import ConfigError
 from barnabas.protocol import frames
 from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.frames import EncodedFrame
@@ -28,6 +32,8 @@ FRAME_SIZE = Struct(">i")
 ANSWER_BYTES_MAX = 1 << 30  # a fetched batch may be as large as message.max.bytes of the leader allows
 START_BYTES = 8192  # of an answer, read together with its size; small answers are complete in it
 CORRELATION_IDS = 1 << 31
+RETIRED_AFTER = 0.8  # of the time for which a login counts
+LOGIN_TOLD_EVERY_MS = 60_000.0
 
 
 class _Request:
@@ -51,6 +57,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None  # None: not connected yet
         self._waiting: deque[_Request] = deque()  # for an answer, in order
         self._unwritten: deque[_Request] = deque()  # those of them that were not written yet
+        self._login: BrokerLogin | None = None  # until it is complete, nothing else is written
+        self._retirement: Timer | None = None  # when the login ends, later requests take another connection
+        self._is_retired = False
         self._encoding: Pending[EncodedFrame] | None = None  # of a request that is encoded in turns
         self._timer: Timer | None = None  # for the oldest request
         self._start = bytearray(START_BYTES)
@@ -77,7 +86,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._write()
 
     def _write(self) -> None:
-        while self._unwritten and self._transport is not None and self._encoding is None:
+        while self._unwritten and self._transport is not None and self._encoding is None and self._login is None:
             request = self._unwritten.popleft()
             encoding = frames.encode_request_in_pieces(
                 request.message.API_KEY,
@@ -124,12 +133,52 @@ class _Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Write what was asked for meanwhile."""
+        """Log in if need be, and write what was asked for meanwhile."""
         self._transport = cast(asyncio.Transport, transport)
         if self.is_lost:
             self._transport.abort()
+            return
+        try:
+            self._login = self._client.login()
+        except ConfigError as error:
+            self._cannot_log_in(error)
+            return
+        if self._login is not None:
+            self._transport.write(self._login.first_frame())
         else:
             self._write()
+
+    def _log_in(self, frame: bytearray) -> None:
+        """Take the answer to a step of the login."""
+        assert self._login is not None
+        assert self._transport is not None
+        try:
+            following = self._login.step(frame)
+        except AuthenticationError as error:
+            self._cannot_log_in(error)
+        except ProtocolError as error:
+            self._cannot_read(error)
+        else:
+            if following is not None:
+                self._transport.write(following)
+                return
+            lifetime_ms = self._login.session_lifetime_ms
+            self._login = None
+            if lifetime_ms:
+                self._retirement = self._env.clock.call_later(lifetime_ms * RETIRED_AFTER, self._retire)
+            self._write()
+
+    def _cannot_log_in(self, error: Exception) -> None:
+        self._client.tell_failed_login(error)
+        self.lose(f"cannot log in: {error}")
+
+    def _retire(self) -> None:
+        """Take no more requests, because the login will not count much longer, and end with the last answer."""
+        self._retirement = None
+        self._is_retired = True
+        self._client.forget(self)
+        if not self._waiting:
+            self.lose("the login ends soon")
 
     def get_buffer(self, sizehint: int) -> Buffer:
         """Where the next bytes go: into the answer that is being received, or where its start is looked at."""
@@ -177,6 +226,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._started = 0
 
     def _answered(self, frame: bytearray) -> None:
+        if self._login is not None:
+            self._log_in(frame)
+            return
         if not self._waiting:
             self._cannot_read(ProtocolError("an answer that nobody has asked for"))
             return
@@ -192,6 +244,8 @@ class _Connection(asyncio.BufferedProtocol):
             return
         self._waiting.popleft()
         request.pending.complete(message)
+        if self._is_retired and not self._waiting:
+            self.lose("the login ends soon")
 
     def _cannot_read(self, error: ProtocolError) -> None:
         logger.warning("closing the connection to %s: %s", self._client.name, error)
@@ -211,6 +265,9 @@ class _Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._retirement is not None:
+            self._retirement.cancel()
+            self._retirement = None
         if self._encoding is not None:
             self._encoding.cancel()
         if self._transport is not None:
@@ -227,7 +284,17 @@ class _Connection(asyncio.BufferedProtocol):
 class BrokerClient:
     """Sends requests to one broker."""
 
-    def __init__(self, env: Env, endpoint: Endpoint, client_id: str, request_timeout_ms: float) -> None:
+    def __init__(
+        self,
+        env: Env,
+        endpoint: Endpoint,
+        client_id: str,
+        request_timeout_ms: float,
+        config: BrokerConfig | None = None,
+    ) -> None:
+        """`config` says how to log in; None: the listener wants no login."""
+        self._config = config
+        self._login_told_ms = -math.inf  # when it was said last that a login has failed
         self.env = env
         self.endpoint = endpoint
         self.client_id = client_id
@@ -258,6 +325,17 @@ class BrokerClient:
             self._connection = _Connection(self)
         self._connection.send(asked)
         return asked.pending
+
+    def login(self) -> BrokerLogin | None:
+        """A new login; None: there is none to do. ConfigError: the settings do not say how."""
+        return None if self._config is None else login_of(self.env, self._config, self.client_id)
+
+    def tell_failed_login(self, error: Exception) -> None:
+        """Log it now and then: the next request tries again."""
+        now_ms = self.env.clock.monotonic_ms()
+        if now_ms >= self._login_told_ms + LOGIN_TOLD_EVERY_MS:
+            self._login_told_ms = now_ms
+            logger.error("cannot log in to %s: %s", self.name, error)
 
     def forget(self, connection: _Connection) -> None:
         """A connection is lost: the next request makes another."""
@@ -307,7 +385,7 @@ class BrokerClients:
             timeout_ms = self._config.controller_socket_timeout_ms if request_timeout_ms is None else request_timeout_ms
             if client_id is None:
                 client_id = f"broker-{self._config.node_id}-{purpose}"
-            client = self._clients[key] = BrokerClient(self._env, endpoint, client_id, timeout_ms)
+            client = self._clients[key] = BrokerClient(self._env, endpoint, client_id, timeout_ms, self._config)
         return client
 
     def _endpoint(self, broker_id: int) -> Endpoint | None:

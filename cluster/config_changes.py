@@ -1,7 +1,7 @@
 """Settings in the tree: read whole at the start, then followed through `/config/changes`."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from barnabas.cluster.tree import paths, payloads
 from barnabas.cluster.tree.change_notices import ChangeNotices
@@ -14,6 +14,7 @@ logger = logging.getLogger("barnabas.cluster")
 TOPICS = "topics"
 BROKERS = "brokers"
 GROUPS = "groups"
+USERS = "users"
 
 Overrides = Mapping[str, str]
 
@@ -30,6 +31,8 @@ class ConfigChanges:
         on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
+        self.on_user_change: Callable[[str], Awaitable[None]] | None = None  # told of an entity below /config/users
+        self.on_load: list[Callable[[], Awaitable[None]]] = []  # called when everything is read
         self._config = config
         self._node_id = node_id
         self._coordination = coordination
@@ -76,6 +79,8 @@ class ConfigChanges:
         self._cluster = await self._read(BROKERS, paths.DEFAULT_ENTITY)
         self._broker = await self._read(BROKERS, str(self._node_id))
         self._config.set_dynamic(self._cluster, self._broker)
+        for load in self.on_load:
+            await load()
 
     async def _load_again(self) -> None:
         """Apply what has changed since the settings were read."""
@@ -85,6 +90,8 @@ class ConfigChanges:
             await self._apply_entity(GROUPS, group)
         for name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             await self._apply_entity(BROKERS, name)
+        for load in self.on_load:
+            await load()
 
     async def _apply_entity(self, entity_type: str, name: str) -> None:
         try:
@@ -108,7 +115,7 @@ class ConfigChanges:
     async def _apply(self, notice: bytes) -> None:
         entity_type, _, name = payloads.decode_config_change(notice).partition("/")
         await self.entity_changed(entity_type, name)
-        if entity_type not in (TOPICS, BROKERS):
+        if entity_type not in (TOPICS, BROKERS, USERS):
             logger.info("settings of %s/%s changed", entity_type, name)
 
     async def read_topics(self, names: Sequence[str]) -> None:
@@ -123,6 +130,8 @@ class ConfigChanges:
             self._set_topic(name, await self._read(TOPICS, name))
         elif entity_type == GROUPS:
             await self._read_group(name)
+        elif entity_type == USERS and self.on_user_change is not None:
+            await self.on_user_change(name)
         elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             if name == paths.DEFAULT_ENTITY:
                 self._cluster = await self._read(BROKERS, name)

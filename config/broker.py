@@ -11,6 +11,7 @@ from copy import copy
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.listeners import Endpoint, check_http, check_listeners, http_endpoints, own_endpoints
+from barnabas.config.sasl import check_sasl
 from barnabas.config.settings import ConfigError, Dynamic, Setting, Value
 from barnabas.protocol.errors import ErrorCode
 
@@ -57,6 +58,8 @@ AUTHORIZERS = (
     "kafka.security.authorizer.AclAuthorizer",
     "kafka.security.auth.SimpleAclAuthorizer",
 )
+# What may be set for one listener, or for a mechanism there (config/sasl.py).
+PER_LISTENER = frozenset(("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.jaas.config"))
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
 _REPLACED = {"port": "listeners", "host.name": "listeners"}
 # Names of Kafka 0.8 and 0.9, and what they are called since. The newer name counts if both are set.
@@ -143,7 +146,7 @@ class BrokerConfig(BrokerAttributes):
 
     def without_effect(self) -> list[str]:
         """Names set at start that have no effect here: the author of the file should be told."""
-        return sorted(n for n in self.file if n not in BROKER_SETTINGS or not BROKER_SETTINGS[n].has_effect)
+        return sorted(name for name in self.file if not _has_effect(name))
 
     def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
         """Take these as all dynamic settings there are: of all brokers, and of this one.
@@ -293,6 +296,15 @@ def _contradictory(file: Mapping[str, str], cluster: Mapping[str, str], broker: 
     return ignored
 
 
+def _has_effect(name: str) -> bool:
+    """Whether anything here reads the setting, perhaps for one listener."""
+    if name.startswith("listener.name."):
+        tail = name.split(".")[3:]
+        bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(min(len(tail), 2)))
+        return any(base is not None and base.name in PER_LISTENER for base in bases)
+    return name in BROKER_SETTINGS and BROKER_SETTINGS[name].has_effect
+
+
 def is_known(name: str) -> bool:
     """Whether it is the name of a setting, of Barnabas or of a Kafka."""
     return name in BROKER_SETTINGS or name in _RENAMED or _is_of_kafka(name)
@@ -435,7 +447,10 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
             yield ConfigError(f"{value} must be greater than or equal to {low}", key=value)
         if middle > most:
             yield ConfigError(f"{value} must be less than or equal to {high}", key=value)
-    yield from check_listeners(config)
+    listener_problems = list(check_listeners(config))
+    yield from listener_problems
+    if not listener_problems:
+        yield from check_sasl(config)
     yield from check_http(config)
 
 

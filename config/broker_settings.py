@@ -49,9 +49,9 @@ message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in on
 message.max.unpacked.bytes | INT | 134217728 | >= 1 | cluster hidden | Most bytes of the records in one compressed batch.
 # Network
 advertised.listeners | STRING | null | - | - | Addresses told to clients and brokers; not set: of this broker the one dialled, of others the listener's.
-connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | -
+connection.failed.authentication.delay.ms | INT | 100 | >= 0 | - | How long a client that failed to log in waits for its answer and the end of the connection.
 connections.max.idle.ms | LONG | 600000 | - | - | Close a connection that was silent so long; negative: never.
-connections.max.reauth.ms | LONG | 0 | - | - | -
+connections.max.reauth.ms | LONG | 0 | - | - | After how long a client must log in again (KIP-368); 0: never.
 control.clock.ahead.ms | LONG | 0 | - | - hidden | How far the wall clock of this broker is ahead of the machine's when it starts (control.enable).
 control.enable | BOOLEAN | false | - | - hidden | Whether tests may command this broker over HTTP (/v1/control): faults, waits, a record of requests.
 early.start.listeners | STRING | null | - | - | -
@@ -304,8 +304,8 @@ delegation.token.max.lifetime.ms | LONG | 604800000 | >= 1 | - | -
 delegation.token.secret.key | PASSWORD | null | - | - | -
 principal.builder.class | CLASS | org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder | - | broker | -
 sasl.client.callback.handler.class | CLASS | null | - | - | -
-sasl.enabled.mechanisms | LIST | GSSAPI | - | broker | -
-sasl.jaas.config | PASSWORD | null | - | broker | -
+sasl.enabled.mechanisms | LIST | GSSAPI | - | broker | How clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.
+sasl.jaas.config | PASSWORD | null | - | broker | Users and passwords; only as listener.name.NAME.MECHANISM.sasl.jaas.config, as in Kafka.
 sasl.kerberos.kinit.cmd | STRING | /usr/bin/kinit | - | broker | -
 sasl.kerberos.min.time.before.relogin | LONG | 60000 | - | broker | -
 sasl.kerberos.principal.to.local.rules | LIST | DEFAULT | - | broker | -
@@ -323,7 +323,7 @@ sasl.login.refresh.window.jitter | DOUBLE | 0.05 | - | broker | -
 sasl.login.retry.backoff.max.ms | LONG | 10000 | - | - | -
 sasl.login.retry.backoff.ms | LONG | 100 | - | - | -
 sasl.mechanism.controller.protocol | STRING | GSSAPI | - | - | -
-sasl.mechanism.inter.broker.protocol | STRING | GSSAPI | - | broker | -
+sasl.mechanism.inter.broker.protocol | STRING | GSSAPI | - | broker | How brokers log in to each other, if the listener of the brokers has SASL.
 sasl.oauthbearer.assertion.algorithm | STRING | RS256 | any case: ES256, RS256 | - | -
 sasl.oauthbearer.assertion.claim.aud | STRING | null | - | - | -
 sasl.oauthbearer.assertion.claim.exp.seconds | INT | 300 | 0..86400 | - | -
@@ -351,7 +351,7 @@ sasl.oauthbearer.scope.claim.name | STRING | scope | - | - | -
 sasl.oauthbearer.sub.claim.name | STRING | sub | - | - | -
 sasl.oauthbearer.token.endpoint.url | STRING | null | - | - | -
 sasl.server.callback.handler.class | CLASS | null | - | - | -
-sasl.server.max.receive.size | INT | 524288 | - | - | -
+sasl.server.max.receive.size | INT | 524288 | - | - | Largest request of a client that has not logged in yet, in bytes.
 security.providers | STRING | null | - | - | -
 ssl.allow.dn.changes | BOOLEAN | false | - | - | -
 ssl.allow.san.changes | BOOLEAN | false | - | - | -

@@ -150,7 +150,9 @@ class _RemoteChannel(_Channel):
         for endpoint in self.broker.endpoints:
             if endpoint.listener == listener:
                 client_id = f"broker-{self._config.node_id}-controller"
-                return BrokerClient(self._env, endpoint, client_id, self._config.controller_socket_timeout_ms)
+                return BrokerClient(
+                    self._env, endpoint, client_id, self._config.controller_socket_timeout_ms, self._config
+                )
         logger.error("cannot reach broker %d: it has no listener %s", self.broker.broker_id, listener)
         return None
 

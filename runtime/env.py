@@ -10,4 +10,6 @@ from barnabas.runtime.ports import Env
 
 def real() -> Env:
     """Clock, disk and network of this machine."""
-    return Env(clock=RealClock(), disk=RealDisk(), network=RealNetwork(), rng=random.Random())
+    return Env(
+        clock=RealClock(), disk=RealDisk(), network=RealNetwork(), rng=random.Random(), secret_rng=random.SystemRandom()
+    )

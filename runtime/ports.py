@@ -234,12 +234,17 @@ class Env:
     disk: Disk
     network: Network
     rng: random.Random
+    secret_rng: random.Random | None = None  # for what nobody may guess; None: `rng`, where all is to be repeated
     turns: Turns = field(init=False)
     upkeep: Upkeep = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", Turns(self.clock))
         object.__setattr__(self, "upkeep", Upkeep(self.clock, self.turns))
+
+    def secret_bytes(self, count: int) -> bytes:
+        """Random bytes that nobody can guess."""
+        return (self.secret_rng or self.rng).randbytes(count)
 
     def random_uuid(self) -> bytes:
         """16 bytes of a random (version 4) UUID whose text in Kafka's base64 does not begin with a dash."""

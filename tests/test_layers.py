@@ -111,6 +111,7 @@ ALLOWED = {
         fsync replace unlink open close access path.exists path.isdir path.isfile path.realpath
         """.split()  # noqa: SIM905
     },
+    ("cli/shared/login.py", "open"): "a client: the file that a person names",
     ("cli/offset_targets.py", "open"): "a client: the file that a person names",
     ("cli/shared/terminal.py", "os.open"): "a client: output goes nowhere when its reader has left",
 }
@@ -362,6 +363,7 @@ def test_a_handler_does_not_know_the_wiring() -> None:
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
 ONCE = {
     "broker/auto_topics.py": "one creation",
+    "broker/logins.py": "one answer to a login that has failed",
     "broker/control/gate.py": "one delayed request or answer",
     "broker/tree_mark.py": "one write, asked for by the task `tree mark`",
     "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
@@ -384,7 +386,7 @@ ONCE = {
     "cluster/tree/checkpoints.py": "one checkpoint, begun again by a later poll",
     "cluster/tree/embedded.py": "one repair of the sessions, begun again by a later poll",
     "replication/follower_fetches.py": "the end of a long poll",
-    "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request",
+    "cluster/broker_client.py": "one attempt to connect; the deadline of the oldest request; the end of a login",
     "cluster/metadata_cache.py": "the end of a request's wait",
     "cluster/registration.py": "one look, asked for by a watch",
     "cluster/lease.py": "one round trip, asked for by the task `lease`",

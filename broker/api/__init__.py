@@ -21,6 +21,8 @@ from barnabas.broker.api import (  # noqa: F401
     log_dirs,
     metadata,
     produce,
+    sasl,
+    scram_users,
     topics,
     transactions,
     txn_offset_commit,

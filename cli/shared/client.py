@@ -11,6 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 from barnabas.cli.shared import kafka_python
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.login import read as read_login
+from barnabas.cli.shared.login import try_login
 from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
@@ -34,6 +36,13 @@ DESCRIPTIONS = {
     UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition",
     UNKNOWN_MEMBER_ID: "the group has no such member (barnabas groups describe)",
 }
+# What is said beside these: who may look into the broker's log finds there who wanted which right on what.
+RIGHTS = {
+    29: " (a right on the topic is missing: barnabas acls add User:NAME read|write|create|… topic NAME)",
+    30: " (a right on the group is missing: barnabas acls add User:NAME read|describe|delete group NAME)",
+    31: " (a right on the cluster is missing: barnabas acls add User:NAME describe|alter|… cluster)",
+    53: " (a right is missing: barnabas acls add User:NAME write transactional-id NAME)",
+}
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # kafka-python's warnings repeat what its exceptions say.
@@ -47,7 +56,14 @@ def client_id() -> str:
 
 def connection(target: Target) -> dict[str, Any]:
     """The settings of every client. When this returns, a broker answers, and the time limit has begun."""
+    login = read_login(target.command_config)
     bootstrap = target.reach()
+    if login is not None:
+        host, _, port = bootstrap.rpartition(":")
+        refused = try_login((host.strip("[]"), int(port)), login)
+        if refused is not None:
+            where = f"whose password is in {target.command_config}"
+            fail(f"{bootstrap} refuses the login of {login.user}, {where}: {refused}")
     # A broker that stands still accepts connections and answers nothing.
     kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {
@@ -55,6 +71,7 @@ def connection(target: Target) -> dict[str, Any]:
         "client_id": client_id(),
         "bootstrap_timeout_ms": int(target.timeout_s * 1000) + 1,
         "retry_backoff_ms": BACKOFF_MS,
+        **({} if login is None else login.of_kafka_python()),
     }
 
 
@@ -76,7 +93,9 @@ def told_in_sentences(target: Target) -> Iterator[None]:
     except KafkaError as error:
         name = getattr(error, "message", None) or type(error).__name__
         code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED
-        fail(f"{name}: {getattr(error, 'description', None) or error}", code)
+        fail(
+            f"{name}: {getattr(error, 'description', None) or error}{RIGHTS.get(getattr(error, 'errno', 0), '')}", code
+        )
     except (struct.error, OverflowError, UnicodeError) as error:
         fail(f"a name or a number does not fit into a request: {error}.", ExitCode.NOT_VALID)
 
@@ -229,7 +248,8 @@ def reason(error_code: int, message: str | None = None) -> str:
     from kafka.errors import for_code
 
     error = for_code(error_code)
-    return f"{error.message}: {message or DESCRIPTIONS.get(error_code) or error.description}"
+    text = f"{error.message}: {message or DESCRIPTIONS.get(error_code) or error.description}"
+    return text + RIGHTS.get(error_code, "")
 
 
 def no_topic(name: str) -> NoReturn:

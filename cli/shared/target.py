@@ -47,6 +47,15 @@ class Target:
             "--wait", metavar="SECONDS", min=0, max=SECONDS_MAX, help="How long to try while no broker listens there."
         ),
     ] = DEFAULT_WAIT_S
+    command_config: Annotated[
+        str | None,
+        typer.Option(
+            "--command-config",
+            envvar="BARNABAS_CONFIG",
+            metavar="FILE",
+            help="How to log in: a client.properties as Kafka's tools take it.",
+        ),
+    ] = None
     as_json: bool = field(kw_only=True)  # of the command: an error is JSON, too
 
     @property
@@ -71,8 +80,8 @@ class Target:
         if found.outcome is Outcome.NOTHING_LISTENS:
             self.nobody_answers()
         self.renew()
-        self.say_when_late(self._closes if found.outcome is Outcome.CLOSED else str)
         host, port = found.address
+        self.say_when_late(self._closes if found.outcome is Outcome.CLOSED else lambda: self._wants_login((host, port)))
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def answers(self) -> bool:
@@ -109,6 +118,18 @@ class Target:
         return (
             f"{self.bootstrap} takes connections and closes them, for {self.timeout_s:g} s. A broker does so that has "
             "no file descriptor or no place for another one (ulimit -n, max.connections): its log says which."
+        )
+
+    def _wants_login(self, address: tuple[str, int]) -> str:
+        """If the broker wants a login, and there is none: what to do."""
+        from barnabas.cli.shared.login import wanted_by
+
+        mechanisms = wanted_by(address)
+        if not mechanisms:
+            return ""
+        return (
+            f"the broker at {self.bootstrap} wants its clients to log in (SASL: {', '.join(mechanisms)}). Say how with "
+            "--command-config FILE, a client.properties as Kafka's tools take it, or BARNABAS_CONFIG."
         )
 
     def _end(self, _number: int, _frame: Any, reason: Callable[[], str] = str) -> None:

@@ -15,6 +15,7 @@ NOT_THE_BROKER = {"config"}  # the rules between settings are no use of them
 READ_IN_CONFIG = {
     "advertised.listeners",
     "broker.id",
+    "connections.max.reauth.ms",
     "controller.listener.names",
     "http.listeners",
     "inter.broker.listener.name",
@@ -23,6 +24,8 @@ READ_IN_CONFIG = {
     "log.dir",
     "log.dirs",
     "process.roles",
+    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
     "security.inter.broker.protocol",
 }
 

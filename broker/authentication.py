@@ -1,0 +1,172 @@
+"""How a connection of a SASL listener logs in, before its first request is handled, and again when its time is over.
+
+A client asks for a mechanism (SaslHandshake), then sends its messages: in SaslAuthenticate, or without any request
+around them after a SaslHandshake of version 0, as clients of Kafka 0.10 do. Until then it may ask ApiVersions, and
+nothing else. A login that fails is answered after connection.failed.authentication.delay.ms, and the connection is
+closed. With connections.max.reauth.ms a client logs in again in time (KIP-368), as the same user by the same mechanism;
+the first request after that time ends the connection.
+"""
+
+from struct import Struct
+from typing import Any, Protocol
+
+from barnabas.broker.connection_states import LOGIN_MOVES, Login
+from barnabas.broker.logins import ListenerLogins
+from barnabas.cluster.security.mechanism import AuthenticationError, ServerSide
+from barnabas.protocol import codec, frames, messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode, UnsupportedVersionError
+from barnabas.protocol.message import Message
+
+API_KEY = Struct(">h")
+SIZE = Struct(">i")
+VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}  # the last of each
+STEPS_MAX = 10  # messages of one login
+
+
+class LoggingIn(Protocol):
+    """The connection that logs in."""
+
+    client_host: str
+
+    def send(self, parts: list[Any]) -> None:
+        """Send a frame."""
+
+    def close(self) -> None:
+        """Send what was written, and close."""
+
+    def logged_in(self, principal: str, *, for_good: bool) -> None:
+        """The client is known."""
+
+
+def begin_login(
+    connection: LoggingIn, logins: ListenerLogins | None, bytes_max: int
+) -> tuple["Authentication | None", int]:
+    """The login that a new connection has to do (None: none), and how large its requests may be until then."""
+    if logins is None:
+        return None, bytes_max
+    return Authentication(connection, logins), min(logins.bytes_max, bytes_max)
+
+
+class Authentication:
+    """The logins of one connection."""
+
+    __slots__ = ("_connection", "_expires_ms", "_logins", "_server", "_state", "_steps", "_user")
+
+    def __init__(self, connection: LoggingIn, logins: ListenerLogins) -> None:
+        self._connection = connection
+        self._logins = logins
+        self._state = Login.NOT_BEGUN
+        self._server: ServerSide | None = None  # of the login that is under way, or of the last one
+        self._user: str | None = None  # who has logged in, and by which mechanism
+        self._expires_ms: float | None = None
+        self._steps = 0
+
+    def _to(self, state: Login) -> None:
+        assert state in LOGIN_MOVES[self._state], f"{self._state.name} to {state.name}"
+        self._state = state
+
+    def takes(self, frame: memoryview) -> bool:
+        """Whether the frame is one of a login, or may not be handled at all. ProtocolError: it cannot be read."""
+        state = self._state
+        if state is Login.REFUSED:
+            return True
+        if state is Login.RAW_TOKENS:
+            self._step(bytes(frame), None)
+            return True
+        key = API_KEY.unpack_from(frame)[0] if len(frame) >= API_KEY.size else -1
+        if key == ApiKey.SASL_HANDSHAKE and state in (Login.NOT_BEGUN, Login.DONE):
+            self._handshake(*self._decoded(frame))
+        elif key == ApiKey.SASL_AUTHENTICATE and state is Login.TOKENS:
+            header, request = self._decoded(frame)
+            self._step(bytes(request.auth_bytes), header)
+        elif state is Login.DONE:
+            return self._is_over()
+        elif key == ApiKey.API_VERSIONS and state is Login.NOT_BEGUN:
+            return False
+        else:
+            self._refuse("a request before it has logged in")
+        return True
+
+    def _is_over(self) -> bool:
+        """Whether the time has passed for which the login counts. Then the connection ends."""
+        if self._expires_ms is None or self._logins.now_ms() < self._expires_ms:
+            return False
+        self._refuse("it had to log in again (connections.max.reauth.ms)")
+        return True
+
+    def _decoded(self, frame: memoryview) -> tuple[frames.RequestHeader, Any]:
+        header, position = frames.decode_request_header(frame)
+        key = ApiKey(header.api_key)
+        if header.api_version > VERSIONS[key]:
+            raise UnsupportedVersionError(f"{key.name} has no version {header.api_version}")
+        return header, codec.decoder(messages.request_class(key), header.api_version)(frame, position)[0]
+
+    def _handshake(self, header: frames.RequestHeader, request: messages.SaslHandshakeRequest) -> None:
+        enabled = self._logins.mechanisms
+        answer = messages.SaslHandshakeResponse(mechanisms=list(enabled))
+        mechanism = request.mechanism
+        if mechanism not in enabled:
+            answer.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            self._end(f"the SASL mechanism {mechanism[:40]!r} is not enabled here", self._parts(header, answer))
+            return
+        if self._user is not None and self._server is not None and self._server.mechanism != mechanism:
+            answer.error_code = ErrorCode.ILLEGAL_SASL_STATE
+            self._end("it wants to log in again by another mechanism", self._parts(header, answer))
+            return
+        self._server = self._logins.server(mechanism)
+        self._steps = 0
+        self._to(Login.TOKENS if header.api_version > 0 else Login.RAW_TOKENS)
+        self._connection.send(self._parts(header, answer))
+
+    def _step(self, token: bytes, header: frames.RequestHeader | None) -> None:
+        """Take a message of the mechanism. Without a header it came alone, and is answered so."""
+        server = self._server
+        assert server is not None
+        self._steps += 1
+        answer = messages.SaslAuthenticateResponse(error_message="")
+        try:
+            if self._steps > STEPS_MAX:
+                raise AuthenticationError("Authentication failed: too many messages")
+            answer.auth_bytes = server.step(token)
+            if server.is_complete and self._user not in (None, server.user):
+                raise AuthenticationError("Cannot change principals during re-authentication")
+        except AuthenticationError as error:
+            answer.error_code, answer.error_message = ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)
+            answer.auth_bytes = b""
+            self._end(f"{server.mechanism}: {error}", [] if header is None else self._parts(header, answer))
+            return
+        if server.is_complete:
+            self._complete(server, answer, may_expire=header is not None)
+        token = bytes(answer.auth_bytes)
+        self._connection.send([SIZE.pack(len(token)) + token] if header is None else self._parts(header, answer))
+
+    def _complete(self, server: ServerSide, answer: messages.SaslAuthenticateResponse, *, may_expire: bool) -> None:
+        self._to(Login.DONE)
+        self._user = server.user
+        lifetime_ms = self._logins.session_lifetime_ms(server.mechanism) if may_expire else 0
+        answer.session_lifetime_ms = lifetime_ms
+        self._expires_ms = self._logins.now_ms() + lifetime_ms if lifetime_ms else None
+        self._connection.logged_in(f"User:{server.user}", for_good=not lifetime_ms)
+
+    def _refuse(self, why: str) -> None:
+        """End the connection without an answer."""
+        self._logins.on_failure(self._connection.client_host, why)
+        self._to(Login.REFUSED)
+        self._connection.close()
+
+    def _end(self, why: str, parts: list[Any]) -> None:
+        """The login has failed: answer after a while, so that nobody can try many passwords, and close."""
+        self._logins.on_failure(self._connection.client_host, why)
+        self._to(Login.REFUSED)
+
+        def answer() -> None:
+            if parts:
+                self._connection.send(parts)
+            self._connection.close()
+
+        self._logins.after_delay(answer)
+
+    @staticmethod
+    def _parts(header: frames.RequestHeader, answer: Message) -> list[Any]:
+        return frames.encode_response(header.api_key, header.api_version, header.correlation_id, answer)

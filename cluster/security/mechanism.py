@@ -1,0 +1,37 @@
+"""What SASL mechanisms have in common."""
+
+from typing import Protocol
+
+
+class AuthenticationError(Exception):
+    """A login has failed: str() is what the client is told. It names no secret."""
+
+
+class ServerSide(Protocol):
+    """One login, as the broker sees it."""
+
+    mechanism: str
+
+    @property
+    def user(self) -> str | None:
+        """Who it is, when the login is complete."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the user is known."""
+
+    def step(self, token: bytes) -> bytes:
+        """The answer to a message of the client. AuthenticationError: the login has failed."""
+
+
+class ClientSide(Protocol):
+    """One login, as the client sees it."""
+
+    mechanism: str
+    is_complete: bool
+
+    def first(self) -> bytes:
+        """What is sent first."""
+
+    def step(self, token: bytes) -> bytes | None:
+        """The answer to the broker's message; None: it was the last. AuthenticationError: do not go on."""

@@ -1,0 +1,98 @@
+"""The settings about SASL: which mechanisms a listener has, whose passwords its JAAS lines name, and what is wrong.
+
+A setting of one listener is written `listener.name.NAME.SETTING`, one of a mechanism there
+`listener.name.NAME.MECHANISM.SETTING`, both names in small letters, as in Kafka.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from barnabas.config import jaas
+from barnabas.config.jaas import JaasLine
+from barnabas.config.listeners import security_protocols
+from barnabas.config.settings import ConfigError, split_list
+
+if TYPE_CHECKING:
+    from barnabas.config.broker import BrokerConfig
+
+MECHANISMS = tuple(jaas.MODULES)
+_CLASSES = ("sasl.server.callback.handler.class", "sasl.login.callback.handler.class", "sasl.login.class")
+
+
+def protocol_of(config: "BrokerConfig", listener: str) -> str:
+    """The security protocol of a listener."""
+    return security_protocols(config.listener_security_protocol_map).get(listener, "PLAINTEXT")
+
+
+def has_sasl(config: "BrokerConfig", listener: str) -> bool:
+    """Whether clients of the listener log in."""
+    return protocol_of(config, listener).startswith("SASL_")
+
+
+def of_listener(config: "BrokerConfig", listener: str, setting: str, mechanism: str | None = None) -> str | None:
+    """The text of a setting for a listener (and a mechanism there): its own, or else the one for all."""
+    prefix = f"listener.name.{listener.lower()}"
+    names = [f"{prefix}.{setting}", setting]
+    if mechanism is not None:
+        names.insert(0, f"{prefix}.{mechanism.lower()}.{setting}")
+    return next((text for name in names if (text := config.text(name)) is not None), None)
+
+
+def mechanisms(config: "BrokerConfig", listener: str) -> tuple[str, ...]:
+    """The mechanisms by which clients of the listener may log in."""
+    return split_list(of_listener(config, listener, "sasl.enabled.mechanisms") or "")
+
+
+def session_lifetime_ms(config: "BrokerConfig", listener: str, mechanism: str) -> int:
+    """After how long a client must log in again (KIP-368); 0: never."""
+    return int(of_listener(config, listener, "connections.max.reauth.ms", mechanism) or 0)
+
+
+def jaas_key(listener: str, mechanism: str) -> str:
+    """The name of the setting that has the JAAS line of a mechanism. There is none for all listeners, as in Kafka."""
+    return f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+
+
+def jaas_line(config: "BrokerConfig", listener: str, mechanism: str) -> JaasLine | None:
+    """The JAAS line of a mechanism; None: there is none. ConfigError, which shows nothing of it, if it is wrong."""
+    key = jaas_key(listener, mechanism)
+    text = config.text(key)
+    if text is None:
+        return None
+    try:
+        line = jaas.read(text)
+    except ValueError as error:
+        raise ConfigError(f"{key} cannot be read: {error}", key=key) from None
+    if line.module != jaas.MODULES[mechanism]:
+        raise ConfigError(f"{key} must name {jaas.MODULES[mechanism]}", key=key)
+    return line
+
+
+def check_sasl(config: "BrokerConfig") -> Iterator[ConfigError]:
+    """Everything wrong with the settings of listeners whose clients log in."""
+    for endpoint in config.endpoints:
+        if not has_sasl(config, endpoint.name):
+            continue
+        enabled = mechanisms(config, endpoint.name)
+        key = "sasl.enabled.mechanisms"
+        for mechanism in enabled or ("none",):
+            if mechanism not in MECHANISMS:
+                note = " (the default of Kafka)" if mechanism == "GSSAPI" else ""
+                message = f"listener {endpoint.name}: the SASL mechanism {mechanism}{note} is not built: set {key} to "
+                yield ConfigError(message + f"one or more of {', '.join(MECHANISMS)}", key=key)
+                continue
+            for name in _CLASSES:
+                if of_listener(config, endpoint.name, name, mechanism):
+                    message = f"listener {endpoint.name}: {name} names Java code, which cannot run here: leave it out"
+                    yield ConfigError(message, key=name)
+            try:
+                line = jaas_line(config, endpoint.name, mechanism)
+            except ConfigError as error:
+                yield error
+                continue
+            if mechanism == "PLAIN" and (line is None or not line.passwords):
+                name = jaas_key(endpoint.name, mechanism)
+                message = (
+                    f"listener {endpoint.name} has PLAIN, and no users: set {name} to `{jaas.PLAIN_MODULE} required "
+                )
+                yield ConfigError(message + 'user_NAME="PASSWORD";`', key=name)

@@ -1,0 +1,185 @@
+"""Client libraries log in, with right and wrong passwords, and are told what they may not do."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioKafkaError
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+from kafka.errors import KafkaError
+
+pytestmark = pytest.mark.timeout(120)
+
+BrokerProcess: TypeAlias = Any  # of conftest.py
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_admin="admin-secret" user_alice="alice-secret";'
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(make_broker: Callable[..., BrokerProcess], tmp_path_factory: pytest.TempPathFactory) -> BrokerProcess:
+    """A broker whose clients log in. alice may use topics and groups that begin with `open`."""
+    broker = make_broker(
+        "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT",
+        f"sasl.enabled.mechanisms={','.join(MECHANISMS)}",
+        f"listener.name.plaintext.plain.sasl.jaas.config={JAAS}",
+        "authorizer.class.name=kafka.security.authorizer.AclAuthorizer",
+        "super.users=User:admin",
+    )
+    broker.config = tmp_path_factory.mktemp("client") / "client.properties"
+    broker.config.write_text(properties("admin", "admin-secret"))
+    for mechanism in MECHANISMS[1:]:
+        ran(broker, "users", "add", "alice", "--mechanism", mechanism, stdin="alice-secret\n")
+    for kind in ("topic", "group"):
+        ran(broker, "acls", "add", "User:alice", "all", kind, "open", "--prefix")
+    return broker
+
+
+def properties(user: str, password: str, mechanism: str = "PLAIN") -> str:
+    module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    return (
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
+        f'username="{user}" password="{password}";\n'
+    )
+
+
+def ran(broker: BrokerProcess, *words: str, code: int = 0, stdin: str = "", config: Path | None = None) -> Any:
+    environment = {
+        **os.environ,
+        "BARNABAS_BOOTSTRAP": broker.bootstrap,
+        "BARNABAS_CONFIG": str(config or broker.config),
+    }
+    command = [sys.executable, "-m", "barnabas", *words]
+    result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == code, result
+    assert "Traceback" not in result.stderr
+    assert "-secret" not in result.stdout + result.stderr
+    return result
+
+
+def of_kafka_python(broker: BrokerProcess, mechanism: str, user: str = "alice", password: str = "alice-secret") -> Any:
+    return {
+        "bootstrap_servers": broker.bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+
+
+def of_librdkafka(broker: BrokerProcess, mechanism: str, password: str = "alice-secret") -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.bootstrap,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": password,
+        "log_level": 2,
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python(guarded: BrokerProcess, mechanism: str) -> None:
+    settings = of_kafka_python(guarded, mechanism)
+    topic = f"open-kafka-python-{mechanism.lower()}"
+    producer = KafkaProducer(**settings)
+    producer.send(topic, b"x").get(timeout=20)
+    producer.close()
+    consumer = KafkaConsumer(
+        topic, **settings, group_id=f"open-{topic}", auto_offset_reset="earliest", consumer_timeout_ms=20_000
+    )
+    assert next(consumer).value == b"x"
+    consumer.close()
+    admin = KafkaAdminClient(**settings)
+    assert all(name.startswith("open") for name in admin.list_topics())
+    with pytest.raises(KafkaError, match=r"(?i)authorization"):
+        admin.create_topics([NewTopic("closed", 1, 1)])
+    admin.close()
+    with pytest.raises(KafkaError):
+        KafkaAdminClient(**of_kafka_python(guarded, mechanism, password="wrong"), bootstrap_timeout_ms=1_000)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka(guarded: BrokerProcess, mechanism: str) -> None:
+    settings = of_librdkafka(guarded, mechanism)
+    topic = f"open-librdkafka-{mechanism.lower()}"
+    delivered: list[Any] = []
+    producer = Producer(settings)
+    producer.produce(topic, b"x", on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(20) == 0
+    assert delivered == [None]
+    consumer = Consumer(settings | {"group.id": f"open-{topic}", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    message = consumer.poll(20)
+    consumer.close()
+    assert message is not None
+    assert message.value() == b"x"
+    wrong: list[Any] = []
+    admin = AdminClient(of_librdkafka(guarded, mechanism, "wrong") | {"error_cb": wrong.append})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=2)
+    admin.poll(1)
+    assert any("AUTHENTICATION" in str(error.name()) for error in wrong)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka(guarded: BrokerProcess, mechanism: str) -> None:
+    settings = of_kafka_python(guarded, mechanism)
+    topic = f"open-aiokafka-{mechanism.lower()}"
+
+    async def story() -> bytes | None:
+        producer = AIOKafkaProducer(**settings)
+        await producer.start()
+        await producer.send_and_wait(topic, b"x")
+        await producer.stop()
+        consumer = AIOKafkaConsumer(topic, **settings, group_id=f"open-{topic}", auto_offset_reset="earliest")
+        await consumer.start()
+        message = await asyncio.wait_for(consumer.getone(), 20)
+        await consumer.stop()
+        with pytest.raises(AioKafkaError):
+            await AIOKafkaProducer(**of_kafka_python(guarded, mechanism, password="wrong")).start()
+        value: bytes | None = message.value
+        return value
+
+    assert asyncio.run(story()) == b"x"
+
+
+def test_users_are_made_listed_and_removed(guarded: BrokerProcess, tmp_path: Path) -> None:
+    told = ran(guarded, "users", "add", "bob", stdin="bob-secret\n").stdout
+    assert told == "bob: can log in by SCRAM-SHA-256, SCRAM-SHA-512\n"
+    rows = {row["user"]: row for row in json.loads(ran(guarded, "users", "list", "--json").stdout)}
+    assert rows["bob"]["mechanisms"] == {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}
+    config = tmp_path / "bob.properties"
+    config.write_text(properties("bob", "bob-secret", "SCRAM-SHA-512"))
+    ran(guarded, "topics", "list", config=config)
+    ran(guarded, "users", "remove", "bob", "--mechanism", "SCRAM-SHA-512", "--yes")
+    assert "password" in ran(guarded, "topics", "list", "--timeout", "5", config=config, code=1).stderr
+    ran(guarded, "users", "remove", "bob", "--yes")
+    ran(guarded, "users", "remove", "bob", "--yes", code=3)
+
+
+def test_a_command_says_which_right_is_missing(guarded: BrokerProcess, tmp_path: Path) -> None:
+    config = tmp_path / "alice.properties"
+    config.write_text(properties("alice", "alice-secret"))
+    told = ran(guarded, "topics", "create", "closed", config=config, code=1).stderr
+    assert "barnabas acls add" in told
+
+
+def test_a_command_without_a_login_says_what_to_set(guarded: BrokerProcess, tmp_path: Path) -> None:
+    config = tmp_path / "none.properties"
+    config.write_text("")
+    told = ran(guarded, "topics", "list", "--timeout", "5", config=config, code=1).stderr
+    assert "--command-config" in told

@@ -1,0 +1,153 @@
+"""Three brokers that log in to each other, and to which clients log in, through a kill."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.cluster.security import scram
+from broker_process import free_port
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+from kafka.protocol.admin import AlterUserScramCredentialsRequest
+
+pytestmark = pytest.mark.timeout(180)
+
+SECRET, SALT = "broker-secret", bytes(range(16))
+PLAIN_USERS = f'user_broker="{SECRET}" user_alice="alice-secret"'
+BROKERS = (1, 2, 3)
+
+
+class SecuredCluster:
+    """Brokers with SASL and access rules on one tree. Only the user `broker` may act as one."""
+
+    def __init__(self, folder: Path, mechanism: str) -> None:
+        self.folder = folder
+        self.mechanism = mechanism
+        self.ports = {number: free_port() for number in (*BROKERS, 4)}
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self, number: int, password: str = SECRET) -> None:
+        module = "org.apache.kafka.common.security"
+        jaas = f'username="broker" password="{password}"'
+        prefix = "listener.name.inside"
+        settings = {
+            "node.id": number,
+            "coordination.path": self.folder / "tree",
+            "http.listeners": "none",
+            "listeners": f"INSIDE://127.0.0.1:{self.ports[number]}",
+            "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "sasl.mechanism.inter.broker.protocol": self.mechanism,
+            f"{prefix}.plain.sasl.jaas.config": f"{module}.plain.PlainLoginModule required {jaas} {PLAIN_USERS};",
+            f"{prefix}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required {jaas};",
+            "connections.max.reauth.ms": 3_000,  # brokers, too, log in again all the time
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:broker",
+            "default.replication.factor": 3,
+            "offsets.topic.replication.factor": 3,
+            "min.insync.replicas": 2,
+            "replica.lag.time.max.ms": 2_000,
+        }
+        command = [sys.executable, "-m", "barnabas", "start", "--json", "--data", str(self.folder / str(number))]
+        command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        with (self.folder / f"{number}.log").open("a") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.processes[number] = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, self.log(number)
+        assert json.loads(line)["event"] == "ready"
+
+    def kill(self, number: int) -> None:
+        process = self.processes.pop(number)
+        process.kill()
+        process.wait()
+
+    def log(self, number: int) -> str:
+        return (self.folder / f"{number}.log").read_text()
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.wait(30)
+
+    @property
+    def client(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": [f"127.0.0.1:{self.ports[number]}" for number in BROKERS],
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "broker",
+            "sasl_plain_password": SECRET,
+        }
+
+    def make_scram_user(self) -> None:
+        request = AlterUserScramCredentialsRequest
+        salted = scram.salted("SCRAM-SHA-512", SECRET, SALT, 4096)
+        upsertion = request.ScramCredentialUpsertion(
+            name="broker", mechanism=2, iterations=4096, salt=SALT, salted_password=salted
+        )
+        admin = KafkaAdminClient(**self.client)
+        answer = admin._manager.run(admin._manager.send, request(deletions=[], upsertions=[upsertion]), None)
+        admin.close()
+        assert [result.error_code for result in answer.results] == [0]
+
+
+@pytest.fixture(params=["PLAIN", "SCRAM-SHA-512"])
+def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredCluster]:
+    cluster = SecuredCluster(tmp_path, request.param)
+    try:
+        cluster.start(1)
+        cluster.make_scram_user()
+        for number in BROKERS[1:]:
+            cluster.start(number)
+        yield cluster
+    finally:
+        cluster.end()
+    for number in BROKERS:
+        assert "Traceback" not in cluster.log(number)
+        assert SECRET not in cluster.log(number)
+
+
+def test_nothing_is_lost_when_a_broker_is_killed_and_comes_back(secured: SecuredCluster) -> None:
+    admin = KafkaAdminClient(**secured.client)
+    admin.create_topics([NewTopic("t", 3, 3)])
+    producer = KafkaProducer(**secured.client, acks="all")
+    for number in range(45):
+        producer.send("t", b"%d" % number).get(timeout=60)
+        if number == 15:
+            secured.kill(2)
+        if number == 30:
+            secured.start(2)
+    producer.close()
+    consumer = KafkaConsumer(
+        "t", **secured.client, group_id="g", auto_offset_reset="earliest", consumer_timeout_ms=10_000
+    )
+    found = set()
+    for message in consumer:
+        found.add(int(message.value))
+        if len(found) == 45:
+            break
+    consumer.close()
+    admin.close()
+    assert found == set(range(45))
+
+
+def test_a_broker_with_a_wrong_password_follows_nothing(secured: SecuredCluster) -> None:
+    admin = KafkaAdminClient(**secured.client)
+    secured.start(4, password="planted-wrong")
+    admin.create_topics([NewTopic("t", replica_assignments={0: [1, 4]})])
+    producer = KafkaProducer(**secured.client, acks=1)
+    producer.send("t", b"x").get(timeout=30)
+    producer.close()
+    admin.close()
+    assert "cannot log in to" in secured.log(4)
+    assert "planted-wrong" not in secured.log(4)
+    logs = list((secured.folder / "4").glob("t-0/*.log"))
+    assert all(path.stat().st_size == 0 for path in logs)

@@ -1,0 +1,282 @@
+"""Logins on the wire: Kafka's own conversations, both SCRAMs, logins that end, and what must never be shown."""
+
+import gzip
+import json
+import logging
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.cluster.security import scram
+from barnabas.cluster.security.plain import PLAIN
+from barnabas.cluster.security.scram import ScramClient
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+
+World = Any  # of conftest.py
+Client = Any
+PLANTED = "planted-secret"
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="admin" password="{PLANTED}" user_admin="admin-secret" user_alice="{PLANTED}";'
+)
+SALT = bytes(range(16))
+GOLDEN = Path(__file__).parent.parent / "golden" / "wire" / "kafka-4.1.0.jsonl.gz"
+PLAIN_LOGINS = tuple(f"sasl-plain-{version}" for version in range(3))
+LOGINS = ("sasl-handshake-", "sasl-mechanism-", "sasl-none", *PLAIN_LOGINS, "sasl-wrong")
+
+
+def settings(**more: str) -> dict[str, str]:
+    return {
+        "listeners": "SASL://127.0.0.1:9092",
+        "listener_security_protocol_map": "SASL:SASL_PLAINTEXT",
+        "sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.sasl.plain.sasl.jaas.config": JAAS,
+    } | more
+
+
+@pytest.fixture(scope="module")
+def guarded(make_world: type[World]) -> Iterator[World]:
+    world = make_world(**settings())
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.request_gate.handler_failures == 0
+    assert world.escaped == []
+
+
+def connected(world: World) -> Client:
+    return world.env.run(world.connect())
+
+
+def ask(world: World, client: Client, api: ApiKey, version: int, request: Any) -> Any:
+    """The answer; None: the connection was closed."""
+
+    async def run() -> Any:
+        client.send(api, version, request)
+        answer = await client.answer()
+        return None if answer is None else frames.decode_response(api, version, memoryview(answer))[1]
+
+    return world.env.run(run())
+
+
+def shake(world: World, client: Client, mechanism: str, version: int = 1) -> Any:
+    return ask(world, client, ApiKey.SASL_HANDSHAKE, version, messages.SaslHandshakeRequest(mechanism=mechanism))
+
+
+def tell(world: World, client: Client, token: bytes, version: int = 2) -> Any:
+    return ask(world, client, ApiKey.SASL_AUTHENTICATE, version, messages.SaslAuthenticateRequest(auth_bytes=token))
+
+
+def plain(world: World, client: Client, user: str = "alice", password: str = PLANTED) -> Any:
+    assert shake(world, client, PLAIN).error_code == 0
+    return tell(world, client, f"\0{user}\0{password}".encode())
+
+
+def principal(world: World) -> str:
+    newest = max(world.broker.server.connections, key=lambda each: each.number)
+    found: str = newest.principal
+    return found
+
+
+def topics(world: World, client: Client) -> Any:
+    return ask(world, client, ApiKey.METADATA, 9, messages.MetadataRequest(topics=[]))
+
+
+def recorded() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    with gzip.open(GOLDEN, "rt") as lines:
+        for line in map(json.loads, lines):
+            if line["broker"] == "sasl" and str(line["connection"]).startswith(LOGINS):
+                found.setdefault(line["connection"], []).append(line)
+    return found
+
+
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_kafkas_logins_get_kafkas_answers(guarded: World, name: str) -> None:
+    """Byte for byte, but for the lists of APIs and brokers."""
+
+    async def run() -> None:
+        client = await guarded.connect()
+        for line in RECORDED[name]:
+            request = bytes.fromhex(line["request"])
+            client.transport.write(struct.pack(">i", len(request)) + request)
+            answer = await client.answer()
+            if line["response"] is None:
+                assert answer is None, line["case"]
+            elif line["api"] in ("ApiVersions", "Metadata"):
+                assert answer is not None
+            else:
+                assert answer is not None
+                assert answer.hex() == line["response"], line["case"]
+        client.transport.close()
+
+    guarded.env.run(run())
+
+
+def make_user(world: World, name: str, password: str, mechanism: int = 1) -> None:
+    client = connected(world)
+    assert plain(world, client, "admin", "admin-secret").error_code == 0
+    salted = scram.salted(scram.NUMBERS[mechanism], password, SALT, 4096)
+    request = messages.AlterUserScramCredentialsRequest
+    upsertion = request.ScramCredentialUpsertion(
+        name=name, mechanism=mechanism, iterations=4096, salt=SALT, salted_password=salted
+    )
+    answer = ask(world, client, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, request(upsertions=[upsertion]))
+    assert [result.error_code for result in answer.results] == [0]
+    client.transport.close()
+
+
+def log_in_by_scram(world: World, client: Client, user: str, password: str) -> Any:
+    shake(world, client, "SCRAM-SHA-256")
+    side = ScramClient("SCRAM-SHA-256", user, password, b"c" * 20)
+    answer = tell(world, client, side.first())
+    following = side.step(bytes(answer.auth_bytes))
+    assert following is not None
+    answer = tell(world, client, following)
+    if answer.error_code == 0:
+        assert side.step(bytes(answer.auth_bytes)) is None
+    return answer
+
+
+def test_scram_users_log_in_as_soon_as_they_are_made(guarded: World) -> None:
+    make_user(guarded, "carol", "carol-secret")
+    client = connected(guarded)
+    assert log_in_by_scram(guarded, client, "carol", "carol-secret").error_code == 0
+    assert principal(guarded) == "User:carol"
+    assert topics(guarded, client) is not None
+    for user, password in (("carol", "wrong"), ("nobody", "carol-secret")):
+        answer = log_in_by_scram(guarded, connected(guarded), user, password)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    make_user(guarded, "carol", "new-secret")
+    assert log_in_by_scram(guarded, connected(guarded), "carol", "carol-secret").error_code != 0
+    assert log_in_by_scram(guarded, connected(guarded), "carol", "new-secret").error_code == 0
+
+
+def test_who_fails_is_answered_after_a_while_and_closed(guarded: World) -> None:
+    client = connected(guarded)
+    before = guarded.env.clock.monotonic_ms()
+    answer = plain(guarded, client, "alice", "wrong")
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert guarded.env.clock.monotonic_ms() - before >= 100
+    assert topics(guarded, client) is None
+
+
+@pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.SASL_AUTHENTICATE, ApiKey.LEADER_AND_ISR])
+def test_nothing_is_handled_before_the_login(guarded: World, key: ApiKey) -> None:
+    client = connected(guarded)
+    before = list(guarded.broker.server.requests_of)
+    assert ask(guarded, client, key, 4 if key == ApiKey.LEADER_AND_ISR else 2, _empty(key)) is None
+    assert guarded.broker.server.requests_of == before
+    client = connected(guarded)
+    shake(guarded, client, PLAIN)
+    assert topics(guarded, client) is None
+
+
+def _empty(key: ApiKey) -> Any:
+    return messages.request_class(key)()
+
+
+def test_clients_of_kafka_0_10_send_the_messages_alone(guarded: World) -> None:
+    client = connected(guarded)
+    shake(guarded, client, PLAIN, version=0)
+
+    async def run() -> bytes | None:
+        token = f"\0alice\0{PLANTED}".encode()
+        client.transport.write(struct.pack(">i", len(token)) + token)
+        answer: bytes | None = await client.answer()
+        return answer
+
+    assert guarded.env.run(run()) == b""
+    assert principal(guarded) == "User:alice"
+    assert topics(guarded, client) is not None
+
+
+def test_a_large_request_before_the_login_is_refused(guarded: World) -> None:
+    client = connected(guarded)
+
+    async def run() -> bytes | None:
+        client.transport.write(struct.pack(">ihhi", 524_289, 17, 1, 1))
+        answer: bytes | None = await client.answer()
+        return answer
+
+    assert guarded.env.run(run()) is None
+
+
+def test_a_login_with_too_many_messages_ends(guarded: World) -> None:
+    client = connected(guarded)
+    shake(guarded, client, "SCRAM-SHA-256")
+    answer = tell(guarded, client, b"n,,n=alice,r=x")
+    assert answer.error_code == 0
+    assert tell(guarded, client, b"n,,n=alice,r=x").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert tell(guarded, client, b"n,,n=alice,r=x") is None
+
+
+class TestLoginsThatEnd:
+    """connections.max.reauth.ms (KIP-368)."""
+
+    @pytest.fixture
+    def ending(self, make_world: type[World]) -> Iterator[World]:
+        world = make_world(**settings(connections_max_reauth_ms="10000"))
+        yield world
+        world.env.run(world.broker.stop())
+        assert world.broker.request_gate.handler_failures == 0
+
+    def test_a_client_that_logs_in_again_goes_on(self, ending: World) -> None:
+        client = connected(ending)
+        assert plain(ending, client).session_lifetime_ms == 10_000
+        for _ in range(5):
+            ending.env.run(ending.env.clock.sleep(6_000))
+            assert plain(ending, client).session_lifetime_ms == 10_000
+            assert topics(ending, client) is not None
+
+    def test_one_that_does_not_is_closed(self, ending: World) -> None:
+        client = connected(ending)
+        plain(ending, client)
+        ending.env.run(ending.env.clock.sleep(9_999))
+        assert topics(ending, client) is not None
+        ending.env.run(ending.env.clock.sleep(1))
+        assert topics(ending, client) is None
+
+    def test_a_late_login_is_taken(self, ending: World) -> None:
+        client = connected(ending)
+        plain(ending, client)
+        ending.env.run(ending.env.clock.sleep(20_000))
+        assert plain(ending, client).error_code == 0
+        assert topics(ending, client) is not None
+
+    def test_nobody_becomes_somebody_else(self, ending: World) -> None:
+        client = connected(ending)
+        plain(ending, client)
+        answer = plain(ending, client, "admin", "admin-secret")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert topics(ending, client) is None
+        client = connected(ending)
+        plain(ending, client)
+        assert shake(ending, client, "SCRAM-SHA-256").error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert topics(ending, client) is None
+
+
+def test_secrets_are_shown_nowhere(make_world: type[World], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    world = make_world(**settings(http_token=PLANTED, ssl_keystore_password=PLANTED))
+    for password in (PLANTED, f"{PLANTED}-wrong"):
+        plain(world, connected(world), "alice", password)
+    client = connected(world)
+    plain(world, client)
+    request = messages.DescribeConfigsRequest
+    resource = request.DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=None)
+    asked = request(resources=[resource], include_synonyms=True, include_documentation=True)
+    answer = ask(world, client, ApiKey.DESCRIBE_CONFIGS, 4, asked)
+    names = {row.name for row in answer.results[0].configs}
+    assert "listener.name.sasl.plain.sasl.jaas.config" in names
+    assert PLANTED not in repr(answer)
+    assert PLANTED not in caplog.text
+    world.env.run(world.broker.stop())
+    assert PLANTED not in caplog.text
+    assert "a login from" in caplog.text

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Generator
 from enum import Enum
 from functools import lru_cache
-from importlib import resources
 from typing import NamedTuple
 
 REPEAT_MAX = 1_000
@@ -166,6 +165,8 @@ _ASCII_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 @lru_cache(maxsize=1)
 def _scripts() -> dict[str, str]:
     """The ranges of characters of each script, as text."""
+    from importlib import resources  # late: it imports the compression modules, and few patterns name a script
+
     text = resources.files(__package__).joinpath("scripts.txt").read_text()
     rows = (line.partition(" ") for line in text.splitlines())
     return {name: ranges for name, _, ranges in rows}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.coordinators import no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
-from barnabas.broker.http.schemas import array, integer, number, record, text
+from barnabas.broker.http.schemas import array, integer, member, number, record, text
 from barnabas.coordinators.groups.events import Event, Identity
 from barnabas.coordinators.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
 from barnabas.coordinators.groups.views import view
@@ -15,13 +15,7 @@ from barnabas.runtime.turns import Pieces
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
-MEMBER_FIELDS = {
-    "member_id": text("Its member id then."),
-    "instance_id": text("group.instance.id of a static member.", nullable=True),
-    "client_id": text("client.id."),
-    "host": text("Its address."),
-}
-MEMBER = record("A member.", nullable=True, **MEMBER_FIELDS)
+MEMBER = member("A member.", "Its member id then.", nullable=True)
 EVENT = record(
     "Something that has happened.",
     at_ms=integer("When."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
-from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.http.schemas import array, integer, member, record, text
 from barnabas.broker.waits_for_transactions import as_json, waits
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
@@ -49,12 +49,9 @@ GROUPS = record(
     loading=array(LOADING, "How far they are."),
     groups=array(GROUP_ROW, "Ordered by partition of __consumer_offsets."),
 )
-MEMBER = record(
+MEMBER = member(
     "A member.",
-    member_id=text("The id that the coordinator gave it."),
-    instance_id=text("group.instance.id of a static member.", nullable=True),
-    client_id=text("client.id."),
-    host=text("Its address."),
+    "The id that the coordinator gave it.",
     epoch=integer("Of a consumer group's member: the epoch that it has reached; else the group's generation."),
     session_timeout_ms=integer("How long it may be silent."),
     rebalance_timeout_ms=integer("How long a rebalance waits for it."),

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
-from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
+from barnabas.broker.http.schemas import array, boolean, integer, member, number, record, text
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.events import Event, Kind, identity
@@ -69,13 +69,7 @@ STANDING = record(
     offset=integer("The committed offset."),
     since_ms=integer("Since when, as far as the coordinator knows."),
 )
-MEMBER = record(
-    "A member.",
-    member_id=text("Its member id."),
-    instance_id=text("group.instance.id of a static member.", nullable=True),
-    client_id=text("client.id."),
-    host=text("Its address."),
-)
+MEMBER = member("A member.")
 GROUP_HEALTH = record(
     "A group that may have a problem.",
     group=text("Its name."),

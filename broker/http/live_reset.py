@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.coordinators import still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
-from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.http.schemas import array, integer, member, record, text
 from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets
 from barnabas.protocol.errors import ErrorCode
@@ -25,13 +25,7 @@ WANTED = record(
     offset=integer("The next offset to be read.", least=0),
 )
 BODY = record("The new offsets.", offsets=array(WANTED, "Each partition once."))
-THROWN_OUT = record(
-    "A member that must join again.",
-    member_id=text("The id that it had. It gets another one."),
-    instance_id=text("group.instance.id of a static member.", nullable=True),
-    client_id=text("client.id."),
-    host=text("Its address."),
-)
+THROWN_OUT = member("A member that must join again.", "The id that it had. It gets another one.")
 CHANGED = record(
     "A partition.",
     topic=text("The topic."),

@@ -118,3 +118,16 @@ def _problem_of_object(schema: Schema, value: dict[str, Any], place: str) -> str
         if found is not None:
             return found
     return None
+
+
+def member(meaning: str, member_id: str = "Its member id.", *, nullable: bool = False, **more: Schema) -> Schema:
+    """A member of a group: who it is, and more of it."""
+    return record(
+        meaning,
+        nullable=nullable,
+        member_id=text(member_id),
+        instance_id=text("group.instance.id of a static member.", nullable=True),
+        client_id=text("client.id."),
+        host=text("Its address."),
+        **more,
+    )

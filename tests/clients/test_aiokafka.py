@@ -38,7 +38,7 @@ def run(broker: Any, name: str) -> Callable[[Story], None]:
     return lambda story: asyncio.run(told(story))
 
 
-async def read(consumer: AIOKafkaConsumer, count: int, timeout_s: float = 20) -> list[Any]:
+async def read(consumer: AIOKafkaConsumer, count: int, timeout_s: float = 60) -> list[Any]:
     return [await asyncio.wait_for(consumer.getone(), timeout_s) for _ in range(count)]
 
 

@@ -305,7 +305,7 @@ def test_output_that_cannot_be_written(broker: Any, words: tuple[str, ...], redi
     """No room for it is told in a sentence. What a parent has closed is not wanted, and costs nothing else."""
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
     line = f"{shlex.join([*COMMAND, *words])} {redirected}"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment, timeout=20)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment, timeout=60)
     assert "Traceback" not in done.stderr, done.stderr
     assert (done.returncode, done.stdout) == (code, ""), done
     assert ("No space left on device" in done.stderr) == (done.returncode == 1), done
@@ -342,7 +342,7 @@ def test_examples_in_the_help_stay_on_their_line(run: Run, monkeypatch: pytest.M
 # ---------------------------------------------------------------- start
 
 
-def start(*words: str, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
+def start(*words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Run a start that is refused."""
     done = forked.run([*COMMAND, "start", *words], capture_output=True, text=True, timeout=timeout_s)
     assert "Traceback" not in done.stderr, done.stderr
@@ -354,8 +354,23 @@ def test_start_imports_nothing_that_it_does_not_need() -> None:
         "import sys, barnabas.cli.main, barnabas.cli.start, barnabas.broker.broker, uvloop\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), 'importlib.metadata' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert {"kafka", "typer", "pydantic", "rich", "http", "lzma", "shutil", "True"} & set(done.stdout.split()) == set()
+
+
+def test_commands_import_no_part_of_a_broker() -> None:
+    """They are clients, and each start pays for what is imported."""
+    code = (
+        "import importlib, sys\n"
+        "from barnabas.cli.commands import COMMANDS\n"
+        "for name in COMMANDS:\n"
+        "    name == 'start' or importlib.import_module(f'barnabas.cli.{name}')\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    parts = ("broker", "controller", "replication", "storage.log", "storage.segment", "coordinators.groups.coordinator")
+    imported = [name.removeprefix("barnabas.") for name in done.stdout.split() if name.startswith("barnabas.")]
+    assert [name for name in imported if name.startswith(parts)] == []
 
 
 def test_a_second_broker_on_the_same_data_is_refused(broker: Any) -> None:
@@ -420,7 +435,7 @@ def test_a_kafka_users_file_works(tmp_path: Path) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, noted = process.communicate(timeout=20)
+    _, noted = process.communicate(timeout=60)
     assert "127.0.0.1:" in line
     assert process.returncode == 0
     assert "server.properties:2: num.network.threads has no effect" in noted
@@ -433,7 +448,7 @@ def test_the_ready_line_in_json(own_broker: Any) -> None:
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGTERM)
-    rest, noted = process.communicate(timeout=20)
+    rest, noted = process.communicate(timeout=60)
     assert process.returncode == 0
     assert rest == ""
     assert ready["event"] == "ready"

@@ -301,8 +301,8 @@ def test_ctrl_c_ends_the_demo_and_its_broker(started_by: tuple[str, ...]) -> Non
 
 def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
     at = ["--bootstrap", broker.bootstrap]
-    forked.run([*COMMAND, "produce", name, "--value", "x", "--count", "3", *at], check=True, timeout=30)
-    forked.run([*COMMAND, "consume", name, "-g", name, "--from-beginning", "--max", "1", *at], check=True, timeout=30)
+    forked.run([*COMMAND, "produce", name, "--value", "x", "--count", "3", *at], check=True, timeout=60)
+    forked.run([*COMMAND, "consume", name, "-g", name, "--from-beginning", "--max", "1", *at], check=True, timeout=60)
     reading = [
         ["status"],
         ["topics", "list"],
@@ -347,10 +347,10 @@ def test_slow_input_is_no_slow_broker(broker: Any, name: str) -> None:
     command = [*COMMAND, "produce", name, "--timeout", "1", "--bootstrap", broker.bootstrap, "--json"]
     with forked.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
-        waiting = subprocess.run(["sleep", "2"], check=True, timeout=20)
+        waiting = subprocess.run(["sleep", "2"], check=True, timeout=60)
         assert waiting.returncode == 0
         process.stdin.write("late\n")
-        shown, _ = process.communicate(timeout=30)
+        shown, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert json.loads(shown)["offset"] == 0
 
@@ -358,7 +358,7 @@ def test_slow_input_is_no_slow_broker(broker: Any, name: str) -> None:
 def test_bytes_go_as_they_were_typed(broker: Any, name: str) -> None:
     at = [b"--bootstrap", broker.bootstrap.encode()]
     command = [os.fsencode(word) for word in COMMAND]
-    forked.run([*command, b"produce", name.encode(), b"--value", b"\xff\x00"[:1], *at], check=True, timeout=30)
+    forked.run([*command, b"produce", name.encode(), b"--value", b"\xff\x00"[:1], *at], check=True, timeout=60)
     read = [*command, b"consume", name.encode(), b"--from-beginning", b"--max", b"1", *at]
     assert forked.run(read, check=True, timeout=30, capture_output=True).stdout == b"\xff\n"
 

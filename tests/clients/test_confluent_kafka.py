@@ -60,7 +60,7 @@ def consumer(broker: Any) -> Iterator[Callable[..., Consumer]]:
         one.close()
 
 
-def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Any]:
+def read(consumer: Consumer, count: int, timeout_s: float = 60) -> list[Any]:
     """At least `count` records; errors of the client raise."""
     messages: list[Any] = []
     deadline = time.monotonic() + timeout_s

@@ -42,7 +42,7 @@ def opened(broker: Any) -> Iterator[Callable[..., Any]]:
         yield make
 
 
-def read(consumer: KafkaConsumer, count: int, timeout_s: float = 20) -> list[Any]:
+def read(consumer: KafkaConsumer, count: int, timeout_s: float = 60) -> list[Any]:
     """At least `count` records."""
     records: list[Any] = []
     deadline = time.monotonic() + timeout_s

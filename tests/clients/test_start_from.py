@@ -36,7 +36,7 @@ def started(*words: str, **environment: str) -> Iterator[tuple[dict[str, Any], s
         yield (json.loads(line) if line else {}), "" if line else process.communicate()[1]
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def refused(*words: str) -> str:

@@ -41,7 +41,7 @@ def ask_as_a_command(bootstrap: str, group: str, **environment: str) -> subproce
 
 
 def get(address: str, target: str, **headers: str) -> tuple[int, Any, Any]:
-    connection = http.client.HTTPConnection(address, timeout=20)
+    connection = http.client.HTTPConnection(address, timeout=60)
     connection.request("GET", target, headers=headers)
     response = connection.getresponse()
     found = response.status, response.headers, json.loads(response.read())

@@ -118,7 +118,7 @@ def http_address(cluster: Any, node_id: int) -> tuple[str, int]:
 def post(address: tuple[str, int], offset: int) -> tuple[int, Any, Any]:
     """Ask one broker for a live reset of both partitions: status, headers, body."""
     rows = [{"topic": TOPIC, "partition": index, "offset": offset} for index in (0, 1)]
-    with closing(http.client.HTTPConnection(*address, timeout=30)) as connection:
+    with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         connection.request(
             *("POST", f"/v1/groups/{GROUP}/live-reset", json.dumps({"offsets": rows})),
             {"Content-Type": "application/json"},

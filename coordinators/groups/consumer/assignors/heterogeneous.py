@@ -1,6 +1,7 @@
 """The `uniform` assignor where members read different topics: as equal as the subscriptions allow, then sticky."""
 
 import struct
+from heapq import heapify, heappop, heappush, heapreplace
 
 from barnabas.coordinators.groups.consumer.assignors.assignable import Assignable, Partitions
 
@@ -79,21 +80,35 @@ class _Work:
         has: dict[int, list[int]] = {number: [] for number in readers}
         for partition, owner in enumerate(owners):
             has[owner].append(partition)
+        # The next to get is the first of those with least, the next to give the last of those with most. An entry
+        # counts while its size is that of the member.
+        takers = [(sizes[number], place, number) for place, number in enumerate(readers)]
+        givers = [(-sizes[number], -place, number) for place, number in enumerate(readers) if has[number]]
+        heapify(takers)
+        heapify(givers)
         moved = 0
-        while True:
-            least = min(readers, key=lambda number: sizes[number])
-            givers = [number for number in readers if has[number]]
-            if not givers:
-                return moved
-            most = max(reversed(givers), key=lambda number: sizes[number])
-            if sizes[most] - sizes[least] <= 1:
-                return moved
+        while givers:
+            size, place, least = takers[0]
+            if size != sizes[least]:
+                heappop(takers)
+                continue
+            minus_size, minus_place, most = givers[0]
+            if -minus_size != sizes[most] or not has[most]:
+                heappop(givers)
+                continue
+            if sizes[most] - size <= 1:
+                break
             partition = has[most].pop()
             has[least].append(partition)
             owners[partition] = least
             sizes[most] -= 1
             sizes[least] += 1
+            heapreplace(takers, (sizes[least], place, least))
+            heapreplace(givers, (-sizes[most], minus_place, most))
+            heappush(takers, (sizes[most], -minus_place, most))
+            heappush(givers, (-sizes[least], -place, least))
             moved += 1
+        return moved
 
     def targets(self) -> dict[str, Partitions]:
         """The outcome."""

@@ -17,6 +17,7 @@
     hold / release      commits stand still / go on
     fail NAME           the next append fails with that error
     restart             the broker comes back with what the logs have
+    beat a … (consumer protocol) and others: consumer_commands.py
     set name value      a broker setting;   gone t (topic deleted);   members a b c (ids that were never given)
 
 Member ids in answers stand as the member's name; a second id of the same member as name'2.
@@ -34,6 +35,7 @@ from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from consumer_commands import CONSUMER_KEYS, ConsumerCommands
 from group_world import GroupWorld, pending_commit
 
 
@@ -51,13 +53,14 @@ def owning(topic: str, indexes: list[int]) -> bytes:
     return stored.encode_versioned(stored.ConsumerProtocolSubscription(topics=[topic], owned_partitions=[owned]), 1)
 
 
-class Conversation:
+class Conversation(ConsumerCommands):
     """One world and what was said in it."""
 
     def __init__(self) -> None:
         self.world = GroupWorld()
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self.names: dict[str, str] = {}
         self.output: list[str] = []
         self.records_seen = 0
@@ -151,7 +154,7 @@ class Conversation:
                 self.say(f"{name} {error(response)}")
             else:
                 told = bytes(response.assignment)
-                self.say(f"{name} assigned " + (told.decode() or "nothing" if told != EMPTY_ASSIGNMENT else "empty"))
+                self.say(f"{name} assigned " + assigned(told))
 
         self.call(name, "sync_group", request, version, show)
 
@@ -456,6 +459,8 @@ class Conversation:
 
     def show_record(self, record: record_batch.Record) -> str:
         key, value = record.key or b"", record.value
+        if key_version(key) in CONSUMER_KEYS:
+            return self.show_consumer_record(record)
         if key_version(key) == GROUP_KEY_VERSION:
             group = decode_group(key, value)
             if group.metadata is None:
@@ -467,13 +472,23 @@ class Conversation:
             if live_reset_of(told) >= 0:
                 text += f" reset in {live_reset_of(told)}"
             for member in told.members:
-                assignment = bytes(member.assignment).decode()
+                assignment = assigned(bytes(member.assignment)) if member.assignment else ""
                 text += f" | {member.member_id} {assignment}".rstrip()
             return text
         group_id, topic, partition = decode_key(key)
         if value is None:
             return f"offset {group_id} {topic}-{partition} gone"
         return f"offset {group_id} {topic}-{partition}={decode_value(value).offset}"
+
+
+def assigned(told: bytes) -> str:
+    """An assignment, as the leader wrote it, or as the broker makes one for a consumer group (KIP-848)."""
+    if told == EMPTY_ASSIGNMENT:
+        return "empty"
+    if not told.startswith(b"\x00"):
+        return told.decode() or "nothing"
+    rows = stored.decode_versioned(stored.ConsumerProtocolAssignment, told)[1].assigned_partitions
+    return " ".join(f"{row.topic}:{','.join(map(str, row.partitions))}" for row in rows) or "no partition"
 
 
 def error(carrier: Any) -> str:

@@ -14,7 +14,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -233,7 +232,7 @@ class ClusterRounds(Rounds):
             command=command,
             wait=False,
             log_level="info",
-            popen=subprocess.Popen,
+            popen=self.options.popen,
         )
 
     def _begin(self) -> None:

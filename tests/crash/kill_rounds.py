@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).parents[1]))  # for forked.py
 
+import forked
 import tree_deeds
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
@@ -94,6 +95,7 @@ class Options(NamedTuple):
     alive_s: tuple[float, float] = (1.0, 4.0)
     command: str | None = None
     tree_deeds: bool = False
+    popen: "type[subprocess.Popen[Any]]" = forked.Popen
 
 
 class Row(NamedTuple):
@@ -326,7 +328,7 @@ class Rounds:
             settings=settings,
             command=self.options.command,
             wait=False,
-            popen=subprocess.Popen,
+            popen=self.options.popen,
         )
         return self.process
 
@@ -528,7 +530,8 @@ def main() -> int:
     said = parser.parse_args()
     seed = random.randrange(10**6) if said.seed is None else said.seed
     # Another broker may have no such file.
-    options = Options(rounds=said.rounds, seed=seed, command=said.command, tree_deeds=said.command is None)
+    options = Options(said.rounds, seed, command=said.command, tree_deeds=said.command is None)
+    options = options._replace(popen=subprocess.Popen)  # the times of starts are told
     if said.small:
         options = options._replace(small=True, topics=8, partitions=2)
     folder = Path(tempfile.mkdtemp(prefix="kill-rounds-"))

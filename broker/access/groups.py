@@ -22,7 +22,7 @@ from barnabas.broker.access.rules import (
 from barnabas.broker.requests import AUTHORIZATION_ERRORS, Asked, Reply
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import OffsetDeleteResponse, OffsetFetchResponse
+from barnabas.protocol.messages import JoinGroupResponse, OffsetDeleteResponse, OffsetFetchResponse
 from barnabas.runtime.turns import Pieces
 
 NOT_ASKED = -(2**31)
@@ -31,10 +31,19 @@ KEY_TYPES = {0: GROUP, 1: TRANSACTIONAL_ID}  # of FindCoordinator
 FIRST_VERSION_WITH_GROUPS = 8  # of OffsetFetch
 FIRST_VERSION_WITH_KEYS = 4  # of FindCoordinator
 
-member = whole(AclOperation.READ, GROUP, "group_id")  # JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+member = whole(AclOperation.READ, GROUP, "group_id")  # SyncGroup, Heartbeat, LeaveGroup
+FIRST_JOIN_WITHOUT_PROTOCOL = 7  # its answer may have none
 delete_groups = each(AclOperation.DELETE, GROUP, "groups_names", itself)
 _list = only_with(AclOperation.DESCRIBE, GROUP, "groups", lambda row: row.group_id)
 _describe = each(AclOperation.DESCRIBE, GROUP, "groups", itself)
+
+
+def join_group(asked: Asked) -> Reply:
+    """To read the group."""
+    answer = member(asked)
+    if isinstance(answer, JoinGroupResponse) and answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        answer.protocol_name = None if asked.context.api_version >= FIRST_JOIN_WITHOUT_PROTOCOL else ""
+    return answer
 
 
 def list_groups(asked: Asked) -> Reply:

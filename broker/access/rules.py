@@ -37,7 +37,10 @@ def whole(operation: AclOperation, type: ResourceType, field: str | None = None)
         name = CLUSTER_NAME if field is None else getattr(asked.request, field)
         if asked.may(operation, type, name):
             return asked.handle()
-        return asked.refuse(AUTHORIZATION_ERRORS[type])
+        answer = asked.refuse(AUTHORIZATION_ERRORS[type])
+        if type is CLUSTER and isinstance(answer, Message):
+            say(answer, MESSAGES[AUTHORIZATION_ERRORS[type]])
+        return answer
 
     return access
 

@@ -183,7 +183,7 @@ async def delete_acls(services: "Services", request: DeleteAclsRequest, context:
     pace = services.env.turns.pace()
     for asked in request.filters:
         await pace.rest()
-        result = Filtered()
+        result = Filtered(error_message=None)
         results.append(result)
         try:
             removed = await services.authorizer.remove(_filter(asked, context.api_version))
@@ -192,6 +192,7 @@ async def delete_acls(services: "Services", request: DeleteAclsRequest, context:
             continue
         result.matching_acls = [
             DeleteAclsResponse.DeleteAclsMatchingAcl(
+                error_message=None,
                 resource_type=rule.resource.type,
                 resource_name=rule.resource.name,
                 pattern_type=rule.resource.pattern,

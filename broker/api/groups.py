@@ -130,7 +130,7 @@ def _coordinator(
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9), access=groups_access.member, comes_in_crowds=True)
+@api(ApiKey.JOIN_GROUP, versions=(0, 9), access=groups_access.join_group, comes_in_crowds=True)
 def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Reply:
     """JoinGroup (key 11), versions 0-9: classic membership, also in a group of the consumer protocol (KIP-848)."""
     return services.group_coordinator.join_group(request, context)

@@ -96,7 +96,7 @@ async def alter_user_scram_credentials(
     pace = services.env.turns.pace()
     for name, asked in by_user.items():
         await pace.rest()
-        result = Altered(user=name)
+        result = Altered(user=name, error_message=None)
         response.results.append(result)
         problem = _problem(name, asked)
         if problem is not None:

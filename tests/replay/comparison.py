@@ -85,6 +85,13 @@ UNORDERED: dict[tuple[str, str], tuple[str, ...]] = {
     ("OffsetFetch", "groups"): ("group_id",),
     ("OffsetFetch", "groups/topics"): ("name", "topic_id"),
     ("OffsetFetch", "groups/topics/partitions"): ("partition_index",),
+    ("DescribeAcls", "resources"): ("resource_type", "resource_name", "pattern_type"),
+    ("DescribeAcls", "resources/acls"): ("principal", "host", "operation", "permission_type"),
+    ("DeleteAcls", "filter_results/matching_acls"): (
+        *("resource_type", "resource_name", "pattern_type"),
+        *("principal", "host", "operation", "permission_type"),
+    ),
+    ("DescribeUserScramCredentials", "results"): ("user",),
     ("DeleteRecords", "topics"): ("name",),
     ("DeleteRecords", "topics/partitions"): ("partition_index",),
     ("ListOffsets", "topics"): ("name",),
@@ -199,7 +206,8 @@ def _into_one_folder(response: Any) -> None:
             known = topics.setdefault(topic.name, topic)
             if known is not topic:
                 known.partitions.extend(topic.partitions)
-    response.results[0].topics = list(topics.values())
+    if response.results:
+        response.results[0].topics = list(topics.values())
     del response.results[1:]
 
 

@@ -72,8 +72,13 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
     "allow.everyone.if.no.acl.found": "true",
     "delegation.token.secret.key": "secret",
-    "listener.name.sasl.plain.sasl.jaas.config": "unknown",
-    "listener.name.sasl.scram-sha-256.sasl.jaas.config": "unknown",
+    "listener.name.sasl.plain.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'user_admin="admin-secret" user_alice="alice-secret";'
+    ),
+    "listener.name.sasl.scram-sha-256.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
 }
 
 
@@ -245,9 +250,9 @@ class Connection:
 class Replay:
     """One release against one broker."""
 
-    def __init__(self, release: str, host: str, port: int, rules: Rules) -> None:
+    def __init__(self, release: str, host: str, port: int, rules: Rules, sasl_port: int | None = None) -> None:
         self.release = release
-        self.host, self.port = host, port
+        self.host, self.port, self.sasl_port = host, port, sasl_port
         self.rules = rules
         self.chosen = Chosen()
         self.report = Report()
@@ -331,7 +336,7 @@ class Replay:
         line = exchange.line
         if line["cluster"] != "single":
             return "needs more than one broker"
-        if line["broker"] != 1:
+        if line["broker"] == "sasl" and self.sasl_port is None:
             return "needs a SASL listener"
         offered = exchange.version in self.offered.get(line["key"], range(0))
         if line.get("closed"):
@@ -345,7 +350,8 @@ class Replay:
     def _connection(self, exchange: Exchange) -> Connection:
         name = exchange.line["connection"]
         if name not in self.connections:
-            self.connections[name] = Connection(self.host, self.port)
+            port = self.sasl_port if exchange.line["broker"] == "sasl" else self.port
+            self.connections[name] = Connection(self.host, port or self.port)
         return self.connections[name]
 
     def _request(self, exchange: Exchange) -> bytes:
@@ -428,14 +434,24 @@ def _in_order(exchanges: Iterable[Exchange]) -> Iterator[tuple[str, Exchange]]:
         yield kind, exchange
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class OwnBroker:
     """A broker process on a temporary data directory, with the settings of the recording."""
 
     def __init__(self) -> None:
         self.data = tempfile.mkdtemp(prefix="barnabas-replay-")
         file = Path(self.data, "replay.properties")
-        file.write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
-        command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0"]
+        self.sasl_port = _free_port()
+        listeners = f"PLAINTEXT://127.0.0.1:0,SASL://127.0.0.1:{self.sasl_port}"
+        settings = {**SETTINGS, "listeners": listeners}
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        command = [sys.executable, "-m", "barnabas", "start", "--json"]
         command += ["--config", str(file), "--data", f"{self.data}/data"]
         self.log = open(f"{self.data}.log", "w")  # noqa: SIM115
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -482,13 +498,13 @@ def replay(
     """Replay a release; `connection` (a pattern) selects what is sent, `api` what of it is compared."""
     if bootstrap is None:
         broker = OwnBroker()
-        host, port = broker.host, broker.port
+        host, port, sasl_port = broker.host, broker.port, broker.sasl_port
     else:
-        broker = None
+        broker, sasl_port = None, None
         host, port = bootstrap.rpartition(":")[0], int(bootstrap.rpartition(":")[2])
     errors = []
     try:
-        report = Replay(release, host, port, Rules()).run(
+        report = Replay(release, host, port, Rules(), sasl_port).run(
             lambda exchange: selected(exchange.line["connection"], connection.split(",")),
             lambda exchange: fnmatch.fnmatchcase(exchange.api, api),
         )

@@ -6,21 +6,19 @@ A referee watches: between the assignment and the revocation that a client ackno
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import (
-    Consumer,
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
-    KafkaError,
     Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from consumer_threads import Member, Referee
 
 pytestmark = pytest.mark.timeout(120)
 PARTITIONS = 6
@@ -35,82 +33,6 @@ SETTINGS = (  # quick heartbeats
 @pytest.fixture(scope="module")
 def broker(make_broker: Any) -> Any:
     return make_broker(*SETTINGS)
-
-
-class Referee:
-    """What members own, by what they acknowledge."""
-
-    def __init__(self) -> None:
-        self.owners: dict[tuple[str, int], str] = {}
-        self.faults: list[str] = []
-        self.read: dict[tuple[str, int], list[int]] = {}
-        self.lock = threading.Lock()
-
-    def assigned(self, name: str, partitions: list[TopicPartition]) -> None:
-        with self.lock:
-            for each in partitions:
-                other = self.owners.setdefault((each.topic, each.partition), name)
-                if other != name:
-                    self.faults.append(f"{each.topic}-{each.partition} is {other}'s and {name}'s")
-
-    def revoked(self, name: str, partitions: list[TopicPartition]) -> None:
-        with self.lock:
-            for each in partitions:
-                if self.owners.get((each.topic, each.partition)) == name:
-                    del self.owners[each.topic, each.partition]
-
-    def of(self, name: str) -> set[tuple[str, int]]:
-        with self.lock:
-            return {partition for partition, owner in self.owners.items() if owner == name}
-
-
-class Member(threading.Thread):
-    """A consumer in a thread of its own, which commits what it has read before it gives a partition up."""
-
-    def __init__(self, bootstrap: str, group: str, name: str, referee: Referee, topics: list[str], **more: Any) -> None:
-        super().__init__(name=name, daemon=True)
-        self.referee = referee
-        self.topics = topics
-        self.stopped = threading.Event()
-        self.errors: list[KafkaError] = []
-        config = {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "group.protocol": "consumer",
-            "client.id": name,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "topic.metadata.refresh.interval.ms": 300,
-        }
-        self.config = config | {key.replace("_", "."): value for key, value in more.items()}
-        self.start()
-
-    def run(self) -> None:
-        consumer = Consumer(self.config)
-
-        def assigned(_: Any, partitions: list[TopicPartition]) -> None:
-            self.referee.assigned(self.name, partitions)
-
-        def revoked(_: Any, partitions: list[TopicPartition]) -> None:
-            self.referee.revoked(self.name, partitions)
-
-        consumer.subscribe(self.topics, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
-        while not self.stopped.is_set():
-            message = consumer.poll(0.1)
-            if message is None:
-                continue
-            if message.error():
-                self.errors.append(message.error())
-                continue
-            with self.referee.lock:
-                self.referee.read.setdefault((message.topic(), message.partition()), []).append(message.offset())
-            consumer.commit(message=message, asynchronous=False)
-        consumer.close()
-        self.referee.revoked(self.name, [TopicPartition(*each) for each in self.referee.of(self.name)])
-
-    def stop(self) -> None:
-        self.stopped.set()
-        self.join(30)
 
 
 @pytest.fixture
@@ -232,3 +154,29 @@ def test_offsets_of_a_group_that_only_committed_are_its_start(
     members.append(Member(broker.bootstrap, "resumers", "one", referee, ["resumed"]))
     until(lambda: len(referee.read.get(("resumed", 0), [])) == 3)
     assert referee.read["resumed", 0] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_group_goes_from_the_classic_protocol_to_the_other_member_by_member(
+    broker: Any, admin: AdminClient, members: list[Member], assignor: str
+) -> None:
+    topic = f"migrated-{assignor}"
+    make_topic(admin, topic)
+    referee = Referee()
+    classic = {"group_protocol": "classic", "partition_assignment_strategy": assignor, "session_timeout_ms": 6000}
+    members += [Member(broker.bootstrap, topic, f"old-{number}", referee, [topic], **classic) for number in range(2)]
+    until(lambda: len(referee.of("old-0")) == len(referee.of("old-1")) == 3)
+    produce(broker, topic, 60)
+    for number in range(2):
+        members.append(Member(broker.bootstrap, topic, f"new-{number}", referee, [topic]))
+        until(lambda name=f"new-{number}": bool(referee.of(name)))
+        members[number].stop()
+        produce(broker, topic, 60)
+    until(lambda: len(referee.of("new-0")) == len(referee.of("new-1")) == 3)
+    until(lambda: sum(map(len, referee.read.values())) >= 180)
+    assert referee.faults == []
+    assert {partition: sorted(offsets) for partition, offsets in referee.read.items()} == {
+        (topic, partition): list(range(30)) for partition in range(PARTITIONS)
+    }
+    (listed,) = [each for each in admin.list_consumer_groups().result().valid if each.group_id == topic]
+    assert listed.type is ConsumerGroupType.CONSUMER

@@ -1,0 +1,82 @@
+"""Consumers of the consumer protocol (KIP-848) in threads, by librdkafka, and a referee of what they own."""
+
+import threading
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+
+class Referee:
+    """What members own, by what they acknowledge."""
+
+    def __init__(self) -> None:
+        self.owners: dict[tuple[str, int], str] = {}
+        self.faults: list[str] = []
+        self.read: dict[tuple[str, int], list[int]] = {}
+        self.lock = threading.Lock()
+
+    def assigned(self, name: str, partitions: list[TopicPartition]) -> None:
+        with self.lock:
+            for each in partitions:
+                other = self.owners.setdefault((each.topic, each.partition), name)
+                if other != name:
+                    self.faults.append(f"{each.topic}-{each.partition} is {other}'s and {name}'s")
+
+    def revoked(self, name: str, partitions: list[TopicPartition]) -> None:
+        with self.lock:
+            for each in partitions:
+                if self.owners.get((each.topic, each.partition)) == name:
+                    del self.owners[each.topic, each.partition]
+
+    def of(self, name: str) -> set[tuple[str, int]]:
+        with self.lock:
+            return {partition for partition, owner in self.owners.items() if owner == name}
+
+
+class Member(threading.Thread):
+    """A consumer in a thread of its own, which commits what it has read before it gives a partition up."""
+
+    def __init__(self, bootstrap: str, group: str, name: str, referee: Referee, topics: list[str], **more: Any) -> None:
+        super().__init__(name=name, daemon=True)
+        self.referee = referee
+        self.topics = topics
+        self.stopped = threading.Event()
+        self.errors: list[KafkaError] = []
+        config = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 300,
+        }
+        self.config: dict[str, Any] = config | {key.replace("_", "."): value for key, value in more.items()}
+        self.start()
+
+    def run(self) -> None:
+        consumer = Consumer(self.config)
+
+        def assigned(_: Any, partitions: list[TopicPartition]) -> None:
+            self.referee.assigned(self.name, partitions)
+
+        def revoked(_: Any, partitions: list[TopicPartition]) -> None:
+            self.referee.revoked(self.name, partitions)
+
+        consumer.subscribe(self.topics, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        while not self.stopped.is_set():
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            if message.error():
+                self.errors.append(message.error())
+                continue
+            with self.referee.lock:
+                self.referee.read.setdefault((message.topic(), message.partition()), []).append(message.offset())
+            consumer.commit(message=message, asynchronous=False)
+        consumer.close()
+        self.referee.revoked(self.name, [TopicPartition(*each) for each in self.referee.of(self.name)])
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.join(30)

@@ -1,9 +1,20 @@
 """Consumers of the consumer protocol (KIP-848) in threads, by librdkafka, and a referee of what they own."""
 
 import threading
+import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+MOVES = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._WAIT_COORD,
+)
 
 
 class Referee:
@@ -73,9 +84,20 @@ class Member(threading.Thread):
                 continue
             with self.referee.lock:
                 self.referee.read.setdefault((message.topic(), message.partition()), []).append(message.offset())
-            consumer.commit(message=message, asynchronous=False)
+            self._commit(consumer, message)
         consumer.close()
         self.referee.revoked(self.name, [TopicPartition(*each) for each in self.referee.of(self.name)])
+
+    def _commit(self, consumer: Consumer, message: Message) -> None:
+        """Commit, again while the coordinator moves. A member that was fenced reads the record again elsewhere."""
+        while not self.stopped.is_set():
+            try:
+                consumer.commit(message=message, asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() in MOVES:
+                    time.sleep(0.1)
+                    continue
+            return
 
     def stop(self) -> None:
         self.stopped.set()

@@ -25,7 +25,8 @@ def test_a_group_goes_on_through_the_deaths_of_its_coordinators(make_cluster: Ma
     cluster.create_topic("t", 2)
     producers = [cluster.producer("t", index) for index in range(2)]
     referee = Referee()
-    members = [Member(cluster.bootstrap, GROUP, f"member-{number}", referee, ["t"]) for number in range(2)]
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
+    members = [Member(bootstrap, GROUP, f"member-{number}", referee, ["t"]) for number in range(2)]
     written = 0
 
     def all_is_read() -> None:

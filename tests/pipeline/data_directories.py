@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from barnabas.cli.main import run
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
@@ -32,6 +33,14 @@ def topic_id_of(topic: str) -> bytes:
 def read_aside(folder: str) -> list[dict[str, object]]:
     """What has been put aside in a folder so far."""
     return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("[!.]*.json"))]
+
+
+def pipeline(*words: str) -> int:
+    """`barnabas pipeline`, in this process; its exit code."""
+    try:
+        return run(["pipeline", *words])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
 
 
 class DiskWithoutThreads(RealDisk):

@@ -38,6 +38,7 @@ from barnabas.pipeline.report.figures import (
 from barnabas.pipeline.report.markup import element, named, visible
 from barnabas.pipeline.report.page import Report, charts_of, page
 from barnabas.pipeline.report.pieces import MEANINGS, NEXT_COMMANDS
+from barnabas.pipeline.report.style import css
 
 START_MS = 1_763_769_600_000
 HOSTILE = [
@@ -296,6 +297,17 @@ def test_who_is_furthest_behind_is_first() -> None:
     assert "barnabas groups lag --watch billing" in text
     assert "Left out: 3 groups and topics" in text
     assert "No group is behind." in text_of(behind=Top([]))
+
+
+def test_words_do_not_break_in_the_middle() -> None:
+    """Only names that are longer than a word may break anywhere."""
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", css())
+    assert {name.strip() for name, rule in rules if re.search("anywhere|break-all|hyphens", rule)} == {
+        "bdi.long",
+        "code",
+    }
+    assert 'class="long"' not in named("billing of shoes")
+    assert 'class="long"' in named("x" * 60)
 
 
 def test_skipped_records_are_an_alarm_at_the_top() -> None:

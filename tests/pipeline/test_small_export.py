@@ -9,18 +9,18 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as parquet
-from barnabas.cli import pipeline as cli
+from barnabas.cli.shared.exits import ExitCode
 from barnabas.pipeline import session
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.files import LocalFiles
-from barnabas.pipeline.local_files import OutError
+from barnabas.pipeline.local_files import OutError, only_run_in
 from barnabas.pipeline.run import Run, Summary
 from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.small_export import KEPT, small_export
 from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.protocol.record_batch import Record
-from data_directories import NOW_MS, DataDirectory
+from data_directories import NOW_MS, DataDirectory, pipeline
 from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
@@ -231,7 +231,35 @@ def test_the_command_starts_no_spark(
     grow(data)
     monkeypatch.setattr(session, "start_session", None)
     monkeypatch.setattr(session, "what_is_missing", lambda *_: None)
-    cli.export(str(data.path), str(tmp_path / "out"), "orders")
+    words = ("export", "--source", str(data.path), "--out", str(tmp_path / "out"), "--topic", "orders")
+    assert pipeline(*words) == ExitCode.DONE
     assert capsys.readouterr().out.startswith("5 records added to")
     files = list((tmp_path / "out" / "export" / "orders").rglob("*.parquet"))
     assert sum(parquet.read_metadata(file).num_rows for file in files) == len(ODD)
+
+
+def test_a_scheduler_can_tell_apart_how_a_run_ended(
+    data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With exit codes: done, nothing there, nothing new, stopped at a loss, went on behind it."""
+    monkeypatch.setattr(session, "what_is_missing", lambda *_: None)
+
+    def code(*options: str) -> int:
+        words = ("export", "--source", str(data.path), "--out", str(tmp_path / "out"), "--topic", "orders", *options)
+        return pipeline(*words)
+
+    grow(data, topic="others")
+    assert code() == ExitCode.NOTHING_THERE
+    grow(data)
+    assert code("--tell-nothing-new") == ExitCode.DONE
+    assert code() == ExitCode.DONE
+    assert code("--tell-nothing-new") == ExitCode.NOTHING_NEW
+    assert code("--on-loss", "maybe") == ExitCode.NOT_VALID
+    grow(data, *(Record(-1, NOW_MS, None, bytes(100)) for _ in range(40)))
+    for path in sorted((tmp_path / "data" / "orders-0").glob("*.log"))[:-1]:
+        path.unlink()
+    assert code() == ExitCode.STOPPED_AT_LOSS
+    assert code("--on-loss", "continue") == ExitCode.WENT_ON
+    assert code() == ExitCode.DONE
+    with only_run_in(str(tmp_path / "out")):
+        assert code() == ExitCode.TRY_AGAIN

@@ -15,7 +15,6 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from barnabas.cli import pipeline as cli
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import session, small_lag
 from barnabas.pipeline.day_table import DAY, DayTable, Made
@@ -28,7 +27,7 @@ from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import Identity, Source
 from barnabas.pipeline.table_folder import NoTableError
 from barnabas.protocol.record_batch import Record
-from data_directories import NOW_MS, OFFSETS, DataDirectory
+from data_directories import NOW_MS, OFFSETS, DataDirectory, pipeline
 from histories import MINUTE_MS, START_MS, History, Tables, random_histories
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -324,8 +323,9 @@ def test_the_command_starts_no_spark(
     monkeypatch.setattr(session, "start_session", start)
     monkeypatch.setattr(spark, "stop", lambda: None)
     said = []
-    for setting in (None, None, ["spark.sql.session.timeZone=UTC"]):
-        cli.lag(str(data.path), str(tmp_path / "out"), setting=setting)
+    for setting in ((), (), ("--spark", "spark.sql.session.timeZone=UTC")):
+        words = ("lag", "--source", str(data.path), "--out", str(tmp_path / "out"), *setting)
+        assert pipeline(*words) == 0
         said.append(capsys.readouterr().out)
     end = datetime.fromtimestamp(NOW_MS // MINUTE_MS * 60, UTC) + timedelta(minutes=1)
     assert said[0].startswith(f"2 rows in {tmp_path / 'out' / 'lag'}. At the end ({end:%Y-%m-%d %H:%M:%S}):")

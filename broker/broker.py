@@ -96,7 +96,9 @@ class Broker:
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
         self.coordination = coordination or _coordination(env, config, self.tree_path)
         self.refusals = Refusals(env.clock)
-        self.authorizer = Authorizer(env, config, self.coordination) if config.authorizer_class_name else None
+        self.authorizer = (
+            Authorizer(env, config, self.coordination, self._is_registered) if config.authorizer_class_name else None
+        )
         self.request_gate = _gate_class(config)(env.clock, self, self.refusals)
         self.request_gate.authorizer = self.authorizer
         self._make_cluster_parts()
@@ -119,7 +121,7 @@ class Broker:
             self.broker_clients,
             self.request_gate.ask,
         )
-        self.config_changes = ConfigChanges(env, config, self.node_id, coordination)
+        self.config_changes = ConfigChanges(env, config, self.node_id, coordination, self._is_registered)
         self.credentials = Credentials(coordination)
         self.features = Features(env, coordination)
 
@@ -196,6 +198,9 @@ class Broker:
             env, self.group_coordinator.loaded_shards, self.log_ranges, lambda: config.offsets_lag_check_interval_ms
         )
         self.waited_groups = WaitedGroups(self)
+
+    def _is_registered(self) -> bool:
+        return self.own_registration.is_registered()
 
     def _make_servers(self) -> None:
         """The listeners, and what they need for clients."""

@@ -92,11 +92,20 @@ class OwnRegistration:
         """Why this broker, which was registered, is not any more and serves nothing; None: it is."""
         return None if self._registration is None else self._registration.why_not
 
+    def is_registered(self) -> bool:
+        """Whether this broker is registered in the session that is open now: the tree is the one that it knows."""
+        place = self._registration
+        return place is not None and place.is_present(place.broker_epoch)
+
     def is_mark_counted(self) -> bool:
-        """Whether the mark is counted: there are other replicas, and the tree is the one in which this broker is."""
+        """Whether the mark is counted: somebody may put an older tree back under this broker, or there are other
+        replicas; and the tree is the one in which this broker is.
+        """
         if self._registration is None or not self._registration.is_of_this_session or self.why_not:
             return False
-        return any(len(partition.replicas) > 1 for partition in self._replica_manager.partitions.values())
+        return bool(self._config.zookeeper_connect) or any(
+            len(partition.replicas) > 1 for partition in self._replica_manager.partitions.values()
+        )
 
     async def _check_tree(self) -> None:
         """OtherTreeError if this broker must not register in the tree that is there now: it has used another one."""

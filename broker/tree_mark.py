@@ -44,8 +44,9 @@ QUIET_MS = 5_000.0  # how often it is counted up while the controller tells noth
 class OwnMark:
     """The mark of this broker.
 
-    `is_wanted`: whether there are other replicas. A broker whose partitions have no others counts when it registers:
-    leader epochs change by that only. `leader_epoch`: the largest one of which it was told in this life.
+    `is_wanted`: whether there are other replicas, or somebody may put an older tree back while the broker runs.
+    Otherwise it counts when it registers: leader epochs change by that only. `leader_epoch`: the largest one of which
+    it was told in this life.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class OwnMark:
             file.close()
 
     async def count(self) -> None:
-        """Count it up, if there are other replicas."""
+        """Count it up, if that is wanted."""
         if self._is_wanted():
             await self.write(self._next)
 

@@ -28,8 +28,10 @@ class ConfigChanges:
         config: BrokerConfig,
         node_id: int,
         coordination: Coordination,
+        is_registered: Callable[[], bool],
         on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
+        """`is_registered`: whether this broker is registered in the session that is open now."""
         self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
         self.on_user_change: Callable[[str], Awaitable[None]] | None = None  # told of an entity below /config/users
         self.on_load: list[Callable[[], Awaitable[None]]] = []  # called when everything is read
@@ -41,7 +43,10 @@ class ConfigChanges:
         self._cluster: Overrides = {}
         self._broker: Overrides = {}
         self._notices = ChangeNotices(
-            env, coordination, paths.CONFIG_CHANGES, "config changes", self._apply, self._load_again
+            *(env, coordination, paths.CONFIG_CHANGES, "config changes"),
+            self._apply,
+            self._load_again,
+            is_registered,
         )
 
     def topic_overrides(self, topic: str) -> Overrides:

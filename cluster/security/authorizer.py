@@ -80,7 +80,10 @@ class Rights:
 class Authorizer:
     """The access rules of a cluster, as one broker knows them."""
 
-    def __init__(self, env: Env, config: BrokerConfig, coordination: Coordination) -> None:
+    def __init__(
+        self, env: Env, config: BrokerConfig, coordination: Coordination, is_registered: Callable[[], bool]
+    ) -> None:
+        """`is_registered`: whether this broker is registered in the session that is open now."""
         self.table = AclTable()
         self._env = env
         self._coordination = coordination
@@ -88,7 +91,7 @@ class Authorizer:
         self._allow_without_rules = config.allow_everyone_if_no_acl_found
         self._rights: dict[tuple[str, str], Rights] = {}
         self._notices = [
-            ChangeNotices(env, coordination, folder, what, self._apply, self._load)
+            ChangeNotices(env, coordination, folder, what, self._apply, self._load, is_registered)
             for folder, what in (
                 (paths.ACL_CHANGES, "changes of access rules"),
                 (paths.EXTENDED_ACL_CHANGES, "changes of access rules for prefixes"),

@@ -23,7 +23,9 @@ class ChangeNotices:
     """Follows the notices in one folder.
 
     `apply` is given the data of each new notice, in order; what it cannot read (ValueError) is logged and passed over.
-    `load_again` is called after a session was lost, because others may have removed notices meanwhile.
+    `load_again` is called after a session was lost, because others may have removed notices meanwhile, but not before
+    `is_registered` holds again: until then nobody has looked whether another tree was put in the place of this one, or
+    an older copy of it, whose settings would have records deleted.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ChangeNotices:
         what: str,
         apply: Callable[[bytes], Awaitable[None]],
         load_again: Callable[[], Awaitable[None]],
+        is_registered: Callable[[], bool],
     ) -> None:
         self._env = env
         self._coordination = coordination
@@ -41,6 +44,7 @@ class ChangeNotices:
         self._what = what  # for the log: config changes
         self._apply = apply
         self._load_again = load_again
+        self._is_registered = is_registered
         self._last_processed = -1
         self._changes = Backlog(env.upkeep, what, self._read_changes)
         self._said_ms = -math.inf  # when it was said last that they cannot be read
@@ -67,6 +71,8 @@ class ChangeNotices:
         self._changes.add()
 
     async def _read_changes(self) -> bool:
+        if self._has_missed_notices and not self._is_registered():
+            return False
         try:
             if self._has_missed_notices:
                 await self._read(apply=False)

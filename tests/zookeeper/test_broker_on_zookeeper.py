@@ -451,6 +451,35 @@ def test_a_zookeeper_that_comes_back_empty_is_said_and_nothing_is_served(start: 
         assert client.exists("/barnabas/brokers") is None
 
 
+def made(port: int, topic: str, **configs: str) -> bool:
+    """Whether the topic could be created."""
+    with closing(Client(port)) as client:
+        return client.create_topic(topic, 1, 1, **configs) == 0
+
+
+def test_an_older_copy_of_zookeeper_is_noticed_and_changes_no_setting(
+    start: Start, server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """Also by a broker without others, and although the copy was made after its registration."""
+    process = start()
+    with closing(Client(process.port)) as client:
+        assert client.create_topic(TOPIC, 1, 1) == 0
+    server.stop()
+    shutil.copytree(server.data, tmp_path / "copy")
+    server.start()
+    until(lambda: made(process.port, "kept", retention_ms="-1"))
+    until(lambda: "topic kept: its own settings are now {'retention.ms': '-1'}" in process.log.read_text())
+    time.sleep(1)  # the mark is counted within 50 ms
+    server.stop()
+    shutil.rmtree(server.data)
+    shutil.move(tmp_path / "copy", server.data)
+    server.start()
+    until(lambda: "is an older copy than it was" in process.log.read_text())
+    assert produce_with_one_ack(process.port) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    time.sleep(1)  # settings were read within some milliseconds
+    assert "topic kept: its own settings are now {}" not in process.log.read_text()
+
+
 def test_a_registration_that_is_deleted_by_hand_is_made_again(start: Start, server: ZooKeeperServer) -> None:
     process = start()
     with closing(Client(process.port)) as client:

@@ -158,11 +158,11 @@ def test_an_event_that_never_ends_ends_no_loop(env: SimEnv, broker: Broker, name
     elif name == "log failure notices":
         original = broker.coordination.create
         broker.coordination.create = hang  # type: ignore[assignment]
-        broker.replica_manager._log_failures.report()
+        broker.replica_manager._log_failures.add()
     else:
         read = broker.config_changes._notices._read
         broker.config_changes._notices._read = hang  # type: ignore[method-assign]
-        broker.config_changes._notices._changed()
+        broker.config_changes._notices._changes.add()
     env.clock.advance(1_000)
     if name == "log failure notices":
         broker.coordination.create = original  # type: ignore[method-assign]

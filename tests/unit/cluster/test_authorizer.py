@@ -33,7 +33,7 @@ class Brokers:
         self.tree = SimTree(env.clock)
         config = BrokerConfig.of({name.replace("_", "."): value for name, value in settings.items()})
         self.sessions = [SimCoordination(env.clock, self.tree) for _ in range(2)]
-        self.first, self.second = (Authorizer(env, config, session) for session in self.sessions)
+        self.first, self.second = (Authorizer(env, config, session, lambda: True) for session in self.sessions)
 
     async def start(self) -> None:
         for session, authorizer in zip(self.sessions, (self.first, self.second), strict=True):
@@ -112,7 +112,7 @@ def test_a_broker_that_starts_later_knows_the_rules(env: Any, brokers: Brokers) 
         await brokers.first.add([ORDERS, APPS])
         session = SimCoordination(env.clock, brokers.tree)
         await session.start()
-        later = Authorizer(env, BrokerConfig.of({}), session)
+        later = Authorizer(env, BrokerConfig.of({}), session, lambda: True)
         await later.start()
         assert set(later.table) == {ORDERS, APPS}
         later.stop()
@@ -155,7 +155,7 @@ def test_rules_that_cannot_be_read_refuse_the_start(env: Any, brokers: Brokers, 
         session = SimCoordination(env.clock, brokers.tree)
         await session.start()
         with pytest.raises(CoordinationError, match="cannot be read"):
-            await Authorizer(env, BrokerConfig.of({}), session).start()
+            await Authorizer(env, BrokerConfig.of({}), session, lambda: True).start()
 
     env.run(story())
 

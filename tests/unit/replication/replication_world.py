@@ -42,7 +42,7 @@ class Host:
         self.config = BrokerConfig.of({"node.id": "1", "log.dirs": data, **(settings or {})})
         self.coordination = coordination
         self.metadata_cache = MetadataCache(env.clock)
-        self.config_changes = ConfigChanges(env, self.config, 1, coordination)
+        self.config_changes = ConfigChanges(env, self.config, 1, coordination, lambda: True)
         self.log_manager = LogManager(env, data, self.config, self.config_changes.topic_overrides)
         self.config_changes.on_topic_change = self.log_manager.update_topic_config
         self.lease = lease = SimpleNamespace(holds=True)

@@ -17,7 +17,9 @@ class Followed:
         self.tree = SimTree(env.clock)
         self.coordination = SimCoordination(env.clock, self.tree)
         self.told = []
-        self.changes = ConfigChanges(env, BrokerConfig.of({"node.id": "1"}), 1, self.coordination, self.told.append)
+        self.is_registered = True
+        config = BrokerConfig.of({"node.id": "1"})
+        self.changes = ConfigChanges(env, config, 1, self.coordination, lambda: self.is_registered, self.told.append)
 
     async def start(self):
         await self.coordination.start()
@@ -132,6 +134,29 @@ def test_what_changed_while_the_session_was_lost_is_found_although_its_notices_a
     env.run(story())
 
 
+def test_a_tree_that_this_broker_has_not_accepted_changes_no_setting(env, followed):
+    """An older copy was put back, in which the topic keeps nothing: retention would delete what was acknowledged."""
+
+    async def story():
+        await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"-1"}}')
+        await env.clock.sleep(100)
+        other = SimCoordination(env.clock, followed.tree)
+        await other.start()
+        followed.is_registered = False
+        followed.tree.expire(followed.coordination.session_id)
+        await other.delete("/config/topics/t")
+        await other.create("/config/brokers/1", b'{"version":1,"config":{"message.max.bytes":"2000"}}')
+        await env.clock.sleep(10_000)
+        assert followed.changes.topic_overrides("t") == {"retention.ms": "-1"}
+        assert followed.changes._config.message_max_bytes > 2_000
+        followed.is_registered = True
+        await env.clock.sleep(1_000)
+        assert followed.changes.topic_overrides("t") == {}
+        assert followed.changes._config.message_max_bytes == 2_000
+
+    env.run(story())
+
+
 class _Ahead:
     """The clock of a machine that is an hour ahead of the tree."""
 
@@ -148,7 +173,7 @@ class _Ahead:
 def test_notices_are_removed_by_the_clock_of_the_tree(env):
     ahead = Env(clock=_Ahead(env.clock), disk=env.disk, network=env.network, rng=env.rng)
     followed = Followed(env)
-    followed.changes = ConfigChanges(ahead, BrokerConfig.of({"node.id": "1"}), 1, followed.coordination)
+    followed.changes = ConfigChanges(ahead, BrokerConfig.of({"node.id": "1"}), 1, followed.coordination, lambda: True)
 
     async def story():
         await followed.start()

@@ -32,6 +32,7 @@ class Kind(Enum):
     SILENT = "silent"  # session_timeout_ms
     DID_NOT_JOIN = "did not join again"  # rebalance_timeout_ms
     DID_NOT_SYNC = "did not sync"  # rebalance_timeout_ms
+    DID_NOT_REVOKE = "did not give up its partitions"  # rebalance_timeout_ms; in a consumer group (KIP-848)
     NEVER_JOINED = "never joined"  # a member id was given out, nobody used it: member_id
     REBALANCE = "rebalance"  # generation (the one that ends), cause
     GENERATION = "generation"  # generation, members, protocol, leader, began_ms, last

@@ -147,7 +147,7 @@ def sentence(event: Event) -> str | None:
         return f"{who} left" + (f" ({details['reason']!r})" if details["reason"] else "")
     if event.kind is Kind.SILENT:
         return f"{who} was thrown out: no heartbeat for session.timeout.ms={details['session_timeout_ms']}"
-    if event.kind in (Kind.DID_NOT_JOIN, Kind.DID_NOT_SYNC):
+    if event.kind in (Kind.DID_NOT_JOIN, Kind.DID_NOT_SYNC, Kind.DID_NOT_REVOKE):
         timeout = f"max.poll.interval.ms={details['rebalance_timeout_ms']}"
         return f"{who} was thrown out: it {event.kind.value} within {timeout}"
     if event.kind is Kind.NEVER_JOINED:
@@ -174,7 +174,8 @@ def _poll_interval(events: Sequence[Event], story: list[Rebalance]) -> Iterator[
     slow = [
         event
         for event in events
-        if event.kind is Kind.DID_NOT_JOIN or (event.kind is Kind.LEFT and "poll" in event.details["reason"].lower())
+        if event.kind in (Kind.DID_NOT_JOIN, Kind.DID_NOT_REVOKE)
+        or (event.kind is Kind.LEFT and "poll" in event.details["reason"].lower())
     ]
     if slow:
         last = slow[-1]

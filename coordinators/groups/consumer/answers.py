@@ -16,6 +16,7 @@ from barnabas.coordinators.groups.consumer.member import Assigned, Partitions
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
+from barnabas.coordinators.groups.events import Kind
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
 from barnabas.coordinators.groups.runtime import Shard
@@ -144,6 +145,7 @@ class ConsumerAnswers:
             outcome = heartbeats.leave(change, request, shard.consumer.remove_members)
             if leaver is not None and not isinstance(outcome, Refusal):
                 logger.info("group %s: member %s left", group_id, who(leaver))
+                shard.consumer.note(group_id, Kind.LEFT, leaver, reason="")
         else:
             if request.member_id == "":
                 request.member_id = self._member_id()
@@ -152,6 +154,7 @@ class ConsumerAnswers:
             outcome = heartbeats.heartbeat(change, request, client, situation)
             if is_new and not isinstance(outcome, Refusal):
                 logger.info("group %s: member %s joined", group_id, who(group.members[request.member_id]))
+                shard.consumer.note_joined(group_id, group.members[request.member_id])
         if isinstance(outcome, Refusal):
             return self._refuse(outcome, request, context)
         if change.records.count and group_id not in shard.consumer.by_id and request.member_epoch >= JOIN_EPOCH:

@@ -12,6 +12,7 @@ from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
+from barnabas.coordinators.groups.events import Kind, cut
 from barnabas.coordinators.groups.members import join_error
 from barnabas.coordinators.groups.requests import Context, Refusals
 from barnabas.coordinators.groups.runtime import Shard
@@ -57,9 +58,9 @@ class ClassicAnswers:
             self._refusals.log(context, outcome, "group %r, member %r", group.group_id, request.member_id)
             return join_error(version, request.member_id, outcome)
         if is_new:
-            logger.info(
-                "group %s: member %s joined, by the classic protocol", group.group_id, who(group.members[member_id])
-            )
+            member = group.members[member_id]
+            logger.info("group %s: member %s joined, by the classic protocol", group.group_id, who(member))
+            shard.consumer.note_joined(group.group_id, member, request.reason or "")
         return shard.consumer.carry_out(
             change, outcome, lambda error: join_error(version, request.member_id, consumer_error(error))
         )
@@ -87,7 +88,7 @@ class ClassicAnswers:
         """LeaveGroup: the error of each. A static member may be named by its instance id alone."""
         errors = []
         gone: dict[str, None] = {}
-        for member_id, instance_id, _ in leavers:
+        for member_id, instance_id, reason in leavers:
             if member_id == "" and instance_id is not None:
                 known = group.static_member(instance_id)
                 member_id = "" if known is None else known.member_id
@@ -96,6 +97,7 @@ class ClassicAnswers:
                 errors.append(member if isinstance(member, ErrorCode) else ErrorCode.UNKNOWN_MEMBER_ID)
                 continue
             logger.info("group %s: member %s left", group.group_id, who(member))
+            shard.consumer.note(group.group_id, Kind.LEFT, member, reason=cut(reason or ""))
             gone[member.member_id] = None
             errors.append(ErrorCode.NONE)
         change = Change(group)

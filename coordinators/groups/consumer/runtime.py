@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from barnabas.coordinators.groups.consumer import conversion, heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
-from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Kind, Record
+from barnabas.coordinators.groups.consumer.member import ConsumerMember
+from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Record
+from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.timers import NEVER
+from barnabas.coordinators.groups.events import Event, EventBook, Identity, Kind, cut
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.shard import Done
 from barnabas.protocol.errors import ErrorCode
@@ -27,12 +30,14 @@ from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.groups")
 R = TypeVar("R")
+TOPICS_MAX = 100  # of a member, that its event names
 
 
 class Writer(Protocol):
     """The part of a shard that writes."""
 
     closed: bool
+    events: EventBook
 
     def become_classic(self, record: GroupRecord, reason: str) -> Callable[[], None]:
         """Take over a consumer group that is a classic one now, and begin a rebalance. Returns what undoes that."""
@@ -57,6 +62,25 @@ class ConsumerGroups:
         self._writer = writer
 
     # ---- decisions ----
+
+    def note(self, group_id: str, kind: Kind, member: ConsumerMember, **details: Any) -> None:
+        """Note among the events of a group what a member did."""
+        of = member.subscription
+        who = Identity(
+            cut(member.member_id),
+            None if of.instance_id is None else cut(of.instance_id),
+            cut(of.client_id),
+            of.client_host.removeprefix("/"),
+        )
+        event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), who, details)
+        self._writer.events.note(group_id, (event,))
+
+    def note_joined(self, group_id: str, member: ConsumerMember, reason: str = "") -> None:
+        """Note that a member has joined."""
+        of = member.subscription
+        protocols = [] if of.classic is None else [cut(name) for name, _ in of.classic.protocols[:10]]
+        topics = list(of.topic_names[:TOPICS_MAX])
+        self.note(group_id, Kind.JOINED, member, reason=cut(reason), protocols=protocols, topics=topics)
 
     def carry_out(self, change: Change, answer: R, failure: Callable[[ErrorCode], R]) -> R | Pending[R]:
         """Write what a decision has changed. The answer is given when nothing that it says can be lost any more."""
@@ -163,7 +187,7 @@ class ConsumerGroups:
                 return
             group = self.by_id[group_id] = ConsumerGroup(group_id)
         group.apply((record,))
-        if record.kind is Kind.GROUP and record.value is None:
+        if record.kind is RecordKind.GROUP and record.value is None:
             del self.by_id[group_id]
 
     def end_load(self) -> None:
@@ -227,22 +251,26 @@ class ConsumerGroups:
         gone: dict[str, None] = {}
         for member_id, deadline in timers.due(timers.sessions, now_ms):
             gone[member_id] = None
+            member = group.members[member_id]
+            self.note(group.group_id, Kind.SILENT, member, session_timeout_ms=deadline.timeout_ms, is_new=False)
             logger.info(
                 "group %s: member %s was silent for %d ms, and is removed",
                 *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),
             )
-        for what, which in (
-            ("give up its partitions", timers.revocations),
-            ("join again", timers.joins),
-            ("sync", timers.syncs),
+        for kind, which in (
+            (Kind.DID_NOT_REVOKE, timers.revocations),
+            (Kind.DID_NOT_JOIN, timers.joins),
+            (Kind.DID_NOT_SYNC, timers.syncs),
         ):
             for member_id, deadline in timers.due(which, now_ms):
                 del which[member_id]
-                if group.members[member_id].epoch == deadline.epoch and member_id not in gone:
+                member = group.members[member_id]
+                if member.epoch == deadline.epoch and member_id not in gone:
                     gone[member_id] = None
+                    self.note(group.group_id, kind, member, rebalance_timeout_ms=deadline.timeout_ms)
                     logger.info(
-                        "group %s: member %s did not %s within its rebalance timeout of %d ms, and is removed",
-                        *(group.group_id, who(group.members[member_id]), what, deadline.timeout_ms),
+                        "group %s: member %s %s within its rebalance timeout of %d ms, and is removed",
+                        *(group.group_id, who(member), kind.value, deadline.timeout_ms),
                     )
         timers.next_wake()
         self.expire(group, list(gone))

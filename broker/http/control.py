@@ -104,7 +104,10 @@ CLOCK_BODY = record(
     optional=("advance_ms", "stands", "sessions"),
     advance_ms=integer("It goes forward so far, and what falls due on the way happens.", least=0),
     stands=boolean("true: it stands still from now on; false: it goes on."),
-    sessions=text("Whether group members stay as they are, or all expire. Default: keep.", one_of=["keep", "expire"]),
+    sessions=text(
+        "Whether group members stay as they are, or all expire, before time passes. Default: keep.",
+        one_of=["keep", "expire"],
+    ),
 )
 EXPIRED = record("A member was taken out.", group=text("Its group."), member_id=text("The member."))
 
@@ -431,8 +434,6 @@ async def _set_clock(services: Services, clock: MovableClock, body: dict[str, An
             clock.stand()
         else:
             clock.go_on()
-    if body.get("advance_ms"):
-        await let_pass(services.env, clock, body["advance_ms"])
     if body.get("sessions") == "expire":
         for shard in services.group_coordinator.loaded_shards():
             for group in list(shard.groups.values()):
@@ -440,6 +441,8 @@ async def _set_clock(services: Services, clock: MovableClock, body: dict[str, An
                     shard.expire(group, member)
             for consumer in list(shard.consumer.by_id.values()):
                 shard.consumer.expire(consumer, list(consumer.members))
+    if body.get("advance_ms"):
+        await let_pass(services.env, clock, body["advance_ms"])
     return _clock_answer(clock)
 
 

@@ -18,6 +18,7 @@ from barnabas.testing.process import BrokerProcess
 from barnabas.testing.replay import Difference, replay
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
+from barnabas.testing.watcher import Watcher
 
 TREE_FILE = "coordination.sqlite"
 SNAPSHOT_PREFIX = "snapshot-"
@@ -101,6 +102,7 @@ class Barnabas:
         self._begins_with = snapshot
         self._snapshots = 0
         self._lock: int | None = None
+        self._watcher: Watcher | None = None
         self._producer: Any = None
 
     # ------------------------------------------------------------------ its life
@@ -109,6 +111,7 @@ class Barnabas:
         """Start all brokers, and return when they serve. StartError says why they do not."""
         temporary.make(str(self.folder))
         self._lock = temporary.lock(str(self.folder))
+        self._watcher = Watcher(str(self.folder))
         atexit.register(self.stop)
         temporary.remove_abandoned(str(self.folder))
         try:
@@ -127,6 +130,8 @@ class Barnabas:
         begun = list(processes)
         for process in begun:
             process.begin(self.clock.ahead_ms)
+            if self._watcher is not None and process.pid is not None:
+                self._watcher.tell(process.pid)
         for process in begun:
             process.wait_until_ready()
 
@@ -136,6 +141,9 @@ class Barnabas:
         self._close_producer()
         for process in self.processes.values():
             process.kill()  # nothing of them is kept
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.end()
         if self._lock is not None:
             temporary.unlock(self._lock)
             self._lock = None

@@ -266,7 +266,12 @@ class Broker:
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         await in_tree(self.restored_tree.report)
-        self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, self.log_manager.meta.cluster_id))
+        preferred = self.log_manager.meta.cluster_id or self.choice.cluster_id
+        self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, preferred))
+        if self.choice.cluster_id not in (None, self.cluster_id):
+            logger.warning(
+                "the cluster keeps its id %s: %s is for a new one (CLUSTER_ID)", self.cluster_id, self.choice.cluster_id
+            )
         tree_path = adoption.tree_outside(self.log_manager.contents, self.tree_path)
         self.log_manager.initialise(node_id, self.cluster_id, tree_path)
         # From here on there are connections, whose requests wait until they are read.

@@ -9,11 +9,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
@@ -105,15 +105,20 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         copied = _place_for_copy(env, said, given)
         # The copy has a tree of its own, whatever a file says: that of the original must not be changed.
         given |= {"log.dirs": copied, "coordination.path": "", "zookeeper.connect": ""}
-    profile, given = profile_of(said.profile, given, said.port, os.environ)
+    profile, given, variables = profile_of(said.profile, given, said.port, os.environ)
     if profile.is_one_broker and said.brokers is not None:
         fail(f"--profile {profile.name} is one broker: --brokers goes without it.", ExitCode.NOT_VALID)
-    settings = configure(env, said.config, profile, given, said.port)
+    settings = configure(env, said.config, profile, given, said.port, variables)
     directories = tuple(map(os.path.abspath, settings.config.data_directories))
     given_up = [_place(name) for name in said.give_up]
     order = Order(
         settings.config,
-        StartChoice(said.adopt or (copied is not None and not said.set_aside), said.set_aside, given_up),
+        StartChoice(
+            said.adopt or (copied is not None and not said.set_aside),
+            said.set_aside,
+            given_up,
+            _cluster_id(os.environ) if profile.takes_environment else None,
+        ),
         said.json,
         copied or settings.temporary_directory,
         profile.offsets_topic_first,
@@ -147,6 +152,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the command."""
         fail(f"{message}. (What there is: barnabas start --help)", ExitCode.NOT_VALID)
+
+
+class Once(argparse.Action):
+    """An option of which a second one would be forgotten without a word."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        """Take the value."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given twice: give it once.")
+        setattr(namespace, self.dest, values)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -188,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--profile",
         type=_said,
+        action=Once,
         metavar="NAME",
         help="ci: for tests, no waiting; docker: as Kafka's images; prints what it changes",
     )
@@ -265,6 +283,19 @@ def _place(name: str) -> str:
     except ValueError:
         return os.path.abspath(name)
     return name
+
+
+def _cluster_id(environment: Mapping[str, str]) -> str | None:
+    """What Kafka's images call a new cluster."""
+    from barnabas.protocol import uuids
+
+    said = environment.get("CLUSTER_ID")
+    try:
+        return uuids.to_text(uuids.from_text(said)) if said else None
+    except ValueError:
+        fail(
+            f"the variable CLUSTER_ID is no id of a cluster: {said!r}. Leave it out for a new one.", ExitCode.NOT_VALID
+        )
 
 
 def _port(text: str) -> int:

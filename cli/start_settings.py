@@ -17,8 +17,11 @@ CLUSTER_FILE = "cluster.properties"  # in the data directory of a cluster that `
 
 def profile_of(
     name: str | None, given: dict[str, str], port: int | None, environment: Mapping[str, str]
-) -> tuple["Profile", dict[str, str]]:
-    """The profile, without what gives way to what is said; and what is said, with the environment if it counts."""
+) -> tuple["Profile", dict[str, str], dict[str, str]]:
+    """The profile, without what gives way to what is said; and what is said, with the environment if it counts.
+
+    Also the variables of what the environment says, by setting.
+    """
     from barnabas.config import profiles
     from barnabas.config.settings import ConfigError
 
@@ -26,8 +29,10 @@ def profile_of(
         profile = profiles.NO_PROFILE if name is None else profiles.profile(name)
     except ConfigError as error:
         fail(str(error), ExitCode.NOT_VALID)
-    said = {**_known(profiles.of_environment(environment)), **given} if profile.takes_environment else given
-    return profiles.beside(profile, said, port), said
+    of_environment = _known(profiles.of_environment(environment)) if profile.takes_environment else {}
+    variables = {name: f"the variable {profiles.variable_of(name)}" for name in of_environment if name not in given}
+    said = {**of_environment, **given}
+    return profiles.beside(profile, said, port), said, variables
 
 
 class Settings(NamedTuple):
@@ -39,8 +44,17 @@ class Settings(NamedTuple):
     temporary_directory: str | None
 
 
-def configure(env: "Env", path: str | None, profile: "Profile", given: dict[str, str], port: int | None) -> Settings:
+def configure(
+    env: "Env",
+    path: str | None,
+    profile: "Profile",
+    given: dict[str, str],
+    port: int | None,
+    places: Mapping[str, str] | None = None,
+) -> Settings:
     """The broker's settings from all sources, checked; and the temporary data directory, if it uses one.
+
+    `places`: which of `given` come from elsewhere than the command line, and from where.
 
     Settings that are not valid end the command; all of them are printed together.
     """
@@ -74,7 +88,7 @@ def configure(env: "Env", path: str | None, profile: "Profile", given: dict[str,
     try:
         config = BrokerConfig.of(values)
     except ConfigError:
-        complaints = "\n".join(properties.complaints(path or "command line", said))
+        complaints = "\n".join(properties.complaints(path or "command line", said, places))
         raise Failure(complaints, ExitCode.NOT_VALID) from None
     for note in properties.notes(source, said) if path is not None else ():
         say(f"barnabas: {note}")
@@ -91,11 +105,11 @@ def configure(env: "Env", path: str | None, profile: "Profile", given: dict[str,
 def _known(of_environment: dict[str, str]) -> dict[str, str]:
     """What Barnabas or Kafka knows. Kafka leaves out other variables, too."""
     from barnabas.config.broker import is_known
+    from barnabas.config.profiles import variable_of
 
     for name in of_environment:
         if not is_known(name):
-            variable = name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
-            say(f"barnabas: the variable KAFKA_{variable} is left out: there is no setting {name}")
+            say(f"barnabas: the variable {variable_of(name)} is left out: there is no setting {name}")
     return {name: text for name, text in of_environment.items() if is_known(name)}
 
 

@@ -96,6 +96,11 @@ def of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def variable_of(name: str) -> str:
+    """The variable that `of_environment` reads this setting from."""
+    return "KAFKA_" + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+
+
 def profile(name: str) -> Profile:
     """The profile of that name. ConfigError when there is none."""
     if name not in PROFILES:

@@ -1,6 +1,6 @@
 """Java's .properties files, and the complaints and notes about a server.properties."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig, problems
@@ -91,9 +91,15 @@ def _unescape(text: str) -> str:
     return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def complaints(source: str, file: Properties) -> list[str]:
-    """Everything wrong with a server.properties, each naming the file and the line where there is one."""
-    return [f"{_place(source, file, problem)}: {_printable(str(problem))}" for problem in problems(file.values)]
+def complaints(source: str, file: Properties, places: Mapping[str, str] | None = None) -> list[str]:
+    """Everything wrong with a server.properties, each naming the file and the line where there is one.
+
+    `places`: where settings come from that stand elsewhere.
+    """
+    return [
+        f"{(places or {}).get(problem.key or '') or _place(source, file, problem)}: {_printable(str(problem))}"
+        for problem in problems(file.values)
+    ]
 
 
 def _printable(text: str) -> str:

@@ -17,6 +17,7 @@ class StartChoice(NamedTuple):
     adopt: bool = False  # serve the logs that the tree does not know, use directories that are not formatted
     set_aside: bool = False  # rename those logs to …-stray
     given_up: Sequence[str] = ()  # directories that are lost for good, by id or by path
+    cluster_id: str | None = None  # of a new cluster; None: one that nobody has
 
 
 NO_CHOICE = StartChoice()

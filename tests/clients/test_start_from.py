@@ -161,25 +161,36 @@ def test_variables_of_kafkas_images_are_settings(tmp_path: Path) -> None:
         "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "KAFKA_CREATE_TOPICS": "orders",
         "KAFKA_HEAP_OPTS": "-Xmx1g",
+        "CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw",
     }
     with started("--profile", "docker", "--data", str(tmp_path / "data"), **environment) as (ready, said):
         assert ready, said
         assert ready["node_id"] == 1
+        assert ready["cluster_id"] == "4L6g3nShT-eMCtK--X86sw"
         admin = KafkaAdminClient(bootstrap_servers=ready["bootstrap"])
         try:
             admin.create_topics(["orders"])
             assert len(admin.describe_topics(["orders"])[0]["partitions"]) == 4
         finally:
             admin.close()
-    wrong = forked.run(
-        [*START, "--profile", "docker", "--data", str(tmp_path / "other")],
-        env=os.environ | environment | {"KAFKA_NUM_PARTITIONS": "many"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert wrong.returncode != 0
-    assert "Invalid value many for configuration num.partitions" in wrong.stderr
+    for variable, value, why in (
+        ("KAFKA_NUM_PARTITIONS", "many", "Invalid value many for configuration num.partitions"),
+        ("CLUSTER_ID", "mine", "is no id of a cluster: 'mine'"),
+    ):
+        wrong = forked.run(
+            [*START, "--profile", "docker", "--data", str(tmp_path / "other")],
+            env=os.environ | environment | {variable: value},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert wrong.returncode != 0
+        assert f"the variable {variable}" in wrong.stderr
+        assert why in wrong.stderr
+
+
+def test_a_second_profile_is_refused() -> None:
+    assert "--profile is given twice" in refused("--profile", "ci", "--profile", "docker")
 
 
 @pytest.mark.parametrize(

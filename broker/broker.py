@@ -12,7 +12,7 @@ from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills 
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
-from barnabas.broker.http.server import HttpServer
+from barnabas.broker.http.server import HttpServer, is_loopback
 from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.logins import Logins
 from barnabas.broker.offset_journal import JournalOfBroker
@@ -291,6 +291,19 @@ class Broker:
         self.producer_ids.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)
+        self._warn_of_open_listeners()
+
+    def _warn_of_open_listeners(self) -> None:
+        """Say it once if other hosts reach a listener without logins, and everybody may do everything."""
+        listeners = self.config.endpoints
+        is_open = [e for e in listeners if not is_loopback(e.host) and e.name not in self.logins.by_listener]
+        if is_open and self.authorizer is None:
+            logger.warning(
+                "whoever reaches %s may read, write and delete everything: listen at 127.0.0.1 only "
+                "(barnabas start --listeners PLAINTEXT://127.0.0.1:%d), or see docs/security.md for logins and rights",
+                ", ".join(map(str, is_open)),
+                self.server.ports[is_open[0].name],
+            )
 
     async def _decide(self) -> adoption.Plan:
         """Look at the directories and the tree, and decide what the start does with them."""

@@ -40,6 +40,7 @@ class ServerState(Protocol):
     accepted: int
     refused_connections: int
     protocol_errors: int
+    failed_logins: int
     serving: bool
     last_told: tuple[int, int]
 

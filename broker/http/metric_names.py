@@ -36,6 +36,7 @@ barnabas_connections | gauge | - | Connections of Kafka's clients that are open.
 barnabas_connections_accepted_total | counter | - | Connections of Kafka's clients so far.
 barnabas_connections_refused_total | counter | - | Those that were refused because of a limit.
 barnabas_requests_total | counter | api | Requests of clients and brokers.
+barnabas_failed_logins_total | counter | - | Logins (SASL) that failed, and requests before a login.
 barnabas_request_refusals_total | counter | api, error | Requests, or parts of them, that were refused, as the log says it.
 barnabas_handler_failures_total | counter | - | Requests that met a bug.
 barnabas_protocol_errors_total | counter | - | Connections closed because of bytes that are no request.

@@ -157,6 +157,7 @@ def _requests(services: Services, sums: Sums) -> None:
         put("barnabas_request_refusals_total", count, api_name(key), error.name)
     put("barnabas_handler_failures_total", services.request_gate.handler_failures)
     put("barnabas_protocol_errors_total", server.protocol_errors)
+    put("barnabas_failed_logins_total", server.failed_logins)
     put("barnabas_http_connections", len(http.connections))
     put("barnabas_http_requests_total", http.requests)
     put("barnabas_http_handler_failures_total", http.handler_failures)

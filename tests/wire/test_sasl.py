@@ -280,3 +280,25 @@ def test_secrets_are_shown_nowhere(make_world: type[World], caplog: pytest.LogCa
     world.env.run(world.broker.stop())
     assert PLANTED not in caplog.text
     assert "a login from" in caplog.text
+
+
+def test_a_start_that_is_open_to_other_hosts_says_so_once(
+    make_world: type[World], caplog: pytest.LogCaptureFixture
+) -> None:
+    def warned(**more: str) -> int:
+        caplog.clear()
+        world = make_world(**more)
+        world.env.run(world.broker.stop())
+        return sum("may read, write and delete everything" in record.message for record in caplog.records)
+
+    assert warned(listeners="PLAINTEXT://127.0.0.1:9092") == 0
+    assert warned(listeners="PLAINTEXT://0.0.0.0:9092") == 1
+    assert warned(listeners="PLAINTEXT://:9092", authorizer_class_name="kafka.security.authorizer.AclAuthorizer") == 0
+    assert warned(**settings(listeners="SASL://0.0.0.0:9092")) == 0
+
+
+def test_failed_logins_are_counted(guarded: World) -> None:
+    before = guarded.broker.server.failed_logins
+    plain(guarded, connected(guarded), "alice", "wrong")
+    topics(guarded, connected(guarded))
+    assert guarded.broker.server.failed_logins == before + 2

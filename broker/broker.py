@@ -16,6 +16,7 @@ from barnabas.broker.http.server import HttpServer, is_loopback
 from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.logins import Logins
 from barnabas.broker.offset_journal import JournalOfBroker
+from barnabas.broker.old_settings import OldSettings
 from barnabas.broker.own_registration import OwnRegistration, until_answered
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.requests import RequestGate
@@ -155,8 +156,9 @@ class Broker:
             self.controller_client.send,
             self.tree_mark.given,
         )
+        self.old_settings = OldSettings(env.clock, coordination)
         self.restored_tree = RestoredTree(
-            *(env, coordination, node_id, self.log_manager, self.replica_manager, self.tree_mark),
+            *(env, coordination, node_id, self.log_manager, self.replica_manager, self.tree_mark, self.old_settings),
             self.producer_ids.give_up,
         )
 
@@ -223,11 +225,13 @@ class Broker:
         self.metadata_cache.on_missing.append(groups.on_partitions_missing)
         groups.consumer.overrides_of = self.config_changes.group_overrides
         self.log_manager.hold_of = self.waited_groups.hold_of
+        self.log_manager.rests = self.old_settings.rests
         replica_manager.on_leadership += [groups.on_leadership, transactions.on_leadership]
         replica_manager.on_deleted += [groups.on_partitions_deleted, transactions.on_partitions_deleted]
         replica_manager.on_deleted.append(self.config_changes.forget_topics)
 
     def _topic_settings_changed(self, topic: str) -> None:
+        self.old_settings.set_anew(topic)
         self.log_manager.update_topic_config(topic)
         self.controller.retry_offline_partitions()  # the new settings may allow an unclean election
 
@@ -266,6 +270,7 @@ class Broker:
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         await in_tree(self.restored_tree.report)
+        await in_tree(self.old_settings.read)
         preferred = self.log_manager.meta.cluster_id or self.choice.cluster_id
         self.cluster_id = await in_tree(lambda: registration.cluster_id(env, tree, preferred))
         if self.choice.cluster_id not in (None, self.cluster_id):

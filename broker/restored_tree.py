@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, last_producer_id
+from barnabas.broker.old_settings import OldSettings
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
@@ -83,6 +84,7 @@ class RestoredTree:
         log_manager: LogManager,
         replica_manager: ReplicaManager,
         mark: OwnMark,
+        old_settings: OldSettings,
         on_news: Callable[[], None],
     ) -> None:
         """`on_news`: called when a broker that did not know it is told that the tree is older."""
@@ -93,6 +95,7 @@ class RestoredTree:
         self._log_manager = log_manager
         self._replica_manager = replica_manager
         self._mark = mark
+        self._old_settings = old_settings
         self._on_news = on_news
         self._is_known = False
         self._came_with: dict[TopicPartition, LogEnd] = {}
@@ -121,6 +124,7 @@ class RestoredTree:
         if mark.reports_since is not None or is_copy or is_older:
             self._is_known = True
             if mark.reports_since is None:
+                await self._old_settings.note()
                 mark = TreeMark(max(known.mark, mark.number) + 1, max(zxid, copied_zxid), restored_ms=restored_ms)
                 await self._mark.write(mark)
             await give_no_number_again(self._coordination, list(logs.values()), known, self._node_id)

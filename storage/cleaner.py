@@ -320,6 +320,8 @@ class Cleaner:
         for directory, key, log in logs:
             if "compact" not in log.config.cleanup_policy or log.failed is not None or log.closed:
                 continue
+            if self._manager.rests(log.topic):
+                continue
             if len(log.segments) == 1 or log in but_not or (task is not None and task.is_set_aside(log)):
                 continue
             try:

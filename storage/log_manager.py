@@ -88,6 +88,7 @@ class LogManager:
         self.free_space: dict[str, FreeSpace] = {}  # by the path of the directory
         self.cleaner = Cleaner(env, self._files, self)
         self.hold_of: Callable[[Log], Pieces[retention.Hold | None]] = retention.no_hold  # what groups have not read
+        self.rests: Callable[[str], bool] = lambda topic: False  # whether nothing of a topic is to be deleted now
         self._waits = retention.Waits(lambda log: self.hold_of(log), self._has_room_for)
         self._retention: Task[Any] | None = None
 
@@ -557,7 +558,7 @@ class LogManager:
         """For each directory: its logs, to raise their starts; itself, to write them down; logs with segments below."""
         for directory in self.open_directories:
             self._shortened = []
-            yield from list(directory.logs.values())
+            yield from [log for log in directory.logs.values() if not self.rests(log.topic)]
             shortened, self._shortened = self._shortened, []
             if shortened:
                 yield directory

@@ -31,6 +31,7 @@ DELEGATION_TOKENS = "/delegation_token/tokens"
 
 BROKER_EPOCHS = "/barnabas/broker_epochs"  # not Kafka's; see `broker_epoch`
 RESTORED = "/barnabas/restored"  # not Kafka's: there while the tree is a copy that may be older than the logs
+OLD_SETTINGS = "/barnabas/old_settings"  # not Kafka's: changed when a tree is found to be older than the logs
 TREE_MARKS = "/barnabas/tree_marks"  # not Kafka's; see `tree_mark`
 
 DEFAULT_ENTITY = "<default>"

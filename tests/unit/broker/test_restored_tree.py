@@ -14,6 +14,7 @@ from barnabas.broker.later_numbers import (
     give_no_number_again,
     last_producer_id,
 )
+from barnabas.broker.old_settings import REST_MS, OldSettings
 from barnabas.broker.restored_tree import RestoredTree
 from barnabas.broker.tree_mark import BETWEEN_MS, QUIET_MS, OwnMark
 from barnabas.cluster import registration
@@ -78,8 +79,10 @@ class World:
     def parts(self) -> tuple[OwnMark, RestoredTree]:
         mark = OwnMark(self.env, self.coordination, ID, self.logs, lambda: True, lambda: self.told)
         manager: Any = SimpleNamespace(undecided=self.partitions)
+        self.settings = OldSettings(self.env.clock, self.coordination)
         return mark, RestoredTree(
-            *(self.env, self.coordination, ID, self.logs, manager, mark), lambda: self.heard.append(None)
+            *(self.env, self.coordination, ID, self.logs, manager, mark, self.settings),
+            lambda: self.heard.append(None),
         )
 
     def connect(self) -> SimCoordination:
@@ -130,10 +133,32 @@ def test_a_broker_that_knows_more_than_the_tree_has_the_logs_decide(
     assert [world.state(key) for key in KEYS] == before, "once for each restored tree"
 
 
+def test_nothing_is_deleted_by_settings_of_an_older_tree_for_a_day_or_until_they_are_set(env: SimEnv) -> None:
+    """Also after a restart. Somebody may have had a topic keep everything since the copy was made."""
+    world = World(env, 7)
+    assert world.settings.rests("t"), "not before the tree has been looked at"
+    for topic in ("t", "u"):
+        world.run(world.coordination.create(paths.config(f"topics/{topic}"), b"", make_parents=True))
+    world.run(world.restored.report())
+    world.run(world.settings.read())
+    assert world.settings.rests("t")
+    env.clock.advance(10)
+    world.run(world.coordination.set(paths.config("topics/t"), b""))
+    world.settings.set_anew("t")
+    assert (world.settings.rests("t"), world.settings.rests("u")) == (False, True)
+    world.parts()
+    world.run(world.settings.read())
+    assert (world.settings.rests("t"), world.settings.rests("u")) == (False, True)
+    env.clock.advance(REST_MS)
+    assert not world.settings.rests("u")
+
+
 def test_a_tree_that_knows_as_much_is_believed(env: SimEnv) -> None:
     world = World(env, 7)
     world.run(world.coordination.set(world.mark.path, TreeMark(7).encode()))
     world.run(world.restored.report())
+    world.run(world.settings.read())
+    assert not world.settings.rests("t")
     assert [world.state(key)[:3] for key in KEYS] == [BEFORE[:3]] * 3
     assert world.run(last_producer_id(world.coordination)) == -1
 

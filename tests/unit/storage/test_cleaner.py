@@ -295,6 +295,8 @@ def test_max_compaction_lag_forces_a_compaction_and_a_roll(world, read):
     assert len(log.segments) == 2
     log.set_high_watermark(3)
     assert world.manager.cleaner.dirtiest() is log
+    world.manager.rests = lambda topic: topic == "t"  # its settings are old, see `broker/old_settings.py`
+    assert world.manager.cleaner.dirtiest() is None
 
 
 def stages(world, log):

@@ -90,6 +90,15 @@ def test_what_is_not_read_stays_until_it_is(groups, caplog):
     assert lines(caplog) == []
 
 
+def test_a_topic_that_rests_keeps_what_is_read_and_due(groups):
+    """Its settings are those of an older copy of the tree (`broker/old_settings.py`)."""
+    groups.unread_from = groups.log.log_end_offset
+    groups.world.manager.rests = lambda topic: topic == "t"
+    assert retain(groups) == 0
+    groups.world.manager.rests = lambda topic: False
+    assert retain(groups) == groups.log.log_end_offset
+
+
 def test_it_goes_on_after_the_longest_wait_and_says_so(groups, caplog):
     assert retain(groups) == 0
     groups.world.clock.advance(599_000)

@@ -22,7 +22,8 @@ import uvloop
 from barnabas.broker.broker import Broker
 from barnabas.broker.connection import Connection
 from barnabas.cli.start import collect_seldom
-from barnabas.config.broker import BrokerConfig
+from barnabas.cluster.security.acls import CLUSTER_NAME, Acl, AclOperation, Permission, Resource, ResourceType
+from barnabas.config.broker import AUTHORIZERS, BrokerConfig
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.env import real
@@ -93,14 +94,31 @@ class Client:
         return frames.decode_response(api_key, version, b"".join(self.transport.sent)[4:])[1]
 
 
-async def run(names: Sequence[str], profile: bool, count: bool) -> None:
-    """Measure the named requests, or all."""
+async def make_rules(broker: Broker, count: int) -> None:
+    """So many access rules, and one each that lets everybody do everything."""
+    assert broker.authorizer is not None
+    allow, everything = Permission.ALLOW, AclOperation.ALL
+    rules = [
+        Acl(Resource(ResourceType.TOPIC, f"other-{index}"), f"User:{index}", "*", AclOperation.READ, allow)
+        for index in range(count)
+    ]
+    types = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+    rules += [Acl(Resource(type, "*"), "User:*", "*", everything, allow) for type in types]
+    rules.append(Acl(Resource(ResourceType.CLUSTER, CLUSTER_NAME), "User:*", "*", everything, allow))
+    await broker.authorizer.add(rules)
+
+
+async def run(names: Sequence[str], profile: bool, count: bool, rules: int = 0) -> None:
+    """Measure the named requests, or all. `rules`: with an authorizer and so many access rules."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
         # Without the journal, to compare with what was before it. `bench journal` measures it.
-        config = BrokerConfig.of(settings | {"offsets.journal.enable": "false"})
+        authorizer = {"authorizer.class.name": AUTHORIZERS[1]} if rules else {}
+        config = BrokerConfig.of(settings | authorizer | {"offsets.journal.enable": "false"})
         broker = Broker(real(), config, folder)
         await broker.start()
+        if rules:
+            await make_rules(broker, rules)
         client = Client(broker)
         for topic, partitions in (("bench", 50), ("log", 1), ("poll", 1), ("empty", 1)):
             creatable = messages.CreateTopicsRequest.CreatableTopic
@@ -368,6 +386,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", help=", ".join([*REQUESTS, *TRANSACTIONS]))
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--count", action="store_true", help="count bytecodes instead of time")
+    parser.add_argument("--rules", type=int, default=0, help="with an authorizer and so many access rules")
     said = parser.parse_args(words)
-    uvloop.run(run(said.names, said.profile, said.count))
+    uvloop.run(run(said.names, said.profile, said.count, said.rules))
     return 0

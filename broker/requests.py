@@ -357,7 +357,7 @@ class RequestGate:
         try:
             if self.authorizer is None:
                 return api.handler(self._services, request, context)
-            rights = context.rights = self.authorizer.rights_of(context.principal, context.client_host[1:])
+            rights = context.rights = self.authorizer.rights_of(context.principal, context.client_host)
             return api.access(Asked(self, self._services, api, request, context, rights))
         except Exception:
             return self.answer_failure(api, context, request)

@@ -9,6 +9,8 @@ from barnabas.protocol.batch_layout import ATTRIBUTES_AT, TRANSACTIONAL
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 
+LOW_ATTRIBUTES_AT = ATTRIBUTES_AT + 1
+
 list_offsets = each(AclOperation.DESCRIBE, TOPIC, "topics")
 delete_records = each(AclOperation.DELETE, TOPIC, "topics")
 describe_producers = each(AclOperation.READ, TOPIC, "topics", message=MESSAGES[ErrorCode.TOPIC_AUTHORIZATION_FAILED])
@@ -17,11 +19,18 @@ describe_producers = each(AclOperation.READ, TOPIC, "topics", message=MESSAGES[E
 def produce(asked: Asked) -> Reply:
     """To write to each topic; for batches of a transaction, to write with its transactional id, too."""
     request, topic_name = asked.request, asked.services.metadata_cache.topic_name
-    if any(_is_transactional(each.records) for topic in request.topic_data for each in topic.partition_data) and not (
+    if _is_transactional(request) and not (
         request.transactional_id is not None
         and asked.may(AclOperation.WRITE, TRANSACTIONAL_ID, request.transactional_id)
     ):
         return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED) if request.acks else CLOSE
+    may = asked.rights.may
+    for topic in request.topic_data:
+        name = topic.name or topic_name(topic.topic_id)
+        if name is not None and not may(AclOperation.WRITE, TOPIC, name):
+            break
+    else:  # nearly always
+        return asked.handle()
 
     def is_allowed(topic: Any) -> bool:
         name = topic.name or topic_name(topic.topic_id)
@@ -31,9 +40,14 @@ def produce(asked: Asked) -> Reply:
     return reply if request.acks or not isinstance(reply, Message) else CLOSE
 
 
-def _is_transactional(records: Any) -> bool:
-    low = ATTRIBUTES_AT + 1
-    return records is not None and len(records) > low and bool(records[low] & TRANSACTIONAL)
+def _is_transactional(request: Any) -> bool:
+    """Whether any batch is of a transaction."""
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records
+            if records is not None and len(records) > LOW_ATTRIBUTES_AT and records[LOW_ATTRIBUTES_AT] & TRANSACTIONAL:
+                return True
+    return False
 
 
 def fetch(asked: Asked) -> Reply:

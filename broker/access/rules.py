@@ -69,12 +69,12 @@ def divided(
     asked: Asked, field: str, is_allowed: Callable[[Any], bool], type: ResourceType, message: str | None = None
 ) -> Reply:
     """Have the rows of a field handled that are allowed, and answer the others with the error of their type."""
-    allowed: list[Any] = []
-    refused: list[Any] = []
-    for row in getattr(asked.request, field) or ():
-        (allowed if is_allowed(row) else refused).append(row)
+    rows = getattr(asked.request, field) or ()
+    refused = [row for row in rows if not is_allowed(row)]
     if not refused:
         return asked.handle()
+    numbers = set(map(id, refused))
+    allowed = [row for row in rows if id(row) not in numbers]
     answer = asked.refuse(AUTHORIZATION_ERRORS[type], with_rows(asked.request, field, refused))
     if message is not None:
         say(answer, message)

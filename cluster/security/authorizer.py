@@ -164,14 +164,14 @@ class Authorizer:
         """Whether the principal may do everything, whatever the rules say."""
         return principal in self._super_users
 
-    def rights_of(self, principal: str, host: str) -> Rights:
-        """What a principal may do from an address, for one request."""
-        key = (principal, host)
+    def rights_of(self, principal: str, client_host: str) -> Rights:
+        """What a principal may do from an address ("/127.0.0.1"), for one request."""
+        key = (principal, client_host)
         rights = self._rights.get(key)
         if rights is None:
             if len(self._rights) >= PRINCIPALS_MAX:
                 self._rights.clear()
-            rights = self._rights[key] = Rights(self, principal, host)
+            rights = self._rights[key] = Rights(self, principal, client_host.removeprefix("/"))
         return rights
 
     def decide(self, principal: str, host: str, operation: AclOperation, type: ResourceType, name: str) -> Decision:

@@ -15,7 +15,7 @@ from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
 from barnabas.testing.process import BrokerProcess
-from barnabas.testing.replay import Difference, replay
+from barnabas.testing.replay import Difference, SessionError, replay
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
 from barnabas.testing.watcher import Watcher
@@ -327,7 +327,7 @@ class Barnabas:
         """What clients have asked, and what they got: decoded, in the order in which it came.
 
         The last 5,000 of each broker are kept. `since`: of each broker only those from this `number` on.
-        `frames`: with the bytes of each request, for `replay`.
+        `frames`: with the bytes of each request, for `replay`; SessionError if some since then are no longer kept.
         """
         query = {"api": api, "client": client, "group": group, "topic": topic, "frames": "true" if frames else None}
         texts = {name: str(value) for name, value in query.items() if value is not None}
@@ -336,6 +336,9 @@ class Barnabas:
             following = (since or {}).get(node_id, 0)
             while process.answers:
                 answer = self.ask("GET", REQUESTS, {**texts, "since": following}, node_id=node_id)
+                if frames and since is not None and answer["first"] > following:
+                    gone = f"the requests {following} to {answer['first'] - 1} of broker {node_id}"
+                    raise SessionError(f"{gone} are no longer kept, so this is not the whole session")
                 found += [{**row, "node_id": node_id} for row in answer["requests"]]
                 following = answer["next"]
                 if len(answer["requests"]) < REQUESTS_PER_ANSWER:

@@ -135,6 +135,12 @@ def replaying(
 ) -> Iterator[Difference]:
     """The same, each difference as it is found. `progress` is called several times a second."""
     asked = [_Asked(row) for row in session]
+    seen: set[tuple[int, int, int]] = set()
+    for each in asked:
+        row = each.node_id, each.number, each.came_ms
+        if row in seen:
+            raise SessionError(f"request {each.number} of broker {each.node_id} is in the session twice")
+        seen.add(row)
     is_of_one = len({each.node_id for each in asked}) <= 1
     asked.sort(key=lambda each: (0 if is_of_one else each.came_ms, each.number))
     with _Ways(bootstrap, progress) as ways:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.metadata import live_brokers
 from barnabas.broker.control.facts import NOTHING, Facts, detached, facts_of, facts_of_file
-from barnabas.broker.control.parts import TopicName, failure_of, merge, split, with_session
+from barnabas.broker.control.parts import READS, TopicName, failure_of, merge, split, with_session
 from barnabas.broker.control.recorder import Exchange, Recorder
 from barnabas.broker.control.rules import (
     OF_DISK,
@@ -180,7 +180,7 @@ class ControlledGate(RequestGate):
 
             parts = split(request, named, rule, topic_name)
             if parts is not None:
-                return self._noted(exchange, self._partly_failed(rule, api, parts, context, topic_name))
+                return self._noted(exchange, self._partly_failed(active, api, named, parts, context, topic_name))
         has_effect = is_after or effect not in (Effect.ERROR, Effect.CUT)
         reply = self._handled(api, request, context) if has_effect else None
 
@@ -209,12 +209,30 @@ class ControlledGate(RequestGate):
         return self._noted(exchange, reply.map(changed) if isinstance(reply, Pending) else changed(reply))
 
     def _partly_failed(
-        self, rule: Rule, api: Api, parts: tuple[Any, Any], context: RequestContext, topic_name: TopicName
+        self,
+        active: ActiveRule,
+        api: Api,
+        named: Any,
+        parts: tuple[Any, Any],
+        context: RequestContext,
+        topic_name: TopicName,
     ) -> Any:
-        """The reply where only some of the topics or partitions get the error."""
-        hit, handled = parts
+        """The reply where only some of the topics or partitions get the error. Another rule may be for other topics."""
+        rule, (hit, handled) = active.rule, parts
         failure = failure_of(hit, rule.error, api.failure_response(hit, rule.error))
-        reply = self._handled(api, handled, context)
+        left = named if api.key in READS or rule.when is When.AFTER else handled
+        facts = facts_of(left, context.api_version, context.client_id, topic_name)
+        further = self.rules.further_fault(facts, self._has_role, active)
+        further_parts = None if further is None else split(handled, left, further.rule, topic_name)
+        if further is not None and further_parts is not None:
+            reply = self._partly_failed(further, api, left, further_parts, context, topic_name)
+        elif further is not None:  # it is for all that is left
+            error = further.rule.error
+            whole = failure_of(left, error, api.failure_response(left, error))
+            reply = self._handled(api, handled, context) if further.rule.when is When.AFTER else whole
+            reply = reply.map(lambda _: whole) if isinstance(reply, Pending) else whole
+        else:
+            reply = self._handled(api, handled, context)
 
         def with_failure(answer: Any) -> Any:
             if not isinstance(answer, Message) or failure is None:

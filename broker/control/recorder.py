@@ -102,8 +102,7 @@ class Recorder:
     def end(self, exchange: Exchange, fate: str, now_ms: int, answer: Any = None) -> None:
         """A request was answered, or gets no answer."""
         exchange.fate, exchange.answered_ms, exchange.answered_before = fate, now_ms, self.next_number
-        first = self._exchanges[0].number if self._exchanges else self.next_number
-        if isinstance(answer, Message) and exchange.number >= first:
+        if isinstance(answer, Message) and exchange.number >= self.first_number:
             exchange.answer = as_json(answer)
             more = _count(exchange.answer)
             exchange.values += more
@@ -117,6 +116,11 @@ class Recorder:
             self._values -= oldest.values
             if oldest.frame is not None:
                 self._forget_frame()
+
+    @property
+    def first_number(self) -> int:
+        """The number of the oldest that is kept, or of the next one if none is."""
+        return self._exchanges[0].number if self._exchanges else self.next_number
 
     def since(self, number: int) -> Iterator[Exchange]:
         """Those from this number on, in the order in which they came."""

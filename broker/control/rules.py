@@ -1,7 +1,7 @@
 """Faults by name: which requests get one, how often, and what it is. Pure; `gate.py` carries them out.
 
 A rule counts the requests that it matches. It fires for those that `nth`, `every`, `probability` and `times` leave. Of
-several rules that would fire for a request, the oldest does. What a machine meets (its disk, its network, the tree)
+several rules that would fire for a request, the oldest does; errors for other topics of it may join in. What a machine meets (its disk, its network, the tree)
 counts as requests do: a write, a connection, a question to the tree.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from barnabas.broker.control.errors import OF_REQUEST
 from barnabas.broker.control.facts import Facts
 from barnabas.protocol.errors import ErrorCode
 
@@ -159,6 +160,18 @@ class Rules:
         """The first rule that fires for this request."""
         requests = (each for each in self if each.rule.effect not in OF_MACHINE)
         return next((each for each in requests if each.fires(facts, has_role)), None)
+
+    def further_fault(
+        self, facts: Facts, has_role: Callable[[Role, Facts], bool], before: ActiveRule
+    ) -> ActiveRule | None:
+        """The next error for another topic of this request, of which `before` has one already."""
+        later = (each for each in self if each.number > before.number and each.rule.effect is Effect.ERROR)
+        others = (
+            each
+            for each in later
+            if each.rule.topic not in (None, before.rule.topic) and each.rule.error not in OF_REQUEST
+        )
+        return next((each for each in others if each.fires(facts, has_role)), None)
 
     def machine_fault(self, effects: Collection[Effect], facts: Facts) -> ActiveRule | None:
         """The first rule of these effects that fires for what the machine does."""

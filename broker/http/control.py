@@ -56,7 +56,7 @@ RULE_FIELDS: dict[str, Any] = {
     "seed": integer("Of these chances."),
 }
 RULE_BODY = record(
-    "A fault. Of several rules that would fire for a request, the oldest does.",
+    "A fault. Of several rules that would fire for a request, the oldest does; errors for other topics join in.",
     optional=RULE_FIELDS.keys() - {"effect"},
     **RULE_FIELDS,
 )
@@ -90,6 +90,7 @@ EXCHANGE = record(
 )
 EXCHANGES = record(
     "Requests of clients, as they came.",
+    first=integer("The oldest request that is kept; those before it are gone."),
     next=integer("Ask from here for those that come later."),
     requests=array(EXCHANGE, "At most 1000."),
 )
@@ -321,7 +322,7 @@ def exchanges(recorder: Recorder, found: list[Exchange], *, with_frames: bool = 
     shown = found[:EXCHANGES_PER_ANSWER]
     following = recorder.next_number if len(shown) == len(found) else shown[-1].number + 1
     rows = ({**each.row(), "frame": _frame(each) if with_frames else None} for each in shown)
-    return HttpAnswer.json({"next": following, "requests": rows})
+    return HttpAnswer.json({"first": recorder.first_number, "next": following, "requests": rows})
 
 
 def _frame(exchange: Exchange) -> str | None:

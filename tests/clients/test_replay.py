@@ -1,6 +1,7 @@
 """A recorded session is sent again, in its order, and answered as it was."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +13,9 @@ from typing import Any
 
 import forked
 import pytest
+from barnabas.broker.control.recorder import EXCHANGES_MAX
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.testing import Barnabas, Group, SessionError, Topic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -106,6 +110,20 @@ def test_what_is_answered_differently_is_told(kafka: Barnabas) -> None:
     assert kafka.replay([]) == []
     with pytest.raises(SessionError, match="has no frame"):
         kafka.replay(kafka.requests(since=mark.next_requests))
+    with pytest.raises(SessionError, match=f"request {produce['number']} of broker 0 is in the session twice"):
+        kafka.replay([*session, produce])
+
+
+def test_a_session_whose_beginning_is_gone_is_refused(kafka: Barnabas) -> None:
+    mark = kafka.snapshot()
+    host, _, port = kafka.bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), 30) as connection, connection.makefile("rb") as answers:
+        for _ in range(EXCHANGES_MAX + 1):
+            connection.sendall(frames.encode_request(ApiKey.API_VERSIONS, 0, 1, "many", messages.ApiVersionsRequest()))
+            answers.read(int.from_bytes(answers.read(4), "big"))
+    with pytest.raises(SessionError, match=r"the requests \d+ to \d+ of broker 0 are no longer kept"):
+        kafka.requests(since=mark.next_requests, frames=True)
+    assert kafka.requests(since=mark.next_requests, client="many"), "what is there is shown"
 
 
 def test_a_session_in_a_file(kafka: Barnabas, tmp_path: Path) -> None:

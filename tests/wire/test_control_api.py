@@ -200,6 +200,29 @@ def test_a_fault_for_one_topic_or_partition_leaves_the_others_alone(world: World
     assert committed(world, "two") == [4] * (2 if when == "before" else 3)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_two_faults_for_two_topics_of_a_request(world: World, when: str) -> None:
+    """Until 2026-11 only the older one was seen."""
+    world.create_topic("other")
+    numbers = [
+        fault(world, effect="error", error="TOPIC_AUTHORIZATION_FAILED", topic="other", when="before"),
+        fault(world, effect="error", error="UNKNOWN_TOPIC_OR_PARTITION", topic="orders", partition=1, when=when),
+    ]
+    assert commit_both(world, "one") == {("orders", 0): 0, ("orders", 1): 3, ("other", 0): 29}
+    assert committed(world, "one") == [4] * (1 if when == "before" else 2)
+    command(world, "DELETE", f"rules/{numbers.pop()}")
+    numbers.append(fault(world, effect="error", error="UNKNOWN_TOPIC_OR_PARTITION", topic="orders", when=when))
+    assert commit_both(world, "two") == {("orders", 0): 3, ("orders", 1): 3, ("other", 0): 29}
+    assert committed(world, "two") == [4] * (0 if when == "before" else 2)
+    fired = {row["id"]: row["fired"] for row in command(world, "GET", "rules")["rules"]}
+    assert [fired[number] for number in numbers] == [2, 1]
+    make = messages.ListOffsetsRequest
+    rows = [make.ListOffsetsPartition(partition_index=0, timestamp=-1)]
+    topics = [make.ListOffsetsTopic(name=name, partitions=rows) for name in ("orders", "other")]
+    found = world.ask(ApiKey.LIST_OFFSETS, 5, make(replica_id=-1, topics=topics)).topics
+    assert {topic.name: topic.partitions[0].error_code for topic in found} == {"orders": 3, "other": 29}
+
+
 def test_a_fault_for_one_topic_of_a_produce_and_of_a_fetch(world: World) -> None:
     world.create_topic("other")
     fault(world, effect="error", error="NOT_LEADER_OR_FOLLOWER", topic="other")

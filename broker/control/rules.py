@@ -1,8 +1,8 @@
 """Faults by name: which requests get one, how often, and what it is. Pure; `gate.py` carries them out.
 
 A rule counts the requests that it matches. It fires for those that `nth`, `every`, `probability` and `times` leave. Of
-several rules that would fire for a request, the oldest does; errors for other topics of it may join in. What a machine meets (its disk, its network, the tree)
-counts as requests do: a write, a connection, a question to the tree.
+several rules that would fire for a request, the oldest does; errors for other topics of it may join in. What a machine
+meets (its disk, its network, the tree) counts as requests do: a write, a connection, a question to the tree.
 """
 
 import random

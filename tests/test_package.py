@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,24 +9,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from compiled import make_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = shutil.ignore_patterns(
-    *(".*", "tests", "build", "dist", "data", "*.egg-info", "__pycache__", "node_modules"),
-    "*.pyi",  # the build makes them
-)
 
 
 @pytest.fixture(scope="module")
 def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy: a build leaves folders behind, and takes up what an older one left."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(ROOT, source, ignore=LEFT_OUT)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(source)], check=True, timeout=100)
-    (path,) = folder.glob("barnabas-*.whl")
-    return path
+    """A wheel."""
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

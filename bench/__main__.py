@@ -3,6 +3,7 @@
 python -m bench                              every load, against a Barnabas of this checkout started for it
 python -m bench --kafka commit-8 poll        some loads, and Apache Kafka beside it (its jars: apache_kafka.py)
 python -m bench --at old=127.0.0.1:9092=PID --at new=127.0.0.1:9192 commit-8        brokers that run already
+python -m bench warm [ROW...]                both builds, a Kafka that is really warm, and the limit (warm.py)
 python -m bench cpu | stalls                 processor time of one request; how long one thing holds the loop
 python -m bench journal [cpu|rate]          commits with the offset journal on, against off
 python -m bench cluster [--kafka]            three brokers (cluster.py)
@@ -38,6 +39,7 @@ from bench import (
     testing,
     transactional_ids,
     transactions,
+    warm,
 )
 from bench.apache_kafka import SETTINGS, ApacheKafka
 from bench.loads import LOADS as PLAIN_LOADS
@@ -61,6 +63,8 @@ def main(words: Sequence[str]) -> int:
     """Run the command (see the module); returns the exit code."""
     if words[:1] == ["cpu"]:
         return cpu.main(words[1:])
+    if words[:1] == ["warm"]:
+        return warm.main(words[1:])
     if words[:1] == ["journal"]:
         return journal.main(words[1:])
     if words[:1] == ["cluster"]:

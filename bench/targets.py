@@ -41,7 +41,9 @@ class Target:
 class Barnabas(Target):
     """A Barnabas process of this checkout, or of another command (`BARNABAS_COMMAND`)."""
 
-    def __init__(self, data: str | None = None, settings: Sequence[str] = (), *, wait: bool = True) -> None:
+    def __init__(
+        self, data: str | None = None, settings: Sequence[str] = (), *, wait: bool = True, paths: str = ""
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-bench-")
         self.data = data or f"{self._folder.name}/data"
         command = os.environ.get("BARNABAS_COMMAND")
@@ -54,7 +56,9 @@ class Barnabas(Target):
         self.http: str | None = None
         log = os.environ.get("BARNABAS_LOG")
         with open(log or os.devnull, "a") as sink:
-            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=sink, text=True, cwd="/")
+            self.process = subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=sink, text=True, cwd="/", env=os.environ | {"PYTHONPATH": paths}
+            )
         super().__init__("barnabas", "", self.process.pid)
         if wait:
             self.wait()

@@ -9,7 +9,7 @@ client was told the size of the answer already.
 import asyncio
 import logging
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from barnabas.broker.senders import Senders
 from barnabas.protocol.message import Part, Reference
@@ -18,11 +18,11 @@ from barnabas.storage.open_files import FileRange
 
 logger = logging.getLogger("barnabas.broker")
 
-PART_JOINED_BELOW = 32 * 1024  # bytes; to copy fewer costs less than another send
-UNSENT_BYTES_MAX = 64 * 1024  # small answers are collected up to here, then sent together
-WRITE_BUFFER_HIGH = 32 * 1024
-WRITE_BUFFER_LOW = 0  # sending from a file needs an empty write buffer
-PIECE_BYTES = 128 * 1024  # read from a file and written at a time, where the system does not send from it
+PART_JOINED_BELOW: Final = 32 * 1024  # bytes; to copy fewer costs less than another send
+UNSENT_BYTES_MAX: Final = 64 * 1024  # small answers are collected up to here, then sent together
+WRITE_BUFFER_HIGH: Final = 32 * 1024
+WRITE_BUFFER_LOW: Final = 0  # sending from a file needs an empty write buffer
+PIECE_BYTES: Final = 128 * 1024  # read from a file and written at a time, where the system does not send from it
 
 
 class Answered(Protocol):

@@ -28,7 +28,7 @@ a frame that cannot be read, a failed Produce with acks=0, an idle connection, t
 
 import asyncio
 from struct import Struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from barnabas.broker.answer_writer import AnswerWriter
 from barnabas.broker.authentication import Authentication, begin_login
@@ -49,8 +49,8 @@ from barnabas.runtime.ports import Buffer
 if TYPE_CHECKING:
     from barnabas.broker.server import Server
 
-FRAME_SIZE = Struct(">i")
-READ_AHEAD_BYTES_MAX = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
+FRAME_SIZE: Final = Struct(">i")
+READ_AHEAD_BYTES_MAX: Final = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
 FRAMES_PER_TURN = 64  # of one connection, before the others get their turn
 API_KEY = Struct(">h")

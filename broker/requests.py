@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.broker")
 
 TRACEBACKS_PER_API, TRACEBACK_EVERY = 10, 1000
-TROUBLE_TOLD_EVERY_MS = 60_000.0  # how often the log says that the tree, or a file, cannot be read or written
-AUTHORIZATION_ERRORS = {
+TROUBLE_TOLD_EVERY_MS: Final = 60_000.0  # how often the log says that the tree, or a file, cannot be read or written
+AUTHORIZATION_ERRORS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
-NOT_YET = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
+NOT_YET: Final = (CoroutineType, asyncio.Future)  # concrete classes: isinstance() of the abstract Awaitable is slow
 
 
 class Close(Enum):

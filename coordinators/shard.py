@@ -15,7 +15,7 @@ A write in a producer's transaction has a batch of its own. The marker that ends
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.protocol.batch_records import PlainRecords
@@ -29,9 +29,9 @@ from barnabas.storage.validation import AppendOrigin, AppendResult
 
 Done = Callable[[ErrorCode], None]
 AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a work of `turns`
-BATCH_RECORDS_MAX = 500  # a batch with so many records takes no further write
-MARKERS = ""  # the key under which markers are written: they belong to a producer, in any number of keys
-UNSTORABLE_MS = 5_000.0  # how long a failed append counts
+BATCH_RECORDS_MAX: Final = 500  # a batch with so many records takes no further write
+MARKERS: Final = ""  # the key under which markers are written: they belong to a producer, in any number of keys
+UNSTORABLE_MS: Final = 5_000.0  # how long a failed append counts
 
 
 class Appendable(Protocol):

@@ -36,32 +36,34 @@ from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition
 
-VERSION = 0
+VERSION: Final = 0
 CHANGES, GAP = 1, 2  # kinds
-NO_OFFSET = -1
-NOT_KNOWN = -2
-NO_POSITION = -1
-ROWS_MAX = 2_000  # of one record; a larger commit has several
-_KEPT_LENGTH_MAX = 512  # characters of a client's names: those of hostile ones are up to 32 KiB, and new each time
-TEXT_BYTES_MAX = 200_000  # metadata in one record, unless one row has more
-ANYBODY = "User:ANONYMOUS"  # the principal of every client, because there is no authentication yet
+NO_OFFSET: Final = -1
+NOT_KNOWN: Final = -2
+NO_POSITION: Final = -1
+ROWS_MAX: Final = 2_000  # of one record; a larger commit has several
+_KEPT_LENGTH_MAX: Final = (
+    512  # characters of a client's names: those of hostile ones are up to 32 KiB, and new each time
+)
+TEXT_BYTES_MAX: Final = 200_000  # metadata in one record, unless one row has more
+ANYBODY: Final = "User:ANONYMOUS"  # the principal of every client, because there is no authentication yet
 
-_START = Struct(">bb")
-_HEAD = Struct(">bbhqq")
-_ORIGIN = Struct(">bi")
-_LENGTH = Struct(">H")
-_COUNT = Struct(">i")
-_ONE_ROW = Struct(">i iqiqi i")  # number of partitions, the partition, no texts
-_PARTITION_BYTES = 4
-_ROW_BYTES = 28  # a partition, and two positions
-_TEXT = Struct(">ibi")
-_GAP = Struct(">bbqqqqq")
-_TOPIC_ID_BYTES = 16
-_NO_TEXTS = _COUNT.pack(0)
+_START: Final = Struct(">bb")
+_HEAD: Final = Struct(">bbhqq")
+_ORIGIN: Final = Struct(">bi")
+_LENGTH: Final = Struct(">H")
+_COUNT: Final = Struct(">i")
+_ONE_ROW: Final = Struct(">i iqiqi i")  # number of partitions, the partition, no texts
+_PARTITION_BYTES: Final = 4
+_ROW_BYTES: Final = 28  # a partition, and two positions
+_TEXT: Final = Struct(">ibi")
+_GAP: Final = Struct(">bbqqqqq")
+_TOPIC_ID_BYTES: Final = 16
+_NO_TEXTS: Final = _COUNT.pack(0)
 
 
 class Cause(IntEnum):
@@ -160,7 +162,7 @@ def _origin(cause: Cause, generation: int, *texts: str) -> bytes:
 _kept_origin = lru_cache(maxsize=4096)(_origin)
 
 
-UNNAMED = encode_origin(Cause.COMMIT)
+UNNAMED: Final = encode_origin(Cause.COMMIT)
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.offsets import journal as form
@@ -52,24 +52,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.offsets")
 
 PART_BYTES = 64 * 1024  # so many bytes of notes, or a few more, are one batch
-PARTS_AT_ONCE_MAX = 4  # more batches than that are appended in turns with other tasks
-TOLD_AGAIN_MS = 60_000  # then the log of the broker says once more why there are gaps
+PARTS_AT_ONCE_MAX: Final = 4  # more batches than that are appended in turns with other tasks
+TOLD_AGAIN_MS: Final = 60_000  # then the log of the broker says once more why there are gaps
 WAITING_BYTES_MAX = 8 * 1024 * 1024  # of all partitions
-RECOVERED_MAX = 100_000  # more offsets of the log than that are not read again: they become a gap
+RECOVERED_MAX: Final = 100_000  # more offsets of the log than that are not read again: they become a gap
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
-LOOK_BACK_MAX = 1_000  # so many batches are looked at for the last record that can be understood
+LOOK_BACK_MAX: Final = 1_000  # so many batches are looked at for the last record that can be understood
 
 _NOTHING: GroupOffsets = {}
 _NO_PARTITIONS: dict[int, CommittedOffset] = {}
-_NONE = CommittedOffset(NO_OFFSET)
-_OF_A_TRANSACTION = form.encode_origin(Cause.TRANSACTION)
+_NONE: Final = CommittedOffset(NO_OFFSET)
+_OF_A_TRANSACTION: Final = form.encode_origin(Cause.TRANSACTION)
 _metadata_of = attrgetter("metadata")
-_BEGINS = "the journal begins here: earlier changes are not in it"
-_UNDONE = "the log of __consumer_offsets has lost its end: later changes than this, noted before, may be undone"
-_FULL = "the journal could not be written for too long"
-_TOO_LARGE_FOR_IT = "a record was too large for the journal"
-_UNREADABLE = "these changes could not be read again from __consumer_offsets"
-_FAILED = "a change could not be written down"
+_BEGINS: Final = "the journal begins here: earlier changes are not in it"
+_UNDONE: Final = "the log of __consumer_offsets has lost its end: later changes than this, noted before, may be undone"
+_FULL: Final = "the journal could not be written for too long"
+_TOO_LARGE_FOR_IT: Final = "a record was too large for the journal"
+_UNREADABLE: Final = "these changes could not be read again from __consumer_offsets"
+_FAILED: Final = "a change could not be written down"
 
 
 class PartitionJournal:

@@ -7,7 +7,7 @@ uses them through `OffsetShard`.
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
@@ -24,9 +24,9 @@ from barnabas.runtime.upkeep import Task
 
 logger = logging.getLogger("barnabas.offsets")
 
-REMOVALS_AT_ONCE = 1_000  # tombstones in one batch
+REMOVALS_AT_ONCE: Final = 1_000  # tombstones in one batch
 WARNINGS_MAX = 100  # groups that the log names in one look at all of them
-CLOCK_JUMP_MS = 3_600_000.0  # more than summer time, or a small correction
+CLOCK_JUMP_MS: Final = 3_600_000.0  # more than summer time, or a small correction
 
 S = TypeVar("S", bound=OffsetShard)
 

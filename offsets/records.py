@@ -12,30 +12,30 @@ from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
 from sys import intern
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.protocol.batch_records import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.varint import encode_unsigned
 
-NO_TOPIC_ID = bytes(16)
-OFFSET_KEY_VERSIONS = (0, 1)
-PACKED_MAX = 2_000  # a table decodes so many offsets at once
-EXPLICIT_RETENTION_VALUE_VERSION = 1
-VALUE_VERSION = 4
+NO_TOPIC_ID: Final = bytes(16)
+OFFSET_KEY_VERSIONS: Final = (0, 1)
+PACKED_MAX: Final = 2_000  # a table decodes so many offsets at once
+EXPLICIT_RETENTION_VALUE_VERSION: Final = 1
+VALUE_VERSION: Final = 4
 
-_INT16 = Struct(">h")
-_LENGTH = Struct(">H")  # length of a string; unsigned, so that a negative length is too long for the value
-_INT32 = Struct(">i")
-_OFFSET_AND_EPOCH = Struct(">hqi")
-_OFFSET = Struct(">hq")
-_TIMESTAMP = Struct(">q")
-_TIMESTAMPS = Struct(">qq")
-_VALUE_BYTES_MIN = _OFFSET_AND_EPOCH.size + 1 + _TIMESTAMP.size  # a value of version 4 without metadata and tags
-_KEY_VERSION_1 = _INT16.pack(1)
-_MALFORMED = "truncated offset record"
+_INT16: Final = Struct(">h")
+_LENGTH: Final = Struct(">H")  # length of a string; unsigned, so that a negative length is too long for the value
+_INT32: Final = Struct(">i")
+_OFFSET_AND_EPOCH: Final = Struct(">hqi")
+_OFFSET: Final = Struct(">hq")
+_TIMESTAMP: Final = Struct(">q")
+_TIMESTAMPS: Final = Struct(">qq")
+_VALUE_BYTES_MIN: Final = _OFFSET_AND_EPOCH.size + 1 + _TIMESTAMP.size  # a value of version 4 without metadata and tags
+_KEY_VERSION_1: Final = _INT16.pack(1)
+_MALFORMED: Final = "truncated offset record"
 
 
-_OFFSET_FIELDS = (
+_OFFSET_FIELDS: Final = (
     "commit_timestamp",
     "expire_timestamp",
     "leader_epoch",

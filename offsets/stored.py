@@ -17,15 +17,17 @@ import re
 from functools import lru_cache
 from struct import Struct
 from sys import intern
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, PackedTopic, TopicColumns
 from barnabas.protocol.varint import encode_signed
 
-_KEY_BYTES_MIN = 2 + 2 + 2 + 4  # version, group, topic, partition, without names
-_SMALLEST_VALUE_BYTES = 24  # version, offset, leader epoch, time; length of metadata and tags, or only a longer length
-_TOPIC_ID_BYTES = 3 - 1 + 16  # more than no tags: number of tags, tag, size, id
-_METADATA_BYTES_MAX = 126  # its length is a varint of one byte
+_KEY_BYTES_MIN: Final = 2 + 2 + 2 + 4  # version, group, topic, partition, without names
+_SMALLEST_VALUE_BYTES: Final = (
+    24  # version, offset, leader epoch, time; length of metadata and tags, or only a longer length
+)
+_TOPIC_ID_BYTES: Final = 3 - 1 + 16  # more than no tags: number of tags, tag, size, id
+_METADATA_BYTES_MAX: Final = 126  # its length is a varint of one byte
 
 
 class _Form(NamedTuple):

@@ -10,6 +10,7 @@ that somebody has asked for, the last ones are also at hand decoded.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 from barnabas.offsets.records import (
     CommittedOffset,
@@ -23,8 +24,8 @@ from barnabas.offsets.stored import StoredRun, run_of
 
 Positions = list[tuple[str, list[tuple[int, int, int]]]]
 
-RUNS_MAX = 8  # of a group; one that has more is decoded
-COPIES_MAX = 8  # groups in `stored` that are at hand decoded
+RUNS_MAX: Final = 8  # of a group; one that has more is decoded
+COPIES_MAX: Final = 8  # groups in `stored` that are at hand decoded
 _NOTHING: GroupOffsets = {}
 
 

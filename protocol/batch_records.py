@@ -8,14 +8,15 @@ all, are read without a call.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.varint import encode_signed
 
-SMALLEST_RECORD_BYTES = 7
-_TIMESTAMPS_END = 1 << 63
-_TWO_BYTES_END = 1 << 14  # of varints
+SMALLEST_RECORD_BYTES: Final = 7
+_TIMESTAMPS_END: Final = 1 << 63
+_TWO_BYTES_END: Final = 1 << 14  # of varints
 
 
 def broken(message: str) -> CorruptBatchError:
@@ -404,8 +405,8 @@ class _ShortSigned(dict[int, bytes]):
         return encoded
 
 
-SHORT_SIGNED = _ShortSigned()
-NO_HEADERS = b"\0"
+SHORT_SIGNED: Final = _ShortSigned()
+NO_HEADERS: Final = b"\0"
 
 
 def write(out: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:

@@ -10,7 +10,7 @@ broker has. When it answers a version that is too new, its body is in version 0 
 
 import struct
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.codec import decoder, encoder, encoder_in_pieces
@@ -20,12 +20,12 @@ from barnabas.protocol.message import Buffer, Message, Part
 from barnabas.protocol.messages import request_class, response_class
 from barnabas.protocol.schema import NEWEST
 
-_START = struct.Struct(">hhih")
-_WITHOUT_CLIENT_ID = int(ApiKey.CONTROLLED_SHUTDOWN)
-_REQUEST_START = struct.Struct(">ihhi")
-_RESPONSE_START = struct.Struct(">ii")
-_INT32 = struct.Struct(">i")
-_INT16 = struct.Struct(">h")
+_START: Final = struct.Struct(">hhih")
+_WITHOUT_CLIENT_ID: Final = int(ApiKey.CONTROLLED_SHUTDOWN)
+_REQUEST_START: Final = struct.Struct(">ihhi")
+_RESPONSE_START: Final = struct.Struct(">ii")
+_INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
 
 
 class RequestHeader:
@@ -52,8 +52,8 @@ def check_frame_size(size: int, limit: int) -> None:
         raise ProtocolError(f"a frame of {size} bytes, where {limit} are allowed")
 
 
-_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ")
-_TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ")
+_TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 def foreign_protocol(start: bytes) -> str | None:

@@ -15,6 +15,7 @@ Produce and Fetch need the header and the checksum only. `check_records` checks 
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from barnabas.protocol import batch_records
 from barnabas.protocol.batch_layout import (
@@ -44,17 +45,17 @@ from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Buffer, Compression, compress, decompress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 
-UNPACKED_BYTES_MAX = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
+UNPACKED_BYTES_MAX: Final = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
 
-CONTROL_ABORT = 0
-CONTROL_COMMIT = 1
+CONTROL_ABORT: Final = 0
+CONTROL_COMMIT: Final = 1
 
-_CONTROL_KEY = struct.Struct(">hh")  # version, kind
-_MARKER = struct.Struct(">hi")  # version, epoch of the coordinator
+_CONTROL_KEY: Final = struct.Struct(">hh")  # version, kind
+_MARKER: Final = struct.Struct(">hi")  # version, epoch of the coordinator
 
 
-_HEADER_FIELDS = (
+_HEADER_FIELDS: Final = (
     "attributes",
     "base_offset",
     "base_sequence",

@@ -7,6 +7,8 @@ most 5 bytes (varint) or 64 bits in at most 10 (varlong), and occur in records o
 The compiled codecs and the loops over records repeat these lines, because a call costs more than the work.
 """
 
+from typing import Final
+
 from barnabas.protocol.errors import ProtocolError
 
 
@@ -45,4 +47,4 @@ def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maxim
     raise ProtocolError("a variable-length integer is too long")
 
 
-_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+_ONE_BYTE: Final = [bytes((value,)) for value in range(0x80)]

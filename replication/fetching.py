@@ -6,7 +6,7 @@ end. The fetch offset of a follower acknowledges the records below it.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
@@ -29,16 +29,16 @@ from barnabas.storage.open_files import FileRange
 
 logger = logging.getLogger("barnabas.replication")
 
-FOLLOWER_FETCH_VERSION = 11  # from this version on a follower may serve consumers (KIP-392)
-WHOLE_BATCH_VERSION = 3  # from this version on the first batch is whole, even beyond all limits (KIP-74)
-ZSTD_VERSION = 10
-STORAGE_ERROR_VERSION = 6
+FOLLOWER_FETCH_VERSION: Final = 11  # from this version on a follower may serve consumers (KIP-392)
+WHOLE_BATCH_VERSION: Final = 3  # from this version on the first batch is whole, even beyond all limits (KIP-74)
+ZSTD_VERSION: Final = 10
+STORAGE_ERROR_VERSION: Final = 6
 
 # From this size on, the records of a partition are sent from the file. To read fewer bytes into memory costs less.
-BY_REFERENCE_FROM = 128 * 1024
-UNCOUNTED_BYTES = 1 << 62  # more than any fetch waits for
+BY_REFERENCE_FROM: Final = 128 * 1024
+UNCOUNTED_BYTES: Final = 1 << 62  # more than any fetch waits for
 # When an answer has read so many bytes into memory, the rest is sent from files, and `min_bytes` ends the answer.
-COPIED_BYTES_MAX = 128 * 1024
+COPIED_BYTES_MAX: Final = 128 * 1024
 PARTITIONS_PER_PIECE = 50  # read in a fraction of a millisecond
 
 

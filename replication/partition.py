@@ -7,7 +7,7 @@ requests are woken later, through `Wakes`.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.lease import LeaseView
@@ -23,7 +23,7 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
-ALL_IN_SYNC = -1  # required acks of a produce that waits for the high watermark
+ALL_IN_SYNC: Final = -1  # required acks of a produce that waits for the high watermark
 
 
 class PartitionHost(Protocol):

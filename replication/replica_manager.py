@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from barnabas.cluster.controller_client import AskController
 from barnabas.cluster.leader_and_isr import CANNOT_WRITE, EPOCH_DURING_DELETE, RECOVERING
@@ -44,8 +45,8 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
-NO_LEADER_EPOCH = -1
-_HAS_ROLE = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)  # a new one, or the one that it had
+NO_LEADER_EPOCH: Final = -1
+_HAS_ROLE: Final = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)  # a new one, or the one that it had
 
 TopicPartition = tuple[str, int]
 LeadershipListener = Callable[[list[Partition], list[Partition]], None]

@@ -110,7 +110,7 @@ class TreeKnowledge(NamedTuple):
     producer_id: int = -1  # the last one of the blocks that it was given
 
 
-NO_TREE_KNOWLEDGE = TreeKnowledge()
+NO_TREE_KNOWLEDGE: TreeKnowledge = TreeKnowledge()
 
 
 def read_tree_knowledge(disk: Disk, path: str) -> TreeKnowledge:

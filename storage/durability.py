@@ -7,7 +7,7 @@ a record when it is written, and what a crash loses of a new log's files is know
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Disk, File, Timer, may_pass
@@ -16,8 +16,8 @@ from barnabas.storage.leader_epochs import LeaderEpochCache
 from barnabas.storage.segment import Segment
 from barnabas.storage.segments import Segments
 
-_SYNC_AGAIN_MS = 1_000  # after a sync that could not even begin
-_SYNC_LOST_MS = 300_000.0
+_SYNC_AGAIN_MS: Final = 1_000  # after a sync that could not even begin
+_SYNC_LOST_MS: Final = 300_000.0
 
 
 class RecoveryPointCheckpoint(Protocol):

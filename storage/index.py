@@ -12,20 +12,20 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from struct import Struct
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Disk, may_pass
 from barnabas.storage import checkpoints
 
-TIME_ENTRY_BYTES = 12
-TRANSACTION_ENTRY_BYTES = 34
-_WRITE_BLOCK_ENTRIES = 512
-INDEX_MEMORY_BYTES = 32 << 20  # enough for 6 GB of log, with an entry every 4096 bytes
-_IS_LITTLE = sys.byteorder == "little"
-_OFFSET_ENTRY = Struct(">ii")
-_TIME_ENTRY = Struct(">qi")
-_TRANSACTION_ENTRY = Struct(">hqqqq")
+TIME_ENTRY_BYTES: Final = 12
+TRANSACTION_ENTRY_BYTES: Final = 34
+_WRITE_BLOCK_ENTRIES: Final = 512
+INDEX_MEMORY_BYTES: Final = 32 << 20  # enough for 6 GB of log, with an entry every 4096 bytes
+_IS_LITTLE: Final = sys.byteorder == "little"
+_OFFSET_ENTRY: Final = Struct(">ii")
+_TIME_ENTRY: Final = Struct(">qi")
+_TRANSACTION_ENTRY: Final = Struct(">hqqqq")
 _TRANSACTION_FIELDS, _LAST_OFFSET_AT = 4, 2  # of AbortedTransaction
 
 

@@ -2,11 +2,12 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from barnabas.runtime.ports import Disk
 from barnabas.storage import checkpoints
 
-UNDEFINED = -1
+UNDEFINED: Final = -1
 
 
 class LeaderEpochCache:

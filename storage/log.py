@@ -13,6 +13,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -41,7 +42,7 @@ from barnabas.storage.validation import (
 logger = logging.getLogger("barnabas.storage")
 
 # Refusals that Kafka answers with log start -1, because it has not asked the log yet.
-_BEFORE_THE_LOG = (
+_BEFORE_THE_LOG: Final = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,

@@ -8,6 +8,7 @@ function of the log.
 import contextlib
 import logging
 from collections.abc import Generator, Iterable
+from typing import Final
 
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.errors import ErrorCode
@@ -33,8 +34,8 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 logger = logging.getLogger("barnabas.storage")
 
 REPLAYED_AFTER_CRASH_BYTES = 4 << 20  # at least, if the log has as many
-_BYTES_PER_PIECE = 4 << 20  # how many bytes of batches a replay passes before it yields
-_NONE = -1
+_BYTES_PER_PIECE: Final = 4 << 20  # how many bytes of batches a replay passes before it yields
+_NONE: Final = -1
 
 
 class ProducerStateManager:

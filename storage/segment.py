@@ -5,6 +5,7 @@ import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from barnabas.protocol.batch_layout import HEADER_BYTES, MAGIC_AT
 from barnabas.protocol.errors import CorruptBatchError
@@ -23,10 +24,10 @@ from barnabas.storage.open_files import FileRange, OpenFiles
 
 logger = logging.getLogger("barnabas.storage")
 
-UNSYNCED = "unsynced"
-_INT32_MAX = 2**31 - 1
-_OFFSETS_END = 2**63
-_RECENT_BATCHES_MAX = 128
+UNSYNCED: Final = "unsynced"
+_INT32_MAX: Final = 2**31 - 1
+_OFFSETS_END: Final = 2**63
+_RECENT_BATCHES_MAX: Final = 128
 
 
 def file_name(base_offset: int, extension: str) -> str:

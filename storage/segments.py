@@ -4,7 +4,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -17,7 +17,7 @@ from barnabas.storage.segment import Segment
 
 logger = logging.getLogger("barnabas.storage")
 
-NEVER_BY_REFERENCE = 1 << 62
+NEVER_BY_REFERENCE: Final = 1 << 62
 
 
 class FetchData:

@@ -8,6 +8,7 @@ everything else together.) A refusal is a value, not an exception.
 """
 
 from enum import Enum
+from typing import Final
 
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
@@ -26,17 +27,17 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer
 
-_LONG_MAX = 2**63 - 1
-_CODECS = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
+_LONG_MAX: Final = 2**63 - 1
+_CODECS: Final = {codec.name.lower(): codec for codec in Compression} | {"uncompressed": Compression.NONE}
 # How the compressed part of a batch must begin. Snappy has no mark.
-_CODEC_MARKS = {1: b"\x1f\x8b", 3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}
+_CODEC_MARKS: Final = {1: b"\x1f\x8b", 3: b"\x04\x22\x4d\x18", 4: b"\x28\xb5\x2f\xfd"}
 
 
 # What takes some milliseconds: records to open, records to count, bytes to unpack, bytes to pack in another codec.
-OPENED_AT_ONCE_MAX = 10_000
-COUNTED_AT_ONCE_MAX = 50_000
-UNPACKED_AT_ONCE_BYTES_MAX = 1 << 20
-CONVERTED_AT_ONCE_BYTES_MAX = 64 << 10
+OPENED_AT_ONCE_MAX: Final = 10_000
+COUNTED_AT_ONCE_MAX: Final = 50_000
+UNPACKED_AT_ONCE_BYTES_MAX: Final = 1 << 20
+CONVERTED_AT_ONCE_BYTES_MAX: Final = 64 << 10
 
 
 class AppendOrigin(Enum):
@@ -47,7 +48,7 @@ class AppendOrigin(Enum):
     COORDINATOR_OF_VERSION_2 = "coordinator of transaction version 2"  # its markers raise the producer's epoch
 
 
-_RESULT_FIELDS = (
+_RESULT_FIELDS: Final = (
     "base_offset",
     "duplicate",
     "error",

@@ -5,7 +5,7 @@ the high watermark in requests of version 18), which consumers and followers of 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.access import records as records_access
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
@@ -24,11 +24,11 @@ from barnabas.runtime.turns import Pieces, chunks
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
-FIRST_VERSION_WITH_TOPIC_IDS = 13
-FIRST_VERSION_WITH_REPLICA_STATE = 15
-FIRST_VERSION_WITH_ENDPOINTS = 16
-LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
-READ_COMMITTED = 1
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
+FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
+FIRST_VERSION_WITH_ENDPOINTS: Final = 16
+LAST_VERSION_WITHOUT_STORAGE_ERROR: Final = 5
+READ_COMMITTED: Final = 1
 AT_ONCE_MAX = 500  # partitions; any more are read and answered in pieces
 PARTITIONS_PER_PIECE = 50
 

@@ -6,7 +6,7 @@ FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.access import groups as groups_access
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     )
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
-NOT_AVAILABLE_MESSAGE = "The coordinator is not available."
-INVALID_REQUEST_MESSAGE = (
+_TOPICS: Final = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
+NOT_AVAILABLE_MESSAGE: Final = "The coordinator is not available."
+INVALID_REQUEST_MESSAGE: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
 )
-_MESSAGES = {
+_MESSAGES: Final = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: NOT_AVAILABLE_MESSAGE,
     ErrorCode.INVALID_REQUEST: INVALID_REQUEST_MESSAGE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker import transactional_writes
 from barnabas.broker.access import records as records_access
@@ -48,16 +48,16 @@ from barnabas.storage.validation import (
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
-ADMIN_CLIENT_ID = "__admin_client"  # the only client that may write to internal topics
-SMALLEST_LENGTHS = {0: 14, 1: 14, 2: 49}  # by magic: the smallest length of a batch or message, in bytes
-ATTRIBUTES_LOW = ATTRIBUTES_AT + 1  # the position of the byte that holds the codec
-ZSTD = 4
+ADMIN_CLIENT_ID: Final = "__admin_client"  # the only client that may write to internal topics
+SMALLEST_LENGTHS: Final = {0: 14, 1: 14, 2: 49}  # by magic: the smallest length of a batch or message, in bytes
+ATTRIBUTES_LOW: Final = ATTRIBUTES_AT + 1  # the position of the byte that holds the codec
+ZSTD: Final = 4
 APPENDS_PER_PIECE = 100  # about a millisecond
-COMPRESSED_PER_PIECE = 4
-FIRST_VERSION_WITH_ZSTD = 7
-REFUSED_RECORDS = "records for %r, partition %d"
-FIRST_VERSION_WITH_TOPIC_IDS = 13
-FIRST_VERSION_WITH_LEADERS = 10
+COMPRESSED_PER_PIECE: Final = 4
+FIRST_VERSION_WITH_ZSTD: Final = 7
+REFUSED_RECORDS: Final = "records for %r, partition %d"
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
+FIRST_VERSION_WITH_LEADERS: Final = 10
 
 Answer = ProduceResponse.PartitionProduceResponse
 

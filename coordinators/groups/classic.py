@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.coordinators.append_errors import group_error
 from barnabas.coordinators.groups import log_lines
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # until its first join ends, the member has no id for heartbeats
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000  # until its first join ends, the member has no id for heartbeats
 
 
 class ClassicGroup:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from sys import intern
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.classic import ClassicGroup
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     # The answer in case of success, the offsets to store, and the rows of partitions whose metadata is too long.
     _Screened = tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
 
-ADMIN_CLIENTS = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
+ADMIN_CLIENTS: Final = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
 # Errors that say something of the group. Others say that the coordinator moves, or that its log has trouble.
-NOTED = frozenset(
+NOTED: Final = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -45,8 +45,8 @@ NOTED = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     )
 )
-REFUSED_OFFSET = "an offset of group %r for %r, partition %d"
-_LONG_MAX = 2**63 - 1
+REFUSED_OFFSET: Final = "an offset of group %r for %r, partition %d"
+_LONG_MAX: Final = 2**63 - 1
 
 
 class CommitConfig(Protocol):
@@ -304,7 +304,7 @@ class _StoredRows(dict[int, "OffsetCommitResponse.OffsetCommitResponsePartition"
         return row
 
 
-_STORED = _StoredRows()
+_STORED: Final = _StoredRows()
 
 
 def _fail(response: OffsetCommitResponse, error: ErrorCode) -> OffsetCommitResponse:

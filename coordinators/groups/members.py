@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.records import subscribed_topics, topics_end
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
 NEVER = float("inf")
-CONSUMER_PROTOCOL_TYPE = "consumer"
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class Drain(IntEnum):

@@ -13,7 +13,7 @@ Deletion and expiry decide from the age or the absence of a value, so they take 
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.coordinators.groups.classic import ClassicGroup
@@ -48,7 +48,7 @@ logger = logging.getLogger("barnabas.groups")
 StoredRecords = (
     OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd | ConsumerRecords
 )
-NO_ACKS = 0
+NO_ACKS: Final = 0
 T = TypeVar("T")
 
 

@@ -306,6 +306,6 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Give an API key the test's own handler."""
 
     def put(key: ApiKey, handler: Handler, versions: tuple[int, int] = (0, 4), failure: Any = None) -> None:
-        monkeypatch.setitem(requests.TABLE, key, Api(key, versions, versions[0], handler, failure))
+        monkeypatch.setitem(requests.TABLE, key, Api(key, versions, versions, handler, failure))
 
     yield put  # noqa: PT022  (undone by monkeypatch)

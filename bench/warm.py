@@ -29,7 +29,6 @@ from bench.targets import ROOT, Barnabas, Target
 from bench.wire import CLIENT_ID, Connection, close, closed_loop, connect_many, create_topics
 
 WARM = 0.05  # two rounds differ by less
-WARM_ROUNDS_MAX = 40
 FETCH_OFFSETS_VERSION = 7
 SIZES = Struct(">ii")
 Rows = list[list[bytes]]
@@ -153,22 +152,24 @@ async def one_round(work: Work, target: Target, limit: Limit, seconds: float) ->
     return Round(rate, latencies.percentile_ms(0.99), broker / count, client / count)
 
 
-async def warm(work: Work, target: Target, limit: Limit, seconds: float) -> str:
+async def warm(work: Work, target: Target, limit: Limit, seconds: float, rounds_max: int) -> str:
     """Send the row until two rounds in a row differ by less than `WARM`; says how long that took."""
     before = 0.0
-    for number in range(1, WARM_ROUNDS_MAX + 1):
+    for number in range(1, rounds_max + 1):
         rate = (await one_round(work, target, limit, seconds)).requests_per_s
         if abs(rate - before) < WARM * rate:
             return f"warm after {number} rounds"
         before = rate
-    return f"NOT WARM after {WARM_ROUNDS_MAX} rounds: its rate does not stand still here"
+    return f"NOT WARM after {rounds_max} rounds: its rate does not stand still here"
 
 
-async def measure(work: Work, targets: Sequence[Target], limit: Limit, rounds: int, seconds: float) -> None:
+async def measure(
+    work: Work, targets: Sequence[Target], limit: Limit, rounds: int, seconds: float, rounds_max: int
+) -> None:
     """Warm all, measure them in turn, and print medians and ratios to the last broker."""
     gc.disable()  # a collection in this process would look like a pause of the broker
     print(f"{work.what}", flush=True)
-    notes = [await warm(work, target, limit, seconds) for target in targets]
+    notes = [await warm(work, target, limit, seconds, rounds_max) for target in targets]
     found: list[list[Round]] = [[] for _ in targets]
     for _ in range(rounds):
         for figures, target in zip(found, targets, strict=True):
@@ -201,6 +202,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Barnabas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one round")
+    parser.add_argument("--warm-rounds", type=int, default=40, help="at most, of each broker and row")
     said = parser.parse_args(words)
     if unknown := set(said.rows) - WORKS.keys():
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
@@ -218,7 +220,7 @@ def main(words: Sequence[str]) -> int:
         limit = Limit()
         started.append(limit)
         for name in said.rows or WORKS:
-            uvloop.run(measure(WORKS[name], started, limit, said.rounds, said.seconds))
+            uvloop.run(measure(WORKS[name], started, limit, said.rounds, said.seconds, said.warm_rounds))
     finally:
         for target in started:
             target.stop()

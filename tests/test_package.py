@@ -110,3 +110,22 @@ def test_compiled_modules_have_nothing_that_mypyc_mistranslates() -> None:
         package, _, file = name.rpartition("/")
         tree = ast.parse((ROOT / folders[package.replace("/", ".")] / file).read_text())
         assert [ast.unparse(node) for node in ast.walk(tree) if mistranslated(node)] == [], name
+
+
+def test_no_interpreted_class_derives_from_a_compiled_one() -> None:
+    """Python would refuse to make it. (Named tuples and exceptions stay classes as others.)"""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    compiled = {name.removesuffix(".py").replace("/", ".") for name in settings["barnabas"]["compiled"]}
+    found = []
+    for package, folder in settings["setuptools"]["package-dir"].items():
+        for path in (ROOT / folder).glob("*.py"):
+            if f"{package}.{path.stem}" in compiled:
+                continue
+            tree = ast.parse(path.read_text())
+            imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module in compiled]
+            names = {alias.asname or alias.name for each in imports for alias in each.names}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
+                    found += [f"{package}.{path.stem}.{node.name}({base})" for base in bases & names]
+    assert found == []

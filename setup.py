@@ -68,13 +68,16 @@ def compiled() -> list[Extension]:
         for file in (ROOT / folder).glob("*.py*"):
             (place / file.name).symlink_to(file)
     with chdir(TREE):  # tracebacks name files as they are given here
-        return mypycify(
+        extensions: list[Extension] = mypycify(
             ["--config-file=", "--ignore-missing-imports", *settings["barnabas"]["compiled"]],
             group_name="barnabas.compiled",
             target_dir=str(TREE / "c"),
             opt_level=os.environ.get("BARNABAS_OPTIMIZE", "2"),
             debug_level="0",
         )
+    for extension in extensions:
+        extension.extra_compile_args.append("-w")  # to look for warnings takes longer than to compile
+    return extensions
 
 
 if COMPILES and "editable_wheel" in sys.argv:

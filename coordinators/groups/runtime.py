@@ -13,7 +13,7 @@ Deletion and expiry decide from the age or the absence of a value, so they take 
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.coordinators.groups.classic import ClassicGroup
@@ -45,7 +45,7 @@ from barnabas.runtime.turns import Pieces
 
 logger = logging.getLogger("barnabas.groups")
 
-StoredRecords = (
+StoredRecords: TypeAlias = (
     OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd | ConsumerRecords
 )
 NO_ACKS: Final = 0

@@ -30,9 +30,7 @@ LEFT_OUT = shutil.ignore_patterns(
     "*.pyi",  # the build makes them
 )
 OPTIMIZE = {"BARNABAS_OPTIMIZE": "0"}
-ON_BOTH = ("tests/scenarios", "tests/wire", "tests/clients/test_kafka_python.py", "tests/clients/test_restarts.py")
-# Of tests/wire; the rest of the module is run. Each reaches into a compiled module.
-PURE_ONLY: Sequence[str] = ()
+ON_BOTH = ("tests/scenarios", "tests/clients/test_kafka_python.py")
 
 
 def make_wheel(folder: Path, *, compiled: bool = False) -> Path:
@@ -76,8 +74,7 @@ def environment(*, compiled: bool) -> dict[str, str]:
 
 def run_tests(words: Sequence[str]) -> int:
     """Tests on the compiled build; pytest's exit code."""
-    chosen = words or [*ON_BOTH, *(f"--deselect={name}" for name in PURE_ONLY)]
-    command = [sys.executable, "-m", "pytest", *chosen]
+    command = [sys.executable, "-m", "pytest", *(words or ON_BOTH)]
     return subprocess.call(command, cwd=ROOT, env=environment(compiled=True))
 
 

@@ -55,7 +55,8 @@ the controllership ends, and the broker registers with another epoch (not in a t
 leads again when LeaderAndIsr has come to that epoch.
 
 **A disk is lost, or an old copy of it is back.** The marker of a clean stop says in which epoch the broker stopped,
-the tree (`/barnabas/broker_epochs`) in which it registered last; an empty or older disk does not count. If this
+the tree (`/barnabas/broker_epochs`) in which it registered last; an empty or older disk does not count, nor does a log
+of which somebody has removed records (`storage/missing_records.py`). If this
 broker was the only one in sync, those that left the ISR last take its place (`LeaderAndIsr.eligible` in
 `cluster/leader_and_isr.py`): nothing was acknowledged without them. The same holds if the machine lost its power,
 which takes what was not synced (`.boot_id` in each directory says so), and one of them registers within a session.

@@ -33,7 +33,7 @@ class Loss(IntEnum):
 
     NOTHING = 0
     END = 1  # what was not synced: its machine lost its power
-    ALL = 2  # an empty disk, an old copy
+    ALL = 2  # an empty disk, an old copy, removed segments
 
 
 async def until_taken_out(

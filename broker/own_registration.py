@@ -143,8 +143,8 @@ class OwnRegistration:
     def _loss_of(self, topic: str, index: int) -> before_registering.Loss:
         """What of a log may be lost here that those who were in sync before this broker was alone still have.
 
-        Nobody has less than an empty disk. An old copy, and a log without its end, may hold what was acknowledged by
-        this broker alone, if min.insync.replicas is 1.
+        Nobody has less than an empty disk. An old copy, a log of which somebody has removed records, and one without
+        its end may hold what was acknowledged by this broker alone, if min.insync.replicas is 1.
         """
         manager = self._log_manager
         if manager.has_lost(topic, index):

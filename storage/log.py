@@ -99,6 +99,7 @@ class Log:
             recovery_point=recovery_point,
             unsynced_folders=unsynced_folders,
         )
+        self.missing_from: int | None = None  # from here on it lacks records that it had; None: not as far as is known
         self.cleaning = False  # a compaction is under way: no other may start, and a truncation cancels it
         self.finish_swap: Callable[[], None] | None = (
             None  # set while new files take the place of others: completes that

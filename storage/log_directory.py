@@ -11,7 +11,7 @@ from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.runtime.turns import at_once, chunks
-from barnabas.storage import checkpoints
+from barnabas.storage import checkpoints, missing_records
 from barnabas.storage.directory_contents import (
     OFFSET_CHECKPOINTS,
     DataDirectoryError,
@@ -183,7 +183,14 @@ class LogDirectory:
             logger.info(text, counted(len(self.folders), "log"), self.path)
         for key, folder in self.folders.items():
             log = yield from self._open_log(key, folder, log_starts.get(key, 0), clean=self.was_clean)
-            log.set_high_watermark(high_watermarks.get(key, log.log_start_offset))
+            committed = high_watermarks.get(key, log.log_start_offset)
+            missing_records.note(
+                log,
+                synced_to=self._recovery_points.get(key, 0),
+                # The end of a machine's power may take committed records, and not the checkpoint that tells of them.
+                committed_to=0 if self.may_lack_ends else committed,
+            )
+            log.set_high_watermark(committed)
             yield None
 
     def _read_cleaner_offsets(self) -> None:

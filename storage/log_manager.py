@@ -333,14 +333,15 @@ class LogManager:
     @property
     def may_lack_records(self) -> bool:
         """Whether some log may lack records that it had when this broker ran last."""
-        return not self.was_clean or bool(self.old_copies or self.missing)
+        known = self.old_copies or self.missing or any(log.missing_from is not None for log in self.all())
+        return not self.was_clean or bool(known)
 
     def has_lost(self, topic: str, partition: int) -> bool:
-        """Whether the log is not here any more, or only as an old copy. One that is offline is not lost."""
+        """Whether the log is gone, only here as an old copy, or lacks records. One that is offline is not lost."""
         log = self.get(topic, partition)
         if log is None:
             return not self.failed_directories
-        return self.directory_of(log) in self.old_copies
+        return log.missing_from is not None or self.directory_of(log) in self.old_copies
 
     def may_lack_end(self, topic: str, partition: int) -> bool:
         """Whether the end of the log may be lost, because the machine lost its power."""

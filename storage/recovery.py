@@ -143,13 +143,6 @@ def _find_end(
         folder.set_aside(segments)
         segments.clear()
         extent = extent._replace(log_end_offset=log_start_offset, checked_from=log_start_offset)
-    if extent.log_end_offset < recovery_point:
-        logger.error(
-            "%s: the log ends at offset %d, though all up to %d was synced: records were removed or damaged since",
-            folder.log,
-            extent.log_end_offset,
-            recovery_point,
-        )
     return extent
 
 

@@ -1,5 +1,6 @@
 """One broker has lost its disk, or somebody has put an old copy of its folder back: the others have everything."""
 
+import os
 import shutil
 import signal
 import time
@@ -65,6 +66,40 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
         cluster.produce(producer, numbered(40))
         assert cluster.values("t", index) == numbered(0, 60)
     assert cluster.committed("g", "t", 0) == 30
+
+
+@pytest.mark.parametrize("what", ["old folders", "a log without its end"])
+def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path, what: str) -> None:
+    """It says that records were removed, and must not lead: the others would be cut to what it has."""
+    cluster = make_cluster()
+    cluster.create_topic("t", 3)
+    producers = [cluster.producer("t", index) for index in range(3)]
+    for producer in producers:
+        cluster.produce(producer, numbered(0))
+    all_in_sync_of(cluster, "t")
+    cluster.end_one(2)
+    folders = [tmp_path / "broker-2" / f"t-{index}" for index in range(3)]
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / "copy" / folder.name)
+    cluster.start(2)
+    for producer in producers:
+        cluster.produce(producer, numbered(20))
+    all_in_sync_of(cluster, "t")
+    for node_id in range(3):
+        cluster.end_one(node_id)
+    for folder in folders:
+        copy = tmp_path / "copy" / folder.name
+        if what == "old folders":
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
+        else:
+            name = "00000000000000000000.log"
+            os.truncate(folder / name, (copy / name).stat().st_size)
+    for node_id in (2, 0, 1):
+        cluster.start(node_id)
+    all_in_sync_of(cluster, "t")
+    for index in range(3):
+        assert cluster.values("t", index) == numbered(0, 40)
 
 
 def test_all_are_killed_before_they_have_made_their_logs(make_cluster: MakeCluster, tmp_path: Path) -> None:

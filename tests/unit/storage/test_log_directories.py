@@ -278,3 +278,40 @@ def test_a_log_that_is_offline_is_not_lost(disks):
     disks.manager.shutdown()
     disks.disk.fail("list", "/b", times=1000)
     assert not disks.open().has_lost("t", 0)
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed"])
+def test_a_log_whose_end_somebody_has_cut_counts_as_lost_and_no_other(disks, caplog, stop):
+    disks.open()
+    for topic in "tu":
+        disks.fill(disks.log(topic), 3)
+    disks.manager.write_boot_ids()
+    if stop == "clean":
+        disks.manager.shutdown()
+    else:
+        disks.log("t").flush()
+        disks.manager.checkpoint()
+        disks.manager.abandon()
+    file = disks.disk.open("/a/t-0/00000000000000000000.log")
+    file.truncate(file.size() * 2 // 3)
+    manager = disks.open()
+    assert "t-0: the log ends at offset 2, though all up to 3 was synced" in caplog.text
+    assert (manager.has_lost("t", 0), manager.has_lost("u", 0), manager.may_lack_records) == (True, False, True)
+    manager.shutdown()
+    caplog.clear()
+    assert not disks.open().may_lack_records, "it is said once, and what is there counts from then on"
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("boot", ["this", "another"])
+def test_a_log_that_ends_below_its_high_watermark_counts_as_lost_unless_its_machine_lost_its_power(disks, boot):
+    """Nothing was synced, so that the recovery point says nothing."""
+    disks.open()
+    disks.fill(disks.log("t"), 3)
+    disks.manager.write_boot_ids()
+    disks.manager.checkpoint()
+    disks.manager.abandon()
+    disks.disk.boots += boot == "another"
+    file = disks.disk.open("/a/t-0/00000000000000000000.log")
+    file.truncate(file.size() * 2 // 3)
+    assert disks.open().has_lost("t", 0) is (boot == "this")

@@ -25,6 +25,7 @@ logger = logging.getLogger("barnabas.coordination")
 PARTS = ("", LOG, INDEX)
 NEWEST = ".newest"  # the end of the name of the file with the number of the last change
 UNREADABLE_LOOKS_MAX = 10  # so often in a row the file may be unreadable, because somebody writes it
+ZXID_MAX = 1 << 62  # SQLite's numbers have 63 bits, and those of a restored tree go on beyond the newest
 STRANGE_MAX = 2  # so often in a row it may be so with all of its -wal in it, because somebody wrote in between
 
 
@@ -92,7 +93,8 @@ class TreePlace:
             processes = {process for session_id, _ in strangers for process in self._sessions.processes(session_id)}
             who = ", ".join(map(str, sorted(processes))) or "processes that run"
             _, owner = strangers[0]
-            is_other = here[0] != owner.files[0] or any(here[1:])
+            # Only removed: what they write is the file, and nothing is to be put beside it.
+            is_other = here[0] != owner.files[0] or any(now and now != then for now, then in zip(here, owner.files))
             then = "put the right file there, and " if is_other else ""
             parts = [
                 f"{self._path}{part} was {'replaced' if now else 'removed'}"
@@ -120,12 +122,21 @@ class TreePlace:
             newest.close()
 
     def newest_zxid(self) -> int:
-        """The number of the last change that was noted here; 0: none."""
+        """The number of the last change that was noted here; 0: none, or the file is damaged."""
         try:
             noted = b"" if self._newest is None else self._newest.read(0, 20)
         except OSError:
             return 0
-        return int(noted) if noted.isdigit() else 0
+        if not noted:
+            return 0
+        zxid = int(noted) if noted.isdigit() else ZXID_MAX
+        if zxid < ZXID_MAX:
+            return zxid
+        logger.warning(
+            "%s%s is damaged, it says %r: whether the tree is older than it was is not known from it",
+            *(self._path, NEWEST, noted.decode("ascii", "replace")),
+        )
+        return 0
 
     def mark_if_older(self, file: TreeFile) -> None:
         """Note in the tree, which a session begins to use, if it is older than it was when it was last used."""

@@ -176,7 +176,7 @@ async def test_nobody_starts_beside_processes_whose_wal_was_removed(
     for end in ends:
         Path(f"{tree.path}{end}").unlink()
     names = {path.name for path in Path(tree.path).parent.iterdir()}
-    with pytest.raises(ConnectionLossError, match=f"{ends[0]} was removed.* while in use by"):
+    with pytest.raises(ConnectionLossError, match=f"{ends[0]} was removed.* in use by .* Then start all brokers"):
         await tree.unstarted().look()
     assert {path.name for path in Path(tree.path).parent.iterdir()} == names, "nothing is made"
     await tree.settle()
@@ -323,6 +323,26 @@ async def test_a_tree_that_lost_its_wal_says_that_it_is_older(tree: Tree, caplog
     session = await started(tree)
     assert await session.exists("/new") is not None
     assert caplog.text.count("is older than it was") == 1
+
+
+@embedded_only
+@pytest.mark.parametrize("noted", ["9" * 20, str(2**63 - 1), "no number", "-5"])
+async def test_a_damaged_number_of_the_last_change_is_said_and_ignored(
+    tree: Tree, caplog: pytest.LogCaptureFixture, noted: str
+) -> None:
+    session = await started(tree)
+    await session.create("/a")
+    await stop_all(tree)
+    Path(f"{tree.path}.newest").write_text(noted)
+    session = await started(tree)
+    assert await session.exists("/a") is not None
+    assert await session.exists(paths.RESTORED) is None
+    assert f"{tree.path}.newest is damaged, it says {noted!r}" in caplog.text
+    await session.create("/b")
+    await stop_all(tree)
+    caplog.clear()
+    await started(tree)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "it was written anew"
 
 
 async def tree_of(tree: Tree, path: str) -> bool:

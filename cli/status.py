@@ -1,21 +1,26 @@
 """`barnabas status`: whether a broker serves, and what it is."""
 
+import asyncio
 from typing import Any
 
 from barnabas.cli.shared.client import admin, answered
-from barnabas.cli.shared.exits import Failure
+from barnabas.cli.shared.exits import Failure, fail
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
+from barnabas.runtime.clock import RealClock
 
 app = new_app()
+
+LOOKS_AGAIN_MS = 250
 
 
 @app.command()
 def status(target: Target, as_json: AsJson = False) -> None:
     """Say whether a broker serves, and what it is; a script waits here for a broker that is being started.
 
-    Exit code 0 when it serves, 1 when none answers within --wait and --timeout.
+    Exit code 0 when it serves, 1 when none answers within --wait and --timeout,
+    or when those that answer serve nobody: then it says why.
     The version is the Kafka whose requests it understands: what a client takes it for.
 
     \b
@@ -24,10 +29,10 @@ def status(target: Target, as_json: AsJson = False) -> None:
     barnabas status --json --bootstrap localhost:9093
     """
     with admin(target) as client:
-        cluster = answered(client, client.describe_cluster)
+        api = HttpApi(client, target)
+        cluster, why_not = _serving(client, api, target)
         topics = answered(client, client.describe_topics)
         groups = answered(client, client.list_groups)
-        api = HttpApi(client, target)
         http = {broker["broker_id"]: _http_address(api, broker["broker_id"]) for broker in cluster["brokers"]}
         version = client.get_broker_version_data(cluster["controller_id"]).broker_version
     document: dict[str, Any] = {
@@ -41,6 +46,7 @@ def status(target: Target, as_json: AsJson = False) -> None:
                 "host": broker["host"],
                 "port": broker["port"],
                 "http": http[broker["broker_id"]],
+                "why_not_serving": why_not[broker["broker_id"]],
             }
             for broker in cluster["brokers"]
         ],
@@ -54,7 +60,26 @@ def status(target: Target, as_json: AsJson = False) -> None:
     apis = ", ".join(f"{node_id} at http://{address}" for node_id, address in http.items() if address)
     shown = document | {"brokers": brokers, "HTTP API": apis or "none"}
     print(f"A broker serves at {target.bootstrap}.")
+    for node_id, why in why_not.items():
+        if why is not None:
+            print(f"Broker {node_id} serves nobody: {why}.")
     print_table(["what", "value"], [(name.replace("_", " "), value) for name, value in shown.items()])
+
+
+def _serving(client: Any, api: HttpApi, target: Target) -> tuple[dict[str, Any], dict[int, str | None]]:
+    """The cluster, and which of its brokers serve nobody, and why. Ends the command if none serves within --wait."""
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + target.wait_s * 1000
+    while True:
+        cluster = answered(client, client.describe_cluster)
+        why_not = api.why_not_serving(broker["broker_id"] for broker in cluster["brokers"])
+        if not why_not or None in why_not.values():
+            return cluster, why_not
+        if clock.monotonic_ms() >= last_ms:
+            said = " ".join(f"Broker {node_id}: {why}." for node_id, why in why_not.items())
+            fail(f"a broker answers at {target.bootstrap}, and serves nobody. {said}")
+        target.renew()
+        asyncio.run(clock.sleep(LOOKS_AGAIN_MS))
 
 
 def _http_address(api: HttpApi, node_id: int) -> str | None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,3 +61,29 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
     again = start("--brokers", "3", "--port", "0").ready()
     read = run(again["bootstrap"].split(",")[0], "consume", "t", "--from-beginning", "--max", "200")
     assert set(read.split()) == written
+
+
+def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: Start, tmp_path: Path) -> None:
+    broker = start("--port", "0")
+    bootstrap = broker.ready()["bootstrap"]
+    tree = tmp_path / "d" / "coordination.sqlite"
+    aside = tree.rename(tree.with_name("aside"))
+    tree.write_bytes(aside.read_bytes())
+
+    def ask(*words: str) -> Any:
+        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
+        return forked.run(command, capture_output=True, text=True, timeout=60)
+
+    until(lambda: ask("status").returncode == 1)
+    why = f"{tree} was replaced by another file while it is in use"
+    for words in (["status"], ["status", "--wait", "1"], ["status", "--json"]):
+        done = ask(*words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"a broker answers at {bootstrap}, and serves nobody. Broker 0: {why}" in done.stderr
+    waiting = [sys.executable, "-m", "barnabas", "status", "--wait", "60", "--bootstrap", bootstrap]
+    with subprocess.Popen(waiting, stdout=subprocess.PIPE, text=True) as process:
+        tree.unlink()
+        aside.rename(tree)
+        assert "A broker serves at" in process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    broker.end()

@@ -408,7 +408,7 @@ def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> 
         print(f"Not known yet: {line}.")
     if not_made:
         names = ", ".join(one.check.name for one in not_made)
-        which = "Not made" if not facts.healths else "Not made everywhere"
+        which = "Not made everywhere" if facts.healths and findings.in_no_cluster(facts) is None else "Not made"
         print(f"{which}: {names}: {not_made[0].not_made}.")
     made = sum(one.not_made is None for one in outcomes)
     counts = [(_count(outcomes, each), each.name.lower()) for each in sorted(Severity, reverse=True)]

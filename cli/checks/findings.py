@@ -93,6 +93,7 @@ class Check:
 
 
 TABLE: list[Check] = []
+OF_ITSELF = ("brokers", "tree", "logs", "disks", "failures")  # what a broker knows that is in no cluster
 
 
 Find = Callable[[Facts], Iterator[Finding]]
@@ -141,14 +142,28 @@ def load() -> None:
 def examine(facts: Facts, findings_max: int) -> list[Outcome]:
     """All checks, those with the worst findings first. Of each, at most `findings_max` findings."""
     load()
-    why_not = unasked(facts)
+    why_not, outside = unasked(facts), in_no_cluster(facts)
     found = []
     for each in TABLE:
-        rows = sorted(each.find(facts), key=lambda finding: (-finding.severity, finding.since_ms or facts.now_ms))
-        not_made = why_not if each.needs is Needs.HTTP else None
+        is_made = outside is None or each.name in OF_ITSELF
+        all_of_it = each.find(facts) if is_made else ()
+        rows = sorted(all_of_it, key=lambda finding: (-finding.severity, finding.since_ms or facts.now_ms))
+        not_made = outside if not is_made else why_not if each.needs is Needs.HTTP else None
         counts = Counter(finding.severity for finding in rows)
         found.append(Outcome(each, rows[:findings_max], counts, not_made))
     return sorted(found, key=lambda outcome: -1 if outcome.worst is None else outcome.worst, reverse=True)
+
+
+def in_no_cluster(facts: Facts) -> str | None:
+    """Why what brokers say of the cluster may be untrue: none of them is in it now. None: some are."""
+    known = facts.healths
+    if not known or len(known) < len(facts.living):
+        return None
+    if any(health["is_lease_held"] and health["why_not_registered"] is None for _, health in known):
+        return None
+    names = listed(str(broker.node_id) for broker, _ in known)
+    are = f"broker {names} is" if len(known) == 1 else f"brokers {names} are"
+    return f"{are} in no cluster now, and what is said of topics, settings and groups may be untrue"
 
 
 def unasked(facts: Facts) -> str | None:

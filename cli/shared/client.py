@@ -21,6 +21,7 @@ from barnabas.runtime.turns import ended
 
 T = TypeVar("T")
 
+NO_CONTROLLER = "Failed to find active controller"  # in kafka-python's RuntimeError
 RETRY_MS = 100
 BACKOFF_MS = 10  # short, because a person waits for a command
 LATEST = -1  # as a timestamp: the end of the log
@@ -30,11 +31,12 @@ BROKER_RESOURCE = 4
 REPLICA_ANSWERS_WITHIN_MS = 2_000  # one that stands still must not keep the others from being shown
 ASKED_AGAIN_AFTER_MS = 1_000  # so long the others are asked instead of a broker that did not answer
 ONE_ANSWERS_WITHIN_MS = 15_000
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_MEMBER_ID = 3, 25
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_MEMBER_ID, KAFKA_STORAGE_ERROR = 3, 25, 56
 # What kafka-python says of these is for who writes a client.
 DESCRIPTIONS = {
     UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition",
     UNKNOWN_MEMBER_ID: "the group has no such member (barnabas groups describe)",
+    KAFKA_STORAGE_ERROR: "the broker cannot use its disk or the tree (barnabas status, or its log, says why)",
 }
 # What is said beside these: who may look into the broker's log finds there who wanted which right on what.
 RIGHTS = {
@@ -91,11 +93,14 @@ def told_in_sentences(target: Target) -> Iterator[None]:
             target.nobody_answers()
         fail(f"no answer in time from {target.bootstrap}: {error}")
     except KafkaError as error:
-        name = getattr(error, "message", None) or type(error).__name__
+        name, number = getattr(error, "message", None) or type(error).__name__, getattr(error, "errno", 0)
         code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED
-        fail(
-            f"{name}: {getattr(error, 'description', None) or error}{RIGHTS.get(getattr(error, 'errno', 0), '')}", code
-        )
+        words = DESCRIPTIONS.get(number) if number == KAFKA_STORAGE_ERROR else None
+        fail(f"{name}: {words or getattr(error, 'description', None) or error}{RIGHTS.get(number, '')}", code)
+    except RuntimeError as error:
+        if NO_CONTROLLER not in str(error):
+            raise
+        fail("the cluster has no controller now, so nothing was changed. `barnabas status` says why; or try again.")
     except (struct.error, OverflowError, UnicodeError) as error:
         fail(f"a name or a number does not fit into a request: {error}.", ExitCode.NOT_VALID)
 

@@ -66,6 +66,7 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
 def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: Start, tmp_path: Path) -> None:
     broker = start("--port", "0")
     bootstrap = broker.ready()["bootstrap"]
+    run(bootstrap, "topics", "create", "t")
     tree = tmp_path / "d" / "coordination.sqlite"
     aside = tree.rename(tree.with_name("aside"))
     tree.write_bytes(aside.read_bytes())
@@ -80,6 +81,14 @@ def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: 
         done = ask(*words)
         assert (done.returncode, done.stdout) == (1, "")
         assert f"a broker answers at {bootstrap}, and serves nobody. Broker 0: {why}" in done.stderr
+    commands = (["topics", "create", "n"], ["topics", "delete", "t", "--yes"], ["configs", "set", "topic", "t", "a=1"])
+    for words in commands:
+        done = ask(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done
+        assert "barnabas status" in done.stderr
+    found = json.loads(ask("doctor", "--json").stdout)
+    assert {each["check"] for each in found["findings"]} <= {"brokers", "tree"}
+    assert found["errors"] == 1
     waiting = [sys.executable, "-m", "barnabas", "status", "--wait", "60", "--bootstrap", bootstrap]
     with subprocess.Popen(waiting, stdout=subprocess.PIPE, text=True) as process:
         tree.unlink()

@@ -71,9 +71,9 @@ async def until_taken_out(
                 if not has_said_so:
                     has_said_so = True
                     logger.warning(
-                        "broker %d stopped uncleanly: it waits until the controller has taken it out of the ISRs of %d "
-                        "partitions, and where its machine lost its power while it alone was in sync, %.0f s at most "
-                        "for a broker that was in sync before",
+                        "broker %d stopped uncleanly, or its logs lack records: it waits until the controller has "
+                        "taken it out of the ISRs of %d partitions, and where its machine lost its power while it "
+                        "alone was in sync, %.0f s at most for a broker that was in sync before",
                         *(node_id, len(remaining), coordination.session_timeout_ms / 1000),
                     )
         except (ConnectionLossError, SessionExpiredError):

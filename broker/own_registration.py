@@ -7,12 +7,15 @@ from typing import TypeVar
 from barnabas.broker import before_registering
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster import registration
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.metadata_cache import Endpoint
+from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import ConnectionLossError, Coordination, SessionExpiredError
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.controller import Controller
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Clock, Env
+from barnabas.storage import truncation
 from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
@@ -66,6 +69,7 @@ class OwnRegistration:
             self._replica_manager.broker_epoch = await until_answered(self._env.clock, place.former_epoch) + 1
             await self._controller.start()
             await before_registering.until_taken_out(self._env, self._coordination, node_id, self._loss_of)
+            await until_answered(self._env.clock, self._drop_what_is_behind_holes)
         self._log_manager.write_boot_ids()
 
         async def register() -> None:
@@ -139,6 +143,16 @@ class OwnRegistration:
         """Others lead what this broker led, so it serves nothing of that until the controller knows it again."""
         self._replica_manager.suspend()
         self._controller.begin_again()
+
+    async def _drop_what_is_behind_holes(self) -> None:
+        """Where others are in sync, and this broker is not: a copy of what they have must not leave a hole in a log."""
+        logs = [log for log in self._log_manager.all() if log.missing_from is not None]
+        states = await self._coordination.get_many([paths.partition_state(log.topic, log.partition) for log in logs])
+        for log, node in zip(logs, states):
+            state = LeaderAndIsr.of_node(node)
+            if state is not None and state.isr and self._config.node_id not in state.isr:
+                assert log.missing_from is not None
+                truncation.truncate_to(log, log.missing_from)
 
     def _loss_of(self, topic: str, index: int) -> before_registering.Loss:
         """What of a log may be lost here that those who were in sync before this broker was alone still have.

@@ -210,6 +210,23 @@ class OffsetIndex(_SparseIndex):
         """The position of the last entry, or 0."""
         return self._seconds[-1] if self._seconds else 0
 
+    def read_last(self, segment_size: int) -> tuple[int, int] | None:
+        """(offset, position) of the last entry, by one small read. None if only `load` can tell."""
+        try:
+            file = self._disk.open(self.path, read_only=True)
+        except FileNotFoundError:
+            return None
+        try:
+            size = file.size()
+            if not size or size % _OFFSET_ENTRY.size:
+                return None
+            relative, position = _OFFSET_ENTRY.unpack(file.read(size - _OFFSET_ENTRY.size, _OFFSET_ENTRY.size))
+        finally:
+            file.close()
+        if relative <= 0 or not 0 < position < segment_size:  # zeros may be what Kafka preallocates
+            return None
+        return self._base_offset + relative, position
+
 
 class TimeIndex(_SparseIndex):
     """Sparse map from the largest timestamp so far to the last offset of the batch that holds it."""

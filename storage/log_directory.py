@@ -189,6 +189,8 @@ class LogDirectory:
                 synced_to=self._recovery_points.get(key, 0),
                 # The end of a machine's power may take committed records, and not the checkpoint that tells of them.
                 committed_to=0 if self.may_lack_ends else committed,
+                began_at=folder.leader_epochs[0][1] if self.was_clean and folder.leader_epochs else None,
+                may_have_gaps=key in self.cleaner_offsets or "compact" in log.config.cleanup_policy,
             )
             log.set_high_watermark(committed)
             yield None

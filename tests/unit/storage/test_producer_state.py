@@ -153,7 +153,8 @@ def test_a_restart_reads_only_what_is_behind_the_snapshot(world):
     )[1]
     log = world.open().get("t", 0)
     assert log.producers.get(9).last_sequence == 39
-    assert sum(path.endswith(".log") for path in reads) == 1  # the tail, to find the log end
+    logs_read = [path for path in reads if path.endswith(".log")]
+    assert len(logs_read) == 2, "the first bytes, which say where it begins, and the tail, to find the log end"
     assert "/data/t-0/00000000000000000040.snapshot" in reads
 
 

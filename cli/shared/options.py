@@ -2,9 +2,12 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
+
+import typer
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,3 +43,15 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     grouped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     grouped.__annotations__ = {each.name: each.annotation for each in parameters}
     return grouped
+
+
+def with_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse `nan` for the numbers of a command. No bound of an option refuses it, because it compares as false."""
+
+    @functools.wraps(command)
+    def checked(*values: Any, **words: Any) -> Any:
+        if any(isinstance(value, float) and math.isnan(value) for value in (*values, *words.values())):
+            raise typer.BadParameter("nan is no number")
+        return command(*values, **words)
+
+    return checked

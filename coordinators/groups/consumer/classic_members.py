@@ -14,7 +14,7 @@ from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, ConsumerMember, Subscription
-from barnabas.coordinators.groups.consumer.reconciliation import Owned
+from barnabas.coordinators.groups.consumer.reconciliation import Owned, merged
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
@@ -115,12 +115,8 @@ def _take_place(change: Change, request: JoinGroupRequest, member_id: str) -> Er
 
 def _owned(said: stored.ConsumerProtocolSubscription, topics: Topics) -> Owned:
     """What the member keeps over the join. With an eager assignor it keeps nothing, and says nothing."""
-    owned: dict[bytes, list[int]] = {}
-    for row in said.owned_partitions:
-        topic_id = topics.topic_id(row.topic)
-        if topic_id != NO_TOPIC_ID:
-            owned[topic_id] = list(row.partitions)
-    return owned
+    rows = ((topics.topic_id(row.topic), row.partitions) for row in said.owned_partitions)
+    return merged(row for row in rows if row[0] != NO_TOPIC_ID)
 
 
 def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember | ErrorCode:

@@ -85,12 +85,10 @@ def _assigned(assignment: bytes, epoch: int, topics: Topics) -> Assigned:
 
 def may_downgrade(group: ConsumerGroup, leaving: set[str], policy: str, size_max: int) -> bool:
     """Whether the group becomes a classic one when these members leave: all others speak the classic protocol."""
-    staying = [member for member_id, member in group.members.items() if member_id not in leaving]
     return (
-        bool(staying)
-        and policy.lower() in DOWNGRADES
-        and len(staying) <= size_max
-        and all(member.is_classic for member in staying)
+        policy.lower() in DOWNGRADES
+        and 0 < len(group.members) - len(leaving) <= size_max
+        and all(member.is_classic for member_id, member in group.members.items() if member_id not in leaving)
         and _common_protocol(group, leaving) is not None
     )
 

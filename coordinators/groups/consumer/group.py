@@ -36,6 +36,7 @@ class ConsumerGroup:
     """One group. `exists`: its record is written, so it has to be removed by a tombstone."""
 
     __slots__ = (
+        "_hash_codes",
         "_owners",
         "_regex_subscribers",
         "_topic_subscribers",
@@ -72,6 +73,7 @@ class ConsumerGroup:
         self.seen_names = -1
         self.is_resolving = False
         self.resolved_ms = float("-inf")
+        self._hash_codes: dict[str, int] = {}  # of each member id, which may be long: Java's
         self._owners: dict[bytes, dict[int, str]] = {}  # topic id -> partition -> member id, also while it gives it up
         self._topic_subscribers: dict[str, int] = {}
         self._regex_subscribers: dict[str, int] = {}
@@ -167,7 +169,7 @@ class ConsumerGroup:
     def in_order(self) -> list[ConsumerMember]:
         """The members in the order in which Kafka's coordinator assigns to them: that of a hash table of their ids."""
         members = self.members
-        return [members[member_id] for member_id in in_java_order(members, java_hash_code)]
+        return [members[member_id] for member_id in in_java_order(members, self._hash_codes.__getitem__)]
 
     # ---- changes ----
 
@@ -218,12 +220,14 @@ class ConsumerGroup:
             if member is not None:
                 self._own(member_id, member.current, ())
                 del self.members[member_id]
+                del self._hash_codes[member_id]
             return before
         self._count(subscription, 1)
         if subscription.instance_id is not None:
             self.by_instance[subscription.instance_id] = member_id
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
+            self._hash_codes[member_id] = java_hash_code(member_id)
         else:
             self.members[member_id] = member._replace(subscription=subscription)
         return before

@@ -18,7 +18,7 @@ from barnabas.coordinators.groups.consumer.member import (
     Subscription,
     same_partitions,
 )
-from barnabas.coordinators.groups.consumer.reconciliation import Owned, reconcile
+from barnabas.coordinators.groups.consumer.reconciliation import Owned, merged, reconcile
 from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, ResolvedRegex
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.settings import GroupSettings
@@ -53,7 +53,7 @@ def heartbeat(
         return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
     owned: Owned = None
     if request.topic_partitions is not None:
-        owned = {row.topic_id: row.partitions for row in request.topic_partitions}
+        owned = merged((row.topic_id, row.partitions) for row in request.topic_partitions)
     before = _member(change, request, owned)
     if isinstance(before, Refusal):
         return before

@@ -16,6 +16,14 @@ Owned = Mapping[bytes, Iterable[int]] | None
 IsOwned = Callable[[bytes, int], bool]
 
 
+def merged(rows: Iterable[tuple[bytes, Iterable[int]]]) -> dict[bytes, set[int]]:
+    """Partitions by topic id, of rows that a client made: a topic may be in several, and all of them count."""
+    partitions_of: dict[bytes, set[int]] = {}
+    for topic_id, partitions in rows:
+        partitions_of.setdefault(topic_id, set()).update(partitions)
+    return partitions_of
+
+
 def reconcile(
     current: CurrentAssignment,
     target_epoch: int,

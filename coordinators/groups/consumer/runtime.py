@@ -8,7 +8,7 @@ taken back, with all decisions after it: they were made from what is not in the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from barnabas.coordinators.groups.consumer import conversion, heartbeats
@@ -31,6 +31,7 @@ from barnabas.runtime.ports import Clock
 logger = logging.getLogger("barnabas.groups")
 R = TypeVar("R")
 TOPICS_MAX = 100  # of a member, that its event names
+REMOVAL_CHARACTERS_MAX = 2_000  # of the names of members that are removed by one write
 
 
 class Writer(Protocol):
@@ -276,10 +277,14 @@ class ConsumerGroups:
         self.expire(group, list(gone))
 
     def expire(self, group: ConsumerGroup, member_ids: list[str]) -> None:
-        """Remove members. They hear of it when they ask next."""
-        if member_ids:
+        """Remove members. They hear of it when they ask next.
+
+        A few at a time, because all together may not fit into a batch. Classic members go first, so that none of them
+        comes into the classic group that the last of the others may leave behind.
+        """
+        for some in _pieces(group, sorted(member_ids, key=lambda each: not group.members[each].is_classic)):
             change = Change(group)
-            self.remove_members(change, member_ids)
+            self.remove_members(change, some)
             self.write(change, lambda error: None)
         if self.by_id.get(group.group_id) is group:
             self.arm(group)
@@ -289,3 +294,18 @@ class ConsumerGroups:
         for group in self.by_id.values():
             group.timers.stop()
         self.by_id = {}
+
+
+def _pieces(group: ConsumerGroup, member_ids: list[str]) -> Iterator[list[str]]:
+    """Members whose removal is one write: as many as have short names, one that has a long one."""
+    some: list[str] = []
+    size = 0
+    for member_id in member_ids:
+        characters = len(group.group_id) + len(member_id)  # of each key
+        if some and size + characters > REMOVAL_CHARACTERS_MAX:
+            yield some
+            some, size = [], 0
+        some.append(member_id)
+        size += characters
+    if some:
+        yield some

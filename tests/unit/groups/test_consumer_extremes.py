@@ -1,0 +1,127 @@
+"""Consumer groups whose members say odd things: long names, rows that repeat a topic, deaths at the same moment."""
+
+from typing import Any
+
+import pytest
+from barnabas.coordinators.groups.consumer import group as consumer_group
+from barnabas.protocol import messages, record_batch
+from barnabas.protocol import records as stored
+from barnabas.protocol.errors import ErrorCode
+from barnabas.storage.validation import AppendResult
+from consumer_members import ConsumerMember, heartbeat_request
+from group_world import GroupWorld
+
+GROUP = "g"
+
+
+def group_of(world: GroupWorld) -> Any:
+    return world.coordinator.shards[0].consumer.by_id[GROUP]
+
+
+def limit_batches(world: GroupWorld, is_too_large: Any) -> None:
+    """Let the log refuse these batches as too large."""
+    log = world.logs[0]
+    append = log.append
+
+    def limited(batch: Any, **how: Any) -> AppendResult:
+        if is_too_large(bytes(batch)):
+            return AppendResult(ErrorCode.MESSAGE_TOO_LARGE)
+        return append(batch, **how)
+
+    log.append = limited  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_topic_in_two_rows_counts_with_all_its_partitions(order: tuple[int, int]) -> None:
+    world = GroupWorld()
+    world.topics.change("t", 2)
+    topic_id = world.topics.topic_id("t")
+    one = ConsumerMember(world, GROUP, "one", ["t"])
+    one.send()
+    other = ConsumerMember(world, GROUP, "other", ["t"])
+    other.send()
+    row = messages.ConsumerGroupHeartbeatRequest.TopicPartitions
+    rows = [row(topic_id=topic_id, partitions=[partition]) for partition in order]
+    for _ in range(3):
+        answer = world.ask("heartbeat_consumer", heartbeat_request(GROUP, "one", one.epoch, topic_partitions=rows), 1)
+        assert (answer.error_code, answer.member_epoch) == (ErrorCode.NONE, one.epoch)  # it gives nothing up
+        other.send()
+        assert not other.owned
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_topic_in_two_rows_of_a_classic_member_counts_with_all_its_partitions(order: tuple[int, int]) -> None:
+    world = GroupWorld(group_consumer_migration_policy="upgrade")
+    world.topics.change("t", 2)
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()
+    make = stored.ConsumerProtocolSubscription
+
+    def join(owned: tuple[int, ...]) -> Any:
+        rows = [make.TopicPartition(topic="t", partitions=[partition]) for partition in owned]
+        said = stored.encode_versioned(make(topics=["t"], owned_partitions=rows), 1)
+        protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="cooperative-sticky", metadata=said)
+        request = messages.JoinGroupRequest(
+            group_id=GROUP,
+            member_id="classic",
+            protocol_type="consumer",
+            protocols=[protocol],
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+        )
+        return world.ask("join_group", request, 9)
+
+    assert join(()).error_code == ErrorCode.NONE
+    new.leave()  # the policy keeps the group; the classic member is to have everything
+    assert join(()).error_code == ErrorCode.NONE
+    new.send()  # and now half of it
+    generation = group_of(world).members["classic"].epoch
+    for _ in range(3):
+        assert join(order).generation_id == generation, "it keeps what it must give up"
+        new.send()
+        assert not new.owned
+
+
+def test_members_that_die_together_are_removed_in_batches_that_fit() -> None:
+    world = GroupWorld()
+    members = [ConsumerMember(world, GROUP, f"{number:03}" + "x" * 3_000, ["t"]) for number in range(40)]
+    for member in members:
+        member.send()
+    limit_batches(world, lambda batch: len(batch) > 64_000)
+    assert len(group_of(world).members) == 40
+    world.clock.advance(60_000)
+    world.settle()
+    assert not group_of(world).members
+    world.restart()
+    assert not group_of(world).members
+
+
+def test_a_member_that_cannot_be_removed_keeps_no_other() -> None:
+    world = GroupWorld()
+    for name in ("bad", "good", "better"):
+        ConsumerMember(world, GROUP, name + "x" * 3_000, ["t"]).send()
+
+    def removes_bad(batch: bytes) -> bool:
+        found = record_batch.records(memoryview(batch), max_bytes=1 << 30)
+        return any(record.value is None and b"bad" in (record.key or b"") for record in found)
+
+    limit_batches(world, removes_bad)
+    for _ in range(4):
+        world.clock.advance(60_000)
+        world.settle()
+    assert [member_id[:3] for member_id in group_of(world).members] == ["bad"]
+
+
+def test_the_hash_of_a_member_id_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    real = consumer_group.java_hash_code
+    monkeypatch.setattr(consumer_group, "java_hash_code", lambda text: hashed.append(text) or real(text))
+    world = GroupWorld()
+    members = [ConsumerMember(world, GROUP, f"member-{number}", ["t"]) for number in range(12)]
+    for _ in range(4):
+        for member in members:
+            member.send()
+    assert [text for text in hashed if text.startswith("member-")] == [member.member_id for member in members]
+    members[0].leave()
+    members[0].send()
+    assert hashed.count("member-0") == 2

@@ -16,7 +16,7 @@ from barnabas.coordinators.groups.consumer.member import Assigned, Partitions
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
-from barnabas.coordinators.groups.events import Kind
+from barnabas.coordinators.groups.events import Kind, cut
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
 from barnabas.coordinators.groups.runtime import Shard
@@ -90,7 +90,13 @@ class ConsumerAnswers:
                 lambda is_free: self.heartbeat(request, context, may_see) if is_free else late
             )
         regex = request.subscribed_topic_regex
-        if regex and regex not in self._patterns and self._is_new_regex(shard, group_id, regex):
+        is_new = regex and regex not in self._patterns and self._is_new_regex(shard, group_id, regex)
+        if regex and is_new and request.member_epoch >= JOIN_EPOCH:
+            found = self._group(shard, request)  # as in Kafka, who it is comes before what it says
+            size_max = self.situation_of(group_id).settings.size_max
+            refusal = found if isinstance(found, Refusal) else heartbeats.check_member(found.group, request, size_max)
+            if refusal is not None:
+                return self._refuse(refusal, request, context)
             return self._turns.run(self._compile_first(regex, request, context, may_see))
         return self._heartbeat(shard, request, context, may_see)
 
@@ -189,7 +195,12 @@ class ConsumerAnswers:
                 change.begin_with(GroupRecord(group_id, None))
                 return change
             if conversion.may_upgrade(classic, settings.migration_policy, settings.size_max):
-                return conversion.upgrade(classic, self._topics)
+                upgraded = conversion.upgrade(classic, self._topics)
+                if isinstance(upgraded, Refusal):
+                    logger.warning(
+                        "group %s: member %s is refused: %s", group_id, cut(request.member_id), upgraded.message
+                    )
+                return upgraded
         if classic is not None or group_id in shard.foreign_groups:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         kind = "Consumer group" if request.member_epoch >= JOIN_EPOCH else "Group"

@@ -3,18 +3,23 @@ them leaves, as `group.consumer.migration.policy` allows (KIP-848). Members keep
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer import heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.classic_members import assignment_bytes, read_subscription
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, CurrentAssignment, Subscription
+from barnabas.coordinators.groups.consumer.reconciliation import merged
 from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind
+from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, metadata_hash
+from barnabas.coordinators.groups.events import cut
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.protocol import records as stored
-from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 
 UPGRADES = ("upgrade", "bidirectional")
 DOWNGRADES = ("downgrade", "bidirectional")
@@ -30,12 +35,19 @@ def may_upgrade(classic: ClassicGroup, policy: str, size_max: int) -> bool:
     )
 
 
-def upgrade(classic: ClassicGroup, topics: Topics) -> Change:
-    """The consumer group of a classic one: every member stands where the last generation has left it."""
+def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
+    """The consumer group of a classic one: every member stands where the last generation has left it.
+
+    Refused as by Kafka if its leader has assigned one partition to two members: here, one member owns a partition.
+    """
     change = Change(ConsumerGroup(classic.group_id))
     change.begin_with(GroupRecord(classic.group_id, None))
     epoch = classic.generation
     members = list(classic.members.by_id.values())
+    assigned = {member.member_id: _assigned(member.assignment, epoch, topics) for member in members}
+    refusal = _check_owners(assigned, topics)
+    if refusal is not None:
+        return refusal
     for member in members:
         said = _subscription(classic, member)
         assert said is not None
@@ -53,7 +65,6 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change:
         change.add(Kind.MEMBER, member.member_id, subscription)
     names = change.group.subscribed_topics()
     change.add(Kind.GROUP, "", GroupEpoch(epoch, metadata_hash(topics, names)))
-    assigned = {member.member_id: _assigned(member.assignment, epoch, topics) for member in members}
     for member_id, of_member in assigned.items():
         target = {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
         change.add(Kind.TARGET_MEMBER, member_id, target)
@@ -75,12 +86,30 @@ def _assigned(assignment: bytes, epoch: int, topics: Topics) -> Assigned:
         found = stored.decode_versioned(stored.ConsumerProtocolAssignment, assignment, newer_as_latest=True)[1]
     except (ProtocolError, UnsupportedVersionError):
         return {}
-    assigned = {}
-    for row in found.assigned_partitions:
-        topic_id = topics.topic_id(row.topic)
-        if topic_id != NO_TOPIC_ID and row.partitions:
-            assigned[topic_id] = dict.fromkeys(row.partitions, epoch)
-    return assigned
+    rows = merged(
+        (topics.topic_id(row.topic), set(row.partitions).intersection(range(topics.partition_count(row.topic))))
+        for row in found.assigned_partitions
+    )
+    return {
+        topic_id: dict.fromkeys(sorted(partitions), epoch)
+        for topic_id, partitions in rows.items()
+        if topic_id != NO_TOPIC_ID and partitions
+    }
+
+
+def _check_owners(assigned: Mapping[str, Assigned], topics: Topics) -> Refusal | None:
+    owners: dict[tuple[bytes, int], str] = {}
+    for member_id, of_member in assigned.items():
+        for topic_id, partitions in of_member.items():
+            for partition in partitions:
+                other = owners.setdefault((topic_id, partition), member_id)
+                if other != member_id:
+                    message = (
+                        "The classic group cannot become a consumer group, because its leader has assigned partition "
+                        f"{topics.topic_name(topic_id)}-{partition} to two members, {cut(other)} and {cut(member_id)}."
+                    )
+                    return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+    return None
 
 
 def may_downgrade(group: ConsumerGroup, leaving: set[str], policy: str, size_max: int) -> bool:

@@ -28,6 +28,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.coordinators.groups.consumer.group import ConsumerGroup
     from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 ABANDON = "The member must abandon all its partitions and rejoin."
@@ -47,16 +48,11 @@ def heartbeat(
     """A member joins, or says that it lives. `client`: its id and its host. Its regular expression is valid."""
     group = change.group
     member_id = request.member_id
-    if len(group.members) >= situation.settings.size_max and member_id not in group.members:
-        limit = situation.settings.size_max
-        message = f"The consumer group has reached its maximum capacity of {limit} members."
-        return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
-    owned: Owned = None
-    if request.topic_partitions is not None:
-        owned = merged((row.topic_id, row.partitions) for row in request.topic_partitions)
-    before = _member(change, request, owned)
-    if isinstance(before, Refusal):
-        return before
+    refusal = check_member(group, request, situation.settings.size_max)
+    if refusal is not None:
+        return refusal
+    owned = _owned(request)
+    before = _member(change, request)
     subscription = _updated(before.subscription, request, client)
     is_new = member_id not in group.members
     bumps = subscribe(change, member_id, None if is_new else before.subscription, subscription)
@@ -93,40 +89,50 @@ def heartbeat(
 # ---- who it is ----
 
 
-def _member(change: Change, request: ConsumerGroupHeartbeatRequest, owned: Owned) -> ConsumerMember | Refusal:
-    """The member as it was before this request; a new one is not in the group yet."""
-    group, member_id, epoch = change.group, request.member_id, request.member_epoch
-    if request.instance_id is not None:
-        return _static_member(change, request, request.instance_id, owned)
+def check_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, size_max: int) -> Refusal | None:
+    """Whether the group has no place for a member, or does not know it as who it says it is. Changes nothing."""
+    member_id, epoch = request.member_id, request.member_epoch
     member = group.members.get(member_id)
+    if member is None and len(group.members) >= size_max:
+        message = f"The consumer group has reached its maximum capacity of {size_max} members."
+        return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+    if request.instance_id is not None:
+        return _check_static_member(group, request, request.instance_id)
     if member is None:
-        if epoch != JOIN_EPOCH:
-            return unknown_member(member_id, group.group_id)
-        return ConsumerMember(member_id)
-    return check_epoch(member, epoch, owned) or member
+        return None if epoch == JOIN_EPOCH else unknown_member(member_id, group.group_id)
+    return check_epoch(member, epoch, _owned(request))
 
 
-def _static_member(
-    change: Change, request: ConsumerGroupHeartbeatRequest, instance_id: str, owned: Owned
-) -> ConsumerMember | Refusal:
-    group, member_id = change.group, request.member_id
+def _check_static_member(
+    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, instance_id: str
+) -> Refusal | None:
+    member_id, epoch = request.member_id, request.member_epoch
     found = group.static_member(instance_id)
-    if request.member_epoch != JOIN_EPOCH:
-        return (
-            check_static(found, member_id, instance_id)
-            or check_epoch(_known(found), request.member_epoch, owned)
-            or _known(found)
-        )
-    if found is None:
-        return group.members.get(member_id) or ConsumerMember(member_id)
-    if found.epoch != STATIC_LEAVE_EPOCH and not found.is_classic:
-        message = (
-            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
-            f"is owned by {found.member_id} member."
-        )
-        return Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, message)
-    replace(change, found, member_id)
-    return group.members[member_id]
+    if epoch != JOIN_EPOCH:
+        return check_static(found, member_id, instance_id) or check_epoch(_known(found), epoch, _owned(request))
+    if found is None or found.epoch == STATIC_LEAVE_EPOCH or found.is_classic:
+        return None
+    message = (
+        f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
+        f"is owned by {found.member_id} member."
+    )
+    return Refusal(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+
+
+def _member(change: Change, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+    """The member as it was before this request, which `check_member` has passed. A new one is not in the group yet."""
+    group, member_id, instance_id = change.group, request.member_id, request.instance_id
+    if instance_id is not None and request.member_epoch == JOIN_EPOCH:
+        found = group.static_member(instance_id)
+        if found is not None:
+            replace(change, found, member_id)
+    return group.members.get(member_id) or ConsumerMember(member_id)
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:
+    if request.topic_partitions is None:
+        return None
+    return merged((row.topic_id, row.partitions) for row in request.topic_partitions)
 
 
 def _known(member: ConsumerMember | None) -> ConsumerMember:

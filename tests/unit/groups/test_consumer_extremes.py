@@ -125,3 +125,29 @@ def test_the_hash_of_a_member_id_is_computed_once(monkeypatch: pytest.MonkeyPatc
     members[0].leave()
     members[0].send()
     assert hashed.count("member-0") == 2
+
+
+def test_who_a_member_is_comes_before_its_expression() -> None:
+    """As Kafka 4.1 answers. A member that leaves is not asked for its expression at all."""
+    world = GroupWorld(group_consumer_max_size=2)
+    member = ConsumerMember(world, GROUP, "known", ["t"], instance_id="i")
+    member.send()
+
+    def error(member_id: str, epoch: int, group: str = GROUP, **fields: Any) -> ErrorCode:
+        if epoch == 0:
+            fields |= {"owned": {}, "rebalance_timeout_ms": 30_000}
+        request = heartbeat_request(group, member_id, epoch, subscribed_topic_regex="(", **fields)
+        return ErrorCode(world.ask("heartbeat_consumer", request, 1).error_code)
+
+    assert error("unknown", 3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert error("known", 9) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert error("other", 1, instance_id="i") is ErrorCode.FENCED_INSTANCE_ID
+    assert error("other", 0, instance_id="i") is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert error("unknown", 3, group="none") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert error("unknown", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert error("new", 0) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert error("known", member.epoch) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    ConsumerMember(world, GROUP, "second", ["t"]).send()
+    assert error("new", 0) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert error("known", -1, instance_id="i") is ErrorCode.NONE
+    assert list(group_of(world).members) == ["second"]

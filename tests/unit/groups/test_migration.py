@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from barnabas.coordinators.groups.states import State
 from barnabas.protocol import messages
+from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from classic_members import ClassicMember
 from consumer_members import ConsumerMember, check_owners, image
@@ -206,3 +207,59 @@ def test_members_of_both_kinds_come_and_go(seed: int) -> None:
         world.restart()
         after = {group_id: image(group) for group_id, group in shard_of(world).consumer.by_id.items()}
         assert after == before
+
+
+class Misled(ClassicMember):
+    """A member whose group's leader assigns by no assignor: to each member in order what `given` says."""
+
+    given: tuple[list[int], ...] = ()
+
+    def _assign(self, members: list[Any]) -> list[Any]:
+        make = stored.ConsumerProtocolAssignment
+        row = messages.SyncGroupRequest.SyncGroupRequestAssignment
+        return [
+            row(
+                member_id=member.member_id,
+                assignment=stored.encode_versioned(
+                    make(assigned_partitions=[make.TopicPartition(topic="t", partitions=[each]) for each in given]), 1
+                ),
+            )
+            for member, given in zip(members, self.given, strict=False)
+        ]
+
+
+def misled(world: GroupWorld, *given: list[int]) -> list[ClassicMember]:
+    members: list[ClassicMember] = [Misled(world, GROUP, ["t"]) for _ in given]
+    for member in members:
+        member.given = given  # type: ignore[attr-defined]
+    for _ in range(8):  # no referee: they own what they must not
+        for member in members:
+            member.send()
+        world.clock.advance(500)
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    return members
+
+
+def test_a_group_in_which_two_members_have_one_partition_is_not_converted(caplog: pytest.LogCaptureFixture) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    classic = misled(world, [0, 1], [2, 1])
+    before = len(world.logs[0].batches)
+    answer = ConsumerMember(world, GROUP, "new", ["t"]).send()
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "partition t-1 to two members" in answer.error_message
+    assert all(member.member_id in answer.error_message for member in classic)
+    assert any("partition t-1 to two members" in line for line in caplog.messages)
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    assert GROUP not in shard_of(world).consumer.by_id
+    assert len(world.logs[0].batches) == before
+
+
+def test_what_a_leader_assigned_that_does_not_exist_is_not_taken_over() -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    classic = misled(world, [0, 7, -1, 1], [7, 2, 3])  # row by row: each row names the topic again
+    topic_id = world.topics.topic_id("t")
+    answer = ConsumerMember(world, GROUP, "new", ["u"]).send()
+    assert answer.error_code == ErrorCode.NONE
+    group = shard_of(world).consumer.by_id[GROUP]
+    has = [sorted(group.members[member.member_id].current.assigned[topic_id]) for member in classic]
+    assert sorted(has) == [[0, 1], [2, 3]]

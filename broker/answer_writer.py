@@ -179,3 +179,7 @@ class AnswerWriter:
             if isinstance(part, FileRange):
                 part.release()
         self._from_files.clear()
+
+    def end(self) -> None:
+        """The connection is over, and nothing waits: let go of it, so that no cycle keeps the memory of both."""
+        del self._connection

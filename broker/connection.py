@@ -40,7 +40,7 @@ from barnabas.broker.unserved import answer_to_unserved, words_for_size
 from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.frames import EncodedFrame, EncodedResponse
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import CarriedOut, Pending
@@ -383,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
             self._writer.write(parts)
 
     def _give_up_decoding(self, error: Exception) -> None:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, ProtocolError | UnsupportedVersionError):
             self._refuse("unreadable", f"a request that cannot be read: {error}")
             return
         self._server.gate.note_decoding_failure(self.client_host, error)
@@ -595,6 +595,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.forget(self)
         self._read_ahead = bytearray()
         self._incomplete = None
+        self._authentication = None  # it knows this connection, as the writer does: cycles would keep their memory
+        self._writer.end()
 
     def end_idleness(self) -> None:
         """Close if the client is taken for gone: nothing has come from it for connections.max.idle.ms.

@@ -14,6 +14,7 @@ from barnabas.broker.access.rules import (
     itself,
     joined,
     only_with,
+    parted,
     say,
     then,
     whole,
@@ -111,7 +112,7 @@ def offset_delete(asked: Asked) -> Reply:
     request = asked.request
     if not asked.may(AclOperation.DELETE, GROUP, request.group_id):
         return asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    refused = [topic for topic in request.topics if not asked.may(AclOperation.READ, TOPIC, topic.name)]
+    allowed, refused = parted(request.topics, lambda topic: asked.may(AclOperation.READ, TOPIC, topic.name))
     answer = OffsetDeleteResponse(
         topics=[
             OffsetDeleteResponse.OffsetDeleteResponseTopic(
@@ -126,8 +127,7 @@ def offset_delete(asked: Asked) -> Reply:
             for topic in refused
         ]
     )
-    kept = with_rows(request, "topics", [topic for topic in request.topics if topic not in refused])
-    return then(asked.handle(kept), lambda there: joined(there, answer))
+    return then(asked.handle(with_rows(request, "topics", allowed)), lambda there: joined(there, answer))
 
 
 # ------------------------------------------------------------------ OffsetFetch
@@ -144,8 +144,8 @@ def _fetch_of_one(asked: Asked) -> Reply:
         return asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if request.topics is None:
         return _fetch_all(asked)
-    refused = [topic for topic in request.topics if not asked.may(AclOperation.DESCRIBE, TOPIC, topic.name)]
-    kept = with_rows(request, "topics", [topic for topic in request.topics if topic not in refused])
+    allowed, refused = parted(request.topics, lambda topic: asked.may(AclOperation.DESCRIBE, TOPIC, topic.name))
+    kept = with_rows(request, "topics", allowed)
     answer = OffsetFetchResponse
     rows = [
         answer.OffsetFetchResponseTopic(
@@ -202,7 +202,7 @@ def _fetch_of_groups(asked: Asked) -> Reply:
                         topics.append(topic)
                 group.topics = topics
             if not group.error_code:
-                group.topics += refused_topics.get(group.group_id, [])
+                group.topics += refused_topics.pop(group.group_id, [])  # once, if a group is asked for twice
         there.groups += refused
         return there
 

@@ -5,7 +5,18 @@ Whether a topic exists is told only to those who may describe it.
 
 from typing import Any
 
-from barnabas.broker.access.rules import CLUSTER, MESSAGES, TOPIC, divided, each, in_turns, joined, then, with_rows
+from barnabas.broker.access.rules import (
+    CLUSTER,
+    MESSAGES,
+    TOPIC,
+    divided,
+    each,
+    in_turns,
+    joined,
+    parted,
+    then,
+    with_rows,
+)
 from barnabas.broker.requests import Asked, Reply
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation
@@ -103,18 +114,17 @@ def cluster_operations(asked: Asked) -> int:
 def describe_topic_partitions(asked: Asked) -> Reply:
     """To describe each topic that is named. If none is, the handler leaves out those that may not be described."""
     request = asked.request
-    refused = [row.name for row in request.topics if not asked.may(AclOperation.DESCRIBE, TOPIC, row.name)]
+    allowed, refused = parted(request.topics, lambda row: asked.may(AclOperation.DESCRIBE, TOPIC, row.name))
     answer = DescribeTopicPartitionsResponse(
         topics=[
             DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-                name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                name=row.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
             )
-            for name in refused
+            for row in refused
         ]
     )
-    if refused and len(refused) == len(request.topics):
+    if refused and not allowed:
         return answer
-    kept = [row for row in request.topics if row.name not in refused]
 
     def told(there: Any) -> Pieces[Any]:
         for topic in there.topics:
@@ -123,7 +133,7 @@ def describe_topic_partitions(asked: Asked) -> Reply:
                 topic.topic_authorized_operations = asked.rights.operations(TOPIC, topic.name)
         return joined(there, answer)
 
-    return in_turns(asked, asked.handle(with_rows(request, "topics", kept)), told)
+    return in_turns(asked, asked.handle(with_rows(request, "topics", allowed)), told)
 
 
 def create_topics(asked: Asked) -> Reply:

@@ -13,6 +13,7 @@ from barnabas.broker.access.rules import (
     itself,
     joined,
     only_with,
+    parted,
     whole,
     with_rows,
 )
@@ -53,11 +54,10 @@ def add_partitions_to_txn(asked: Asked) -> Reply:
         return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     field = "v3_and_below_topics"
     topics = request.v3_and_below_topics
-    refused = [topic for topic in topics if not asked.may(AclOperation.WRITE, TOPIC, topic.name)]
+    rest, refused = parted(topics, lambda topic: asked.may(AclOperation.WRITE, TOPIC, topic.name))
     if not refused:
         return asked.handle()
     answer = asked.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, with_rows(request, field, refused))
-    rest = [topic for topic in topics if topic not in refused]
     return joined(asked.refuse(ErrorCode.OPERATION_NOT_ATTEMPTED, with_rows(request, field, rest)), answer)
 
 

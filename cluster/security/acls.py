@@ -255,7 +255,7 @@ class AclTable:
             for rule in rules
             if rule.is_about(principal, host) and rule.operation in (operation, AclOperation.ALL)
         ]
-        denied = [rule.resource for rule in mine if rule.permission is Permission.DENY]
+        denied = {rule.resource for rule in mine if rule.permission is Permission.DENY}
         if Resource(type, ANY_NAME) in denied:
             return False
         prefixes = tuple(each.name for each in denied if each.pattern is PatternType.PREFIXED)

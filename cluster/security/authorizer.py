@@ -188,8 +188,10 @@ class Authorizer:
 
     async def add(self, rules: Sequence[Acl]) -> None:
         """Add rules. CoordinationError if the tree does not answer, or others change it all the time."""
-        for resource in dict.fromkeys(rule.resource for rule in rules):
-            new = {rule for rule in rules if rule.resource == resource}
+        new_of: dict[Resource, set[Acl]] = {}
+        for rule in rules:
+            new_of.setdefault(rule.resource, set()).add(rule)
+        for resource, new in new_of.items():
             await self._change(resource, lambda there, new=new: there | new)  # type: ignore[misc]
 
     async def remove(self, wanted: AclFilter) -> list[Acl]:

@@ -14,6 +14,7 @@ from barnabas.cluster.security.mechanism import AuthenticationError
 
 ITERATIONS_MIN, ITERATIONS_MAX, ITERATIONS_DEFAULT = 4096, 16384, 4096
 SALT_BYTES = NONCE_BYTES = 20
+FIRST_BYTES_MAX = 4096  # of a client's first message, which is kept until the second comes
 NO_CHANNEL_BINDING = b"n,,"
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 NUMBERS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}  # in requests
@@ -99,6 +100,8 @@ class ScramServer:
         return self._final(token) if self._server_first else self._begin(token)
 
     def _begin(self, token: bytes) -> bytes:
+        if len(token) > FIRST_BYTES_MAX:
+            raise AuthenticationError("Invalid SCRAM client first message")
         header, _, rest = token.partition(b",")
         authorization_id, _, bare = rest.partition(b",")
         found = _attributes(bare)
@@ -112,10 +115,9 @@ class ScramServer:
         self._asked_user = user
         self._known = self._credential_of(user, self.mechanism)
         credential = self._known
-        # Who is not there gets a salt, too, always the same: nobody can find out who is.
-        salt = (
-            hmac.digest(self._secret, user.encode(), "sha256")[:SALT_BYTES] if credential is None else credential.salt
-        )
+        # Who is not there gets a salt, too, always the same, and one for each mechanism: nobody can find out who is.
+        made_up = hmac.digest(self._secret, f"{self.mechanism},{user}".encode(), "sha256")[:SALT_BYTES]
+        salt = made_up if credential is None else credential.salt
         iterations = ITERATIONS_DEFAULT if credential is None else credential.iterations
         self._first = bare
         self._gs2 = header + b"," + authorization_id + b","

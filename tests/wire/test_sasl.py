@@ -1,5 +1,6 @@
 """Logins on the wire: Kafka's own conversations, both SCRAMs, logins that end, and what must never be shown."""
 
+import gc
 import gzip
 import json
 import logging
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.connection import Connection
 from barnabas.cluster.security import scram
 from barnabas.cluster.security.plain import PLAIN
 from barnabas.cluster.security.scram import ScramClient
@@ -215,6 +217,52 @@ def test_a_login_with_too_many_messages_ends(guarded: World) -> None:
     assert answer.error_code == 0
     assert tell(guarded, client, b"n,,n=alice,r=x").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert tell(guarded, client, b"n,,n=alice,r=x") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.SASL_HANDSHAKE, 2), (ApiKey.SASL_HANDSHAKE, -1), (ApiKey.SASL_AUTHENTICATE, 3)]
+)
+def test_a_version_that_is_not_there_is_no_error_of_the_broker(
+    guarded: World, caplog: pytest.LogCaptureFixture, key: ApiKey, version: int
+) -> None:
+    client = connected(guarded)
+    if key is ApiKey.SASL_AUTHENTICATE:
+        shake(guarded, client, PLAIN)
+    request = struct.pack(">hhih", key, version, 1, -1) + bytes(2)
+
+    async def run() -> bytes | None:
+        client.transport.write(struct.pack(">i", len(request)) + request)
+        answer: bytes | None = await client.answer()
+        return answer
+
+    refused = guarded.broker.server.protocol_errors
+    assert guarded.env.run(run()) is None
+    assert guarded.broker.server.protocol_errors == refused + 1
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("logs_in", [None, PLAIN, "SCRAM-SHA-256"])
+def test_a_connection_that_never_logged_in_leaves_nothing(guarded: World, logs_in: str | None) -> None:
+    """Its memory is given back at once: what refers to itself waits for the collector."""
+    client = connected(guarded)
+    if logs_in is not None:
+        shake(guarded, client, logs_in)
+    newest = max(guarded.broker.server.connections, key=lambda each: each.number)
+    number, transport = newest.number, newest.transport
+    del newest
+
+    def is_there() -> bool:
+        return any(type(each) is Connection and each.number == number for each in gc.get_objects())
+
+    gc.disable()
+    try:
+        assert is_there()
+        client.transport.close()
+        guarded.env.run(guarded.env.clock.sleep(1_000))
+        transport._protocol = None  # as asyncio's transports do
+        assert not is_there()
+    finally:
+        gc.enable()
 
 
 class TestLoginsThatEnd:

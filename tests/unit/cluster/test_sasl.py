@@ -82,6 +82,22 @@ def test_who_is_not_there_has_always_the_same_salt() -> None:
     assert firsts != {server_of({}).step(b"n,,n=other,r=x").partition(b",s=")[2]}
 
 
+def test_who_is_not_there_has_another_salt_for_each_mechanism() -> None:
+    """As those have who are there: nobody can tell the one from the other."""
+    salts = {server_of({}, mechanism).step(b"n,,n=nobody,r=x").split(b",s=")[1] for mechanism in scram.HASHES}
+    assert len(salts) == len(scram.HASHES)
+
+
+@pytest.mark.parametrize("token", [b"n,,n=%s,r=x", b"n,,n=alice,r=%s", b"n,,n=alice,r=x,x=%s"])
+def test_a_huge_first_message_is_not_kept(token: bytes) -> None:
+    users = {"alice": credential("SCRAM-SHA-256", "x")}
+    assert server_of(users).step(token % (b"a" * 1024))
+    server = server_of(users)
+    with pytest.raises(AuthenticationError, match="Invalid SCRAM client first message"):
+        server.step(token % (b"a" * scram.FIRST_BYTES_MAX))
+    assert server._first == b""
+
+
 @pytest.mark.parametrize(
     "token", [b"", b"n", b"n,,", b"n,,n=a", b"n,,r=x", b"p=tls-unique,,n=a,r=x", b"\xff\xfe", b"n,a=other,n=alice,r=x"]
 )

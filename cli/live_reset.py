@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import describe_groups, positions, refuse_members
+from barnabas.cli.shared.client import describe_groups, positions, refuse_live, refuse_members
 from barnabas.cli.shared.exits import fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -35,8 +35,7 @@ class Live:
         if self.live:
             HttpApi(client, target).entry()  # a live reset goes over HTTP: better said before the plan than behind it
         described = describe_groups(client, [group], may_be_missing=may_be_missing)
-        if not self.live:
-            refuse_members(group, described)
+        (refuse_live if self.live else refuse_members)(group, described)
         return group in described
 
 

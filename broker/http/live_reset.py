@@ -113,7 +113,10 @@ def _raise_unless_done(error: ErrorCode) -> None:
         message = "the group's offsets are in the coordination tree (offsets.storage, dual.commit.enabled), so they "
         raise HttpError(409, error.name, message + "cannot be changed together with its members. Stop its consumers.")
     if error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-        message = "the group is of a protocol that this broker does not coordinate. Nothing was changed."
+        message = (
+            "a live reset is not built for groups of the consumer protocol (group.protocol=consumer), only for classic "
+            "ones. Stop the group's members, then set its offsets without --live. Nothing was changed."
+        )
         raise HttpError(409, error.name, message)
     if error is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
         message = "the offsets do not fit into one batch (message.max.bytes). Reset fewer partitions at a time."

@@ -216,6 +216,7 @@ def _as_classic(found: Any) -> dict[str, Any]:
         "group_id": found.group_id,
         "group_state": found.group_state,
         "protocol_type": "consumer",
+        "is_consumer_group": True,  # of the consumer protocol; the classic one has this protocol type, too
         "protocol_data": found.assignor_name,
         "members": [
             {

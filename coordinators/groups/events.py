@@ -28,6 +28,7 @@ class Kind(Enum):
 
     JOINED = "joined"  # reason, protocols, topics; took the place of: replaces
     REJOINED = "rejoined"  # reason, protocols, topics, is_leader
+    SUBSCRIBED = "reads other topics now"  # reason, protocols, topics; in a consumer group (KIP-848)
     LEFT = "left"  # reason
     SILENT = "silent"  # session_timeout_ms
     DID_NOT_JOIN = "did not join again"  # rebalance_timeout_ms

@@ -138,7 +138,7 @@ def sentence(event: Event) -> str | None:
     """An event of a timeline; None for those that the phases tell."""
     details = event.details
     who = named(event.member)
-    if event.kind in (Kind.JOINED, Kind.REJOINED):
+    if event.kind in (Kind.JOINED, Kind.REJOINED, Kind.SUBSCRIBED):
         why = f" ({details['reason']!r})" if details["reason"] else ""
         if "replaces" in details:
             return f"{who} came back as a static member{why}"
@@ -218,7 +218,7 @@ def _mixed_assignors(events: Sequence[Event], story: list[Rebalance]) -> Iterato
             "them one partition.assignment.strategy in common; change it in two rolling restarts, the first with both."
         )
     offers = _latest(events, "protocols")
-    distinct = {tuple(offer) for offer in offers.values()}
+    distinct = {tuple(offer) for offer in offers.values() if offer}  # members of the consumer protocol offer none
     if len(distinct) > 1:
         listed = "; ".join(sorted(", ".join(offer) for offer in distinct))
         chosen = next((one.protocol for one in reversed(story) if one.protocol is not None), None)
@@ -305,7 +305,7 @@ def _latest(events: Sequence[Event], name: str) -> dict[str, Any]:
             found.clear()
         if event.member is None:
             continue
-        if event.kind in (Kind.JOINED, Kind.REJOINED):
+        if event.kind in (Kind.JOINED, Kind.REJOINED, Kind.SUBSCRIBED):
             found.pop(event.details.get("replaces", ""), None)
             found[event.member.member_id] = event.details[name]
         elif event.kind is not Kind.REFUSED:

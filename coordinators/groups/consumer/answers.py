@@ -12,8 +12,9 @@ from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
-from barnabas.coordinators.groups.consumer.member import Assigned, Partitions
+from barnabas.coordinators.groups.consumer.member import Assigned, ConsumerMember, Partitions
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
+from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
 from barnabas.coordinators.groups.events import Kind, cut
@@ -156,11 +157,10 @@ class ConsumerAnswers:
             if request.member_id == "":
                 request.member_id = self._member_id()
             client = (context.client_id or "", context.client_host)
-            is_new = request.member_id not in group.members
+            before = group.members.get(request.member_id)
             outcome = heartbeats.heartbeat(change, request, client, situation)
-            if is_new and not isinstance(outcome, Refusal):
-                logger.info("group %s: member %s joined", group_id, who(group.members[request.member_id]))
-                shard.consumer.note_joined(group_id, group.members[request.member_id])
+            if not isinstance(outcome, Refusal):
+                self._note(shard.consumer, group_id, before, group.members[request.member_id])
         if isinstance(outcome, Refusal):
             return self._refuse(outcome, request, context)
         if change.records.count and group_id not in shard.consumer.by_id and request.member_epoch >= JOIN_EPOCH:
@@ -205,6 +205,16 @@ class ConsumerAnswers:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         kind = "Consumer group" if request.member_epoch >= JOIN_EPOCH else "Group"
         return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
+
+    def _note(
+        self, groups: ConsumerGroups, group_id: str, before: ConsumerMember | None, member: ConsumerMember
+    ) -> None:
+        """Note that a member has joined, or reads other topics than before."""
+        if before is None:
+            logger.info("group %s: member %s joined", group_id, who(member))
+            groups.note_joined(group_id, member)
+        elif not before.subscription.reads_as(member.subscription):
+            groups.note_subscribed(group_id, member)
 
     def _member_id(self) -> str:
         """A member id for a client that makes none (version 0)."""

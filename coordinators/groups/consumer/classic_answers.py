@@ -51,16 +51,18 @@ class ClassicAnswers:
             if request.group_instance_id is None and version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
                 return join_error(version, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         change = Change(group)
-        is_new = member_id not in group.members
+        before = group.members.get(member_id)
         client = (context.client_id or "", context.client_host)
         outcome = classic_members.join(change, request, member_id, client, self._situation_of(group.group_id))
         if isinstance(outcome, ErrorCode):
             self._refusals.log(context, outcome, "group %r, member %r", group.group_id, request.member_id)
             return join_error(version, request.member_id, outcome)
-        if is_new:
-            member = group.members[member_id]
+        member = group.members[member_id]
+        if before is None:
             logger.info("group %s: member %s joined, by the classic protocol", group.group_id, who(member))
             shard.consumer.note_joined(group.group_id, member, request.reason or "")
+        elif not before.subscription.reads_as(member.subscription):
+            shard.consumer.note_subscribed(group.group_id, member)
         return shard.consumer.carry_out(
             change, outcome, lambda error: join_error(version, request.member_id, consumer_error(error))
         )

@@ -36,6 +36,10 @@ class Subscription(NamedTuple):
     assignor: str | None = None
     classic: ClassicProtocols | None = None  # None: it speaks the consumer protocol
 
+    def reads_as(self, other: Subscription) -> bool:
+        """Whether both mean the same topics in the same words."""
+        return (self.topic_names, self.topic_regex) == (other.topic_names, other.topic_regex)
+
 
 class CurrentAssignment(NamedTuple):
     """What a member has been given, and what it must give up."""

@@ -78,10 +78,18 @@ class ConsumerGroups:
 
     def note_joined(self, group_id: str, member: ConsumerMember, reason: str = "") -> None:
         """Note that a member has joined."""
+        self._note_subscription(group_id, Kind.JOINED, member, reason)
+
+    def note_subscribed(self, group_id: str, member: ConsumerMember) -> None:
+        """Note that a member has changed what it reads."""
+        self._note_subscription(group_id, Kind.SUBSCRIBED, member, "")
+
+    def _note_subscription(self, group_id: str, kind: Kind, member: ConsumerMember, reason: str) -> None:
         of = member.subscription
         protocols = [] if of.classic is None else [cut(name) for name, _ in of.classic.protocols[:10]]
-        topics = list(of.topic_names[:TOPICS_MAX])
-        self.note(group_id, Kind.JOINED, member, reason=cut(reason), protocols=protocols, topics=topics)
+        # What an expression means may not be known yet, and changes: such a member is compared with no other.
+        topics = None if of.topic_regex else list(of.topic_names[:TOPICS_MAX])
+        self.note(group_id, kind, member, reason=cut(reason), protocols=protocols, topics=topics)
 
     def carry_out(self, change: Change, answer: R, failure: Callable[[ErrorCode], R]) -> R | Pending[R]:
         """Write what a decision has changed. The answer is given when nothing that it says can be lost any more."""

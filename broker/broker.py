@@ -412,9 +412,13 @@ class Broker:
 
     async def _count_for_the_last_time(self) -> None:
         """A tree that has this mark knows who was in sync when this broker stopped."""
-        if self.lease.holds:
-            with suppress(CoordinationError):  # a full disk, say: then an older number stays in the tree and here
-                await self.tree_mark.count()
+        if not self.lease.holds:
+            return
+        counting = asyncio.ensure_future(self.tree_mark.count())
+        late = self.env.clock.call_later(TASKS_END_WITHIN_MS, counting.cancel)  # the tree may be away since a moment
+        with suppress(CoordinationError, asyncio.CancelledError):  # then an older number stays in the tree and here
+            await counting
+        late.cancel()
 
     async def _close(self, *, keeps_data: bool = True) -> None:
         await self._end(

@@ -549,8 +549,8 @@ def test_three_brokers() -> None:
             assert fault.fired >= 1
         assert leader is not None
         with kafka.down(leader):
-            assert topic.wait_records(1, timeout=60)[0].text == "a"
-            group.wait(lag=0, timeout=60)
+            assert topic.wait_records(1, timeout=50)[0].text == "a"
+            group.wait(lag=0, timeout=50)
 
 
 def test_it_works_in_a_task() -> None:

@@ -169,7 +169,7 @@ def test_a_topic_that_found_no_room_on_the_disk_is_served_when_there_is_some(
         assert time.monotonic() < end, process.log.read_text()[-3000:]
         time.sleep(0.1)
     assert client.values("t", 0) == [b"v"]
-    assert "t-0: the log cannot be made: " in process.log.read_text()
+    assert "t-0: the log cannot be made, trying again: " in process.log.read_text()
 
 
 def test_a_read_only_directory_is_refused_at_the_start_or_left_out_if_there_are_others(

@@ -184,7 +184,7 @@ def test_who_starts_again_within_its_old_session_waits_for_its_node_to_go(
         second = start(port=first.port, log_level="info")
         assert zookeeper.exists("/brokers/ids/0").ephemeralOwner not in (None, owner)
     assert Client(second.port).produce(TOPIC, 0, batch([b"x"])).error_code == 0
-    assert "is registered by another session: waiting until that has ended" in second.log.read_text()
+    assert "is registered already: waiting until that session has ended" in second.log.read_text()
 
 
 def test_a_living_brokers_id_is_refused(start: Start, tmp_path: Path) -> None:

@@ -415,7 +415,11 @@ class Broker:
         if not self.lease.holds:
             return
         counting = asyncio.ensure_future(self.tree_mark.count())
-        late = self.env.clock.call_later(TASKS_END_WITHIN_MS, counting.cancel)  # the tree may be away since a moment
+
+        def give_up() -> None:
+            counting.cancel()
+
+        late = self.env.clock.call_later(TASKS_END_WITHIN_MS, give_up)  # the tree may be away since a moment
         with suppress(CoordinationError, asyncio.CancelledError):  # then an older number stays in the tree and here
             await counting
         late.cancel()

@@ -137,14 +137,14 @@ class Authentication:
             self._end(f"{server.mechanism}: {error}", [] if header is None else self._parts(header, answer))
             return
         if server.is_complete:
-            self._complete(server, answer, may_expire=header is not None)
+            self._complete(server, answer)
         token = bytes(answer.auth_bytes)
         self._connection.send([SIZE.pack(len(token)) + token] if header is None else self._parts(header, answer))
 
-    def _complete(self, server: ServerSide, answer: messages.SaslAuthenticateResponse, *, may_expire: bool) -> None:
+    def _complete(self, server: ServerSide, answer: messages.SaslAuthenticateResponse) -> None:
         self._to(Login.DONE)
         self._user = server.user
-        lifetime_ms = self._logins.session_lifetime_ms(server.mechanism) if may_expire else 0
+        lifetime_ms = self._logins.session_lifetime_ms(server.mechanism)  # clients of Kafka 0.10 do not hear of it
         answer.session_lifetime_ms = lifetime_ms
         self._expires_ms = self._logins.now_ms() + lifetime_ms if lifetime_ms else None
         self._connection.logged_in(f"User:{server.user}", for_good=not lifetime_ms)

@@ -184,9 +184,9 @@ def _empty(key: ApiKey) -> Any:
     return messages.request_class(key)()
 
 
-def test_clients_of_kafka_0_10_send_the_messages_alone(guarded: World) -> None:
-    client = connected(guarded)
-    shake(guarded, client, PLAIN, version=0)
+def log_in_alone(world: World, client: Client) -> bytes | None:
+    """As clients of Kafka 0.10 do, with a message that has no request around it."""
+    shake(world, client, PLAIN, version=0)
 
     async def run() -> bytes | None:
         token = f"\0alice\0{PLANTED}".encode()
@@ -194,7 +194,12 @@ def test_clients_of_kafka_0_10_send_the_messages_alone(guarded: World) -> None:
         answer: bytes | None = await client.answer()
         return answer
 
-    assert guarded.env.run(run()) == b""
+    return world.env.run(run())  # type: ignore[no-any-return]
+
+
+def test_clients_of_kafka_0_10_send_the_messages_alone(guarded: World) -> None:
+    client = connected(guarded)
+    assert log_in_alone(guarded, client) == b""
     assert principal(guarded) == "User:alice"
     assert topics(guarded, client) is not None
 
@@ -292,6 +297,18 @@ class TestLoginsThatEnd:
         assert topics(ending, client) is not None
         ending.env.run(ending.env.clock.sleep(1))
         assert topics(ending, client) is None
+
+    def test_so_is_one_that_cannot_hear_of_it(self, ending: World) -> None:
+        """A client of Kafka 0.10, or one that says so, also when it logs in again."""
+        for logs_in_before in (False, True):
+            client = connected(ending)
+            if logs_in_before:
+                plain(ending, client)
+            assert log_in_alone(ending, client) == b""
+            ending.env.run(ending.env.clock.sleep(9_999))
+            assert topics(ending, client) is not None
+            ending.env.run(ending.env.clock.sleep(1))
+            assert topics(ending, client) is None
 
     def test_a_late_login_is_taken(self, ending: World) -> None:
         client = connected(ending)

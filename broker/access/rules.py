@@ -1,19 +1,21 @@
 """The forms of access that many APIs share, and how refused parts get into an answer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from barnabas.broker.requests import AUTHORIZATION_ERRORS, CLOSE, Access, Asked, Reply
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message, Struct
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.turns import Pieces
+from barnabas.runtime.turns import Pieces, chunks
 
 CLUSTER, GROUP, TOPIC = ResourceType.CLUSTER, ResourceType.GROUP, ResourceType.TOPIC
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+ROWS_PER_PIECE = 50  # some hundredths of a millisecond each, if the log says that they are refused
 T = TypeVar("T")
 NameOf = Callable[[Any], str]  # the name of what a row is about
 
@@ -71,6 +73,9 @@ def divided(
 ) -> Reply:
     """Have the rows of a field handled that are allowed, and answer the others with the error of their type."""
     rows = getattr(asked.request, field) or ()
+    if asked.context.is_long and asked.api.key != ApiKey.PRODUCE:  # whose records are in a frame that may be lent
+        pieces = _divided_in_pieces(asked, field, rows, is_allowed, type, message)
+        return asked.services.env.turns.run(pieces, to_the_end=True)
     allowed, refused = parted(rows, is_allowed)
     if not refused:
         return asked.handle()
@@ -80,6 +85,40 @@ def divided(
     if not allowed:
         return answer
     return then(asked.handle(with_rows(asked.request, field, allowed)), lambda there: joined(there, answer))
+
+
+def _divided_in_pieces(
+    asked: Asked,
+    field: str,
+    rows: Sequence[Any],
+    is_allowed: Callable[[Any], bool],
+    type: ResourceType,
+    message: str | None,
+) -> Pieces[Any]:
+    """The same for very many rows."""
+    allowed: list[Any] = []
+    answer: Any = None  # to those that are refused
+    for some in chunks(rows, ROWS_PER_PIECE):
+        yield
+        fine, refused = parted(some, is_allowed)
+        allowed += fine
+        if refused:
+            part = asked.refuse(AUTHORIZATION_ERRORS[type], with_rows(asked.request, field, refused))
+            if message is not None:
+                say(part, message)
+            answer = part if answer is None else joined(answer, part)
+    if answer is not None and not allowed:
+        return answer
+    there = yield from handled(asked, None if answer is None else with_rows(asked.request, field, allowed))
+    return there if answer is None else joined(there, answer)
+
+
+def handled(asked: Asked, request: Any) -> Pieces[Any]:
+    """The answer to the request, or to the part of it that is given, in the turns of a work that waits for it."""
+    reply = asked.handle(request)
+    if isinstance(reply, Pending):
+        reply = yield reply
+    return reply
 
 
 def parted(rows: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:

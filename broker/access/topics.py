@@ -8,9 +8,11 @@ from typing import Any
 from barnabas.broker.access.rules import (
     CLUSTER,
     MESSAGES,
+    ROWS_PER_PIECE,
     TOPIC,
     divided,
     each,
+    handled,
     in_turns,
     joined,
     parted,
@@ -27,7 +29,7 @@ from barnabas.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from barnabas.runtime.turns import Pieces
+from barnabas.runtime.turns import Pieces, chunks
 
 NOT_ASKED = -(2**31)
 NOT_AUTHORISED = MESSAGES[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -44,24 +46,35 @@ def metadata(asked: Asked) -> Reply:
     asks_for_all = request.topics is None or (version == 0 and not request.topics)
     if asks_for_all:
         return in_turns(asked, asked.handle(), lambda answer: _told(asked, answer, leaves_out=True))
+    return asked.services.env.turns.run(_of_named(asked))
+
+
+def _of_named(asked: Asked) -> Pieces[Any]:
+    """The answer to a request that names topics."""
+    request = asked.request
     creates = request.allow_auto_topic_creation and asked.services.config.auto_create_topics_enable
-    allowed: list[Any] = []
-    refused: list[Any] = []
-    for row in request.topics:
+
+    def is_allowed(row: MetadataRequest.MetadataRequestTopic) -> bool:
         name = _name(asked, row)
-        is_allowed = name is None or (
+        return name is None or (
             asked.may(AclOperation.DESCRIBE, TOPIC, name) and (not creates or _may_create(asked, row, name))
         )
-        (allowed if is_allowed else refused).append(row)
 
-    def told(answer: Any) -> Pieces[Any]:
-        if version == 0 and not allowed:
-            answer.topics = []  # no topics in the request means all of them
-        yield from _told(asked, answer, leaves_out=False)
-        answer.topics += [_refused_topic(row) for row in refused]
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for some in chunks(request.topics, ROWS_PER_PIECE):
+        yield
+        fine, not_allowed = parted(some, is_allowed)
+        allowed += fine
+        refused += map(_refused_topic, not_allowed)
+    answer = yield from handled(asked, with_rows(request, "topics", allowed) if refused else None)
+    if not isinstance(answer, MetadataResponse):  # its handler failed
         return answer
-
-    return in_turns(asked, asked.handle(with_rows(request, "topics", allowed) if refused else None), told)
+    if asked.context.api_version == 0 and not allowed:
+        answer.topics = []  # no topics in the request means all of them
+    yield from _told(asked, answer, leaves_out=False)
+    answer.topics += refused
+    return answer
 
 
 def _name(asked: Asked, row: Any) -> str | None:

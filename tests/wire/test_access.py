@@ -3,21 +3,28 @@
 The test goes through the table of APIs, so that a new one cannot forget its row's `access`.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker import connection, requests
+from barnabas.broker.access import rules as rules_access
+from barnabas.broker.access import topics as topics_access
 from barnabas.broker.requests import TABLE
+from barnabas.cluster.security.acls import Acl, AclOperation, PatternType, Permission, Resource, ResourceType
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Struct
 from barnabas.protocol.schema import Structure
+from simulator import clock
 
 World = Any  # of conftest.py
 ADMIN = "User:admin"
+ROWS = 200
 TOPIC, GROUP, TXN = "secret-topic", "secret-group", "secret-txn"
 NOT_AUTHORISED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -238,6 +245,83 @@ def test_an_id_does_not_tell_the_name(guarded: World) -> None:
     request = messages.DeleteTopicsRequest(topics=[wanted], timeout_ms=1_000)
     (result,) = ask(guarded, "User:nobody", ApiKey.DELETE_TOPICS, 6, request).responses
     assert (result.name, result.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def rows_of_many(key: ApiKey) -> Any:
+    """A request about many topics, every third of which everybody may see and change."""
+    names = [f"{'open' if number % 3 == 0 else 'secret'}-{number}" for number in range(ROWS)]
+    if key is ApiKey.METADATA:
+        metadata = messages.MetadataRequest
+        return metadata(
+            topics=[metadata.MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+        )
+    if key is ApiKey.LIST_OFFSETS:
+        lists = messages.ListOffsetsRequest
+        partitions = [lists.ListOffsetsPartition(partition_index=0, timestamp=-1)]
+        return lists(topics=[lists.ListOffsetsTopic(name=name, partitions=partitions) for name in names])
+    if key is ApiKey.DELETE_GROUPS:
+        return messages.DeleteGroupsRequest(groups_names=names)
+    commit = messages.OffsetCommitRequest
+    row = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    return commit(
+        group_id="open", topics=[commit.OffsetCommitRequestTopic(name=name, partitions=[row]) for name in names]
+    )
+
+
+@pytest.fixture(scope="module")
+def partly_open(make_world: type[World]) -> Iterator[World]:
+    """A broker at which everybody may do everything with what begins with "open"."""
+    world = make_world(authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+    resources = [Resource(type, "open", PatternType.PREFIXED) for type in (ResourceType.TOPIC, ResourceType.GROUP)]
+    rules = [Acl(resource, "User:*", "*", AclOperation.ALL, Permission.ALLOW) for resource in resources]
+    world.env.run(world.broker.request_gate.authorizer.add(rules))
+    find = messages.FindCoordinatorRequest(key="open", key_type=0)
+    assert ask(world, "User:mallory", ApiKey.FIND_COORDINATOR, 3, find).error_code == 0
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.request_gate.handler_failures == 0
+    assert world.escaped == []
+
+
+MANY = [(ApiKey.METADATA, 9), (ApiKey.LIST_OFFSETS, 7), (ApiKey.DELETE_GROUPS, 2), (ApiKey.OFFSET_COMMIT, 8)]
+
+
+@pytest.mark.parametrize(("key", "version"), MANY)
+def test_a_request_with_very_many_rows_is_asked_for_rights_in_turns(
+    partly_open: World, monkeypatch: pytest.MonkeyPatch, key: ApiKey, version: int
+) -> None:
+    """Nobody else waits until all rows have been looked at; and the answer is that to a short request."""
+    monkeypatch.setattr(connection, "DECODED_AT_ONCE_BYTES_MAX", 1 << 30)
+    short = ask(partly_open, "User:mallory", key, version, rows_of_many(key))
+    monkeypatch.setattr(connection, "DECODED_AT_ONCE_BYTES_MAX", 400)
+    monkeypatch.setattr(clock, "WORK_STEP_MS", 1.0)
+    for part in (rules_access, topics_access):
+        monkeypatch.setattr(part, "ROWS_PER_PIECE", 4)
+    refused = 0
+    note = requests.note_no_right
+
+    def counted(*what: Any) -> bool:
+        nonlocal refused
+        refused += 1
+        return note(*what)
+
+    monkeypatch.setattr(requests, "note_no_right", counted)
+    client = as_principal(partly_open, "User:mallory")
+
+    async def run() -> tuple[Any, int]:
+        client.send(key, version, rows_of_many(key))
+        most = 0
+        while not client.data:
+            before = refused
+            await asyncio.sleep(0)
+            most = max(most, refused - before)
+        return frames.decode_response(key, version, memoryview(await client.answer()))[1], most
+
+    answer, most = partly_open.env.run(run())
+    client.transport.close()
+    assert answer == short
+    assert refused == sum(number % 3 != 0 for number in range(ROWS))
+    assert 0 < most < ROWS / 4
 
 
 def test_every_row_says_what_it_asks_for() -> None:

@@ -10,7 +10,11 @@ from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, rout
 from barnabas.broker.http.schemas import array, boolean, integer, member, number, record, text
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.coordinators.groups.classic import ClassicGroup
-from barnabas.coordinators.groups.events import Event, Kind, identity
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.runtime import identity as consumer_identity
+from barnabas.coordinators.groups.consumer.states import GroupState
+from barnabas.coordinators.groups.coordinator import CLASSIC, CONSUMER
+from barnabas.coordinators.groups.events import Event, Identity, Kind, identity
 from barnabas.coordinators.groups.explanation import STORM_WITHIN_MS, advice
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.standstill import STALLED_MS
@@ -73,7 +77,8 @@ MEMBER = member("A member.")
 GROUP_HEALTH = record(
     "A group that may have a problem.",
     group=text("Its name."),
-    state=text("What it is doing.", one_of=[state.value for state in State]),
+    type=text("classic, or consumer (KIP-848).", one_of=[CLASSIC, CONSUMER]),
+    state=text("What it is doing.", one_of=list(dict.fromkeys([each.value for each in (*State, *GroupState)]))),
     members=integer("How many members it has."),
     clients=array(MEMBER, f"Who they are; at most {NAMES_MAX}."),
     unread_partitions=integer("Partitions with unread records."),
@@ -349,13 +354,14 @@ def _is_only_stopped(row: dict[str, Any], is_unread: bool) -> bool:
 def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled_ms: int) -> dict[str, Any] | None:
     """What is known of a group; None if nothing of it can be a problem."""
     sampling = services.lag_sampling
-    group = shard.groups.get(group_id)
+    group, consumer = shard.groups.get(group_id), shard.consumer.by_id.get(group_id)  # no id is in both
+    clients = _clients(group, consumer)
     standing = [each for each in sampling.standstills.of_group(group_id) if now_ms - each.since_ms >= stalled_ms]
     past_end, lost = sampling.past_end.get(group_id, 0), sampling.lost.get(group_id, 0)
     threat = sampling.threatened.get(group_id)
     gone = [topic for topic in shard.offsets.topics(group_id) if not services.metadata_cache.contains(topic)]
     expiring, expires_ms = _expiring(services, shard, group_id, now_ms)
-    events = [] if group is None or not group.members else services.group_coordinator.events.of_group(group_id)
+    events = [] if not clients else services.group_coordinator.events.of_group(group_id)
     recent = list(_recent(events, now_ms))
     times = [event.at_ms for event in recent if event.kind is Kind.REBALANCE]
     waits_ms, waited_for = _waits(group, services.env.clock.monotonic_ms())
@@ -367,9 +373,10 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
     advices = advice(events) if has_storm or hangs or standing else []
     return {
         "group": group_id,
-        "state": State.EMPTY.value if group is None else group.state.value,
-        "members": 0 if group is None else len(group.members),
-        "clients": [] if group is None else [_named(group, each) for each in islice(group.members.by_id, NAMES_MAX)],
+        "type": CLASSIC if consumer is None else CONSUMER,
+        "state": _state(group, consumer).value,
+        "members": len(clients),
+        "clients": [each._asdict() for each in clients[:NAMES_MAX]],
         "standing_partitions": len(standing),
         "unread_partitions": sampling.standstills.unread_partitions(group_id),
         "is_moving": bool(standing) and _moves(sampling.histories.of_group(group_id), now_ms - stalled_ms),
@@ -390,6 +397,19 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
         "last_rebalance_ms": times[-1] if times else None,
         "advice": advices[0][1] if advices else None,
     }
+
+
+def _state(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> State | GroupState:
+    if consumer is not None:
+        return consumer.state
+    return State.EMPTY if group is None else group.state
+
+
+def _clients(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> list[Identity]:
+    """Who the members are."""
+    if consumer is not None:
+        return [consumer_identity(each) for each in consumer.members.values()]
+    return [] if group is None else [identity(each) for each in group.members.by_id.values()]
 
 
 def _recent(events: list[Event], now_ms: int) -> Iterator[Event]:

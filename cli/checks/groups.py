@@ -72,7 +72,10 @@ def stalled(facts: Facts) -> Iterator[Finding]:
         if row["advice"]:
             why += f" {row['advice']}"
         place = f"{first['topic']}:{first['partition']}"
-        command = command_of("offsets set", [name], "--topic", place, "--shift-by", "1", "--live")
+        live = () if row["type"] == "consumer" else ("--live",)
+        if not live:
+            why += " Stop the members first: the offsets of a group.protocol=consumer group are not set while it reads."
+        command = command_of("offsets set", [name], "--topic", place, "--shift-by", "1", *live)
         severity = Severity.WARNING if row["is_moving"] else Severity.ERROR
         yield Finding(severity, f"group {name}", what, why, command, since_ms)
 
@@ -123,6 +126,7 @@ def stopped(facts: Facts) -> Iterator[Finding]:
 def past_the_end(facts: Facts) -> Iterator[Finding]:
     """What is committed does not fit to the log. Each group was looked at with its partitions' leaders."""
     members = {row["group"]: row["members"] for _, row in facts.group_rows()}
+    not_live = {row["group"] for _, row in facts.group_rows() if row["type"] == "consumer"}  # it is not built for these
     texts = {
         Status.PAST_LOG_END: "behind the end of the log",
         Status.LOG_CUT: "above the place where the log was cut",
@@ -139,7 +143,7 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
             if status is Status.LOG_CUT:
                 to = str(min(row.cut_at or 0 for row in bad if row.topic == bad[0].topic))
             has_members = members.get(group, facts.groups is not None and facts.groups.get(group) != "Empty")
-            live = ["--live"] if has_members else []
+            live = ["--live"] if has_members and group not in not_live else []
             yield Finding(
                 Severity.ERROR if has_members else Severity.WARNING,
                 f"group {group}",

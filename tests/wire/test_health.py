@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.messages import FindCoordinatorRequest, ProduceRequest
+from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest, ProduceRequest
 from barnabas.protocol.record_batch import Record
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -79,6 +79,28 @@ def test_an_offset_that_stands_still_is_told_after_a_while(world: World) -> None
     commit(world, "g", "orders", partitions=1, offset=2)
     world.env.clock.advance(1 * MINUTE)
     assert group(world) is None
+
+
+def test_a_live_group_of_the_consumer_protocol_has_members(world: World) -> None:
+    commit(world, "g", "orders", partitions=1, offset=0)
+    join = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        subscribed_topic_names=["orders"],
+        rebalance_timeout_ms=MINUTE,
+        topic_partitions=[],
+    )
+    answer = world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, join)
+    assert answer.error_code == 0, answer
+    write(world, 3)
+    for _ in range(70):
+        world.env.clock.advance(10_000)
+        beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=answer.member_epoch)
+        assert world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat).error_code == 0
+    found = group(world)
+    assert found is not None
+    assert (found["type"], found["members"], found["standing_partitions"]) == ("consumer", 1, 1)
+    assert found["clients"][0]["member_id"] == "m"
 
 
 def test_more_is_committed_than_there_is(world: World) -> None:

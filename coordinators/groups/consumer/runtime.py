@@ -53,6 +53,17 @@ class Writer(Protocol):
         """Whether writes of the key are not committed yet."""
 
 
+def identity(member: ConsumerMember) -> Identity:
+    """Who a member is. Long texts are cut."""
+    of = member.subscription
+    return Identity(
+        cut(member.member_id),
+        None if of.instance_id is None else cut(of.instance_id),
+        cut(of.client_id),
+        of.client_host.removeprefix("/"),
+    )
+
+
 class ConsumerGroups:
     """The consumer groups of one shard. `situation_of(group_id)`: what decisions depend on now."""
 
@@ -66,14 +77,7 @@ class ConsumerGroups:
 
     def note(self, group_id: str, kind: Kind, member: ConsumerMember, **details: Any) -> None:
         """Note among the events of a group what a member did."""
-        of = member.subscription
-        who = Identity(
-            cut(member.member_id),
-            None if of.instance_id is None else cut(of.instance_id),
-            cut(of.client_id),
-            of.client_host.removeprefix("/"),
-        )
-        event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), who, details)
+        event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), identity(member), details)
         self._writer.events.note(group_id, (event,))
 
     def note_joined(self, group_id: str, member: ConsumerMember, reason: str = "") -> None:

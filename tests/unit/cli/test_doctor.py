@@ -134,6 +134,7 @@ def group(**values: Any) -> dict[str, Any]:
     return {
         "group": "billing",
         "state": "Stable",
+        "type": "classic",
         "members": 2,
         "clients": [MEMBER],
         "standing_partitions": 0,

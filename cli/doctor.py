@@ -409,13 +409,15 @@ def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> 
     if not_made:
         names = ", ".join(one.check.name for one in not_made)
         which = "Not made everywhere" if facts.healths and findings.in_no_cluster(facts) is None else "Not made"
-        print(f"{which}: {names}: {not_made[0].not_made}.")
+        why = str(not_made[0].not_made).removesuffix(".")
+        print(f"{which}: {names}: {why}.")
     made = sum(one.not_made is None for one in outcomes)
     counts = [(_count(outcomes, each), each.name.lower()) for each in sorted(Severity, reverse=True)]
     found = ", ".join(f"{number:,} {name}{'' if number == 1 else 's'}" for number, name in counts if number)
     brokers, groups = counted(len(facts.living), "broker"), len(facts.groups or ())
+    nothing = "Nothing was found" if not_made else "Nothing is wrong"
     print(
-        f"{found or 'Nothing is wrong'}: {made} of {len(outcomes)} checks, {brokers}, "
+        f"{found or nothing}: {made} of {len(outcomes)} checks, {brokers}, "
         f"{counted(len(facts.topics), 'topic')}, {counted(groups, 'group')}."
     )
 

@@ -1,6 +1,7 @@
 """TCP through the running asyncio loop."""
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -42,9 +43,11 @@ class RealListener:
         return [each.fileno() for server in self._servers for each in server.sockets]
 
     async def accept(self) -> None:
-        """Accept connections."""
+        """Accept connections. OSError when another socket, bound before or after, accepts them."""
         for server in self._servers:
             await server.start_serving()
+            if None in server.sockets:  # uvloop has closed it, and does not say why
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
             if _tries_as_often_as_the_backlog():
                 for each in server.sockets:
                     with socket.socket(fileno=os.dup(each.fileno())) as same:

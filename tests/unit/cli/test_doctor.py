@@ -21,7 +21,7 @@ from barnabas.cli.checks.findings import Finding, Needs, Severity
 from barnabas.cli.checks.groups import to_confirm
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.commands import app
-from barnabas.cli.doctor import as_document, missing_directories, not_known_yet
+from barnabas.cli.doctor import _print, as_document, missing_directories, not_known_yet
 from barnabas.cli.open_transactions import Described, Open
 from barnabas.cli.shared.exits import ExitCode
 from barnabas.cli.start import _parser
@@ -702,6 +702,17 @@ def test_what_could_not_be_asked_is_said() -> None:
         None,
         "broker 1: the HTTP API at h:1 does not answer",
     }
+
+
+def test_checks_that_were_not_made_are_not_said_to_have_found_nothing_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    silent = changed(single(), health=None, why_not="UNAUTHORIZED: it needs a token. Set TOKEN.")
+    for facts, last, before in ((single(), "Nothing is wrong: ", ""), (silent, "Nothing was found: ", "Set TOKEN.\n")):
+        _print(facts, findings.examine(facts, 5), None)
+        said = capsys.readouterr().out
+        assert said.splitlines()[-1].startswith(last)
+        assert before in said
 
 
 def test_what_is_not_known_yet_is_said() -> None:

@@ -40,6 +40,24 @@ class Answered(Protocol):
         """Close at once; what was not sent is dropped."""
 
 
+class _Over:
+    """In the place of a connection that is over."""
+
+    client_host = ""
+
+    def note_activity(self) -> None:
+        """Nothing."""
+
+    def all_sent(self) -> None:
+        """Nothing."""
+
+    def abort(self) -> None:
+        """Nothing."""
+
+
+_OVER: Final = _Over()
+
+
 class AnswerWriter:
     """Sends answers in order. Asked for no further answer unless the client `takes_answers`."""
 
@@ -182,4 +200,4 @@ class AnswerWriter:
 
     def end(self) -> None:
         """The connection is over, and nothing waits: let go of it, so that no cycle keeps the memory of both."""
-        del self._connection
+        self._connection = _OVER

@@ -18,20 +18,37 @@ MOVES = (
 
 
 class Referee:
-    """What members own, by what they acknowledge."""
+    """What members own, by what they acknowledge.
+
+    Nobody is given what another has not given up. But a member that was fenced owns nothing any more for the others,
+    and hears of that later, as a loss: that is no fault.
+    """
 
     def __init__(self) -> None:
         self.owners: dict[tuple[str, int], str] = {}
-        self.faults: list[str] = []
         self.read: dict[tuple[str, int], list[int]] = {}
         self.lock = threading.Lock()
+        self._disputed: list[tuple[tuple[str, int], str, str]] = []
+
+    @property
+    def faults(self) -> list[str]:
+        """Partitions that two members had at a time, and which neither of them had lost."""
+        return [f"{topic}-{index} is {other}'s and {name}'s" for (topic, index), other, name in self._disputed]
 
     def assigned(self, name: str, partitions: list[TopicPartition]) -> None:
         with self.lock:
             for each in partitions:
-                other = self.owners.setdefault((each.topic, each.partition), name)
+                partition = (each.topic, each.partition)
+                other = self.owners.get(partition, name)
                 if other != name:
-                    self.faults.append(f"{each.topic}-{each.partition} is {other}'s and {name}'s")
+                    self._disputed.append((partition, other, name))
+                self.owners[partition] = name
+
+    def lost(self, name: str, partitions: list[TopicPartition]) -> None:
+        with self.lock:
+            gone = {(each.topic, each.partition) for each in partitions}
+            self._disputed = [row for row in self._disputed if row[0] not in gone or row[1] != name]
+        self.revoked(name, partitions)
 
     def revoked(self, name: str, partitions: list[TopicPartition]) -> None:
         with self.lock:
@@ -74,7 +91,10 @@ class Member(threading.Thread):
         def revoked(_: Any, partitions: list[TopicPartition]) -> None:
             self.referee.revoked(self.name, partitions)
 
-        consumer.subscribe(self.topics, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        def lost(_: Any, partitions: list[TopicPartition]) -> None:
+            self.referee.lost(self.name, partitions)
+
+        consumer.subscribe(self.topics, on_assign=assigned, on_revoke=revoked, on_lost=lost)
         while not self.stopped.is_set():
             message = consumer.poll(0.1)
             if message is None:

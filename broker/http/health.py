@@ -13,12 +13,12 @@ from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.runtime import identity as consumer_identity
 from barnabas.coordinators.groups.consumer.states import GroupState
-from barnabas.coordinators.groups.coordinator import CLASSIC, CONSUMER
 from barnabas.coordinators.groups.events import Event, Identity, Kind, identity
 from barnabas.coordinators.groups.explanation import STORM_WITHIN_MS, advice
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.coordinators.groups.states import State
+from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.lag_history import Point
 from barnabas.runtime.turns import Pieces
@@ -78,7 +78,7 @@ GROUP_HEALTH = record(
     "A group that may have a problem.",
     group=text("Its name."),
     type=text("classic, or consumer (KIP-848).", one_of=[CLASSIC, CONSUMER]),
-    state=text("What it is doing.", one_of=list(dict.fromkeys([each.value for each in (*State, *GroupState)]))),
+    state=text("What it is doing.", one_of=STATES),
     members=integer("How many members it has."),
     clients=array(MEMBER, f"Who they are; at most {NAMES_MAX}."),
     unread_partitions=integer("Partitions with unread records."),
@@ -355,13 +355,13 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
     """What is known of a group; None if nothing of it can be a problem."""
     sampling = services.lag_sampling
     group, consumer = shard.groups.get(group_id), shard.consumer.by_id.get(group_id)  # no id is in both
-    clients = _clients(group, consumer)
+    member_count = len(consumer.members if consumer is not None else () if group is None else group.members.by_id)
     standing = [each for each in sampling.standstills.of_group(group_id) if now_ms - each.since_ms >= stalled_ms]
     past_end, lost = sampling.past_end.get(group_id, 0), sampling.lost.get(group_id, 0)
     threat = sampling.threatened.get(group_id)
     gone = [topic for topic in shard.offsets.topics(group_id) if not services.metadata_cache.contains(topic)]
     expiring, expires_ms = _expiring(services, shard, group_id, now_ms)
-    events = [] if not clients else services.group_coordinator.events.of_group(group_id)
+    events = [] if not member_count else services.group_coordinator.events.of_group(group_id)
     recent = list(_recent(events, now_ms))
     times = [event.at_ms for event in recent if event.kind is Kind.REBALANCE]
     waits_ms, waited_for = _waits(group, services.env.clock.monotonic_ms())
@@ -375,8 +375,8 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
         "group": group_id,
         "type": CLASSIC if consumer is None else CONSUMER,
         "state": _state(group, consumer).value,
-        "members": len(clients),
-        "clients": [each._asdict() for each in clients[:NAMES_MAX]],
+        "members": member_count,
+        "clients": [each._asdict() for each in _clients(group, consumer)],
         "standing_partitions": len(standing),
         "unread_partitions": sampling.standstills.unread_partitions(group_id),
         "is_moving": bool(standing) and _moves(sampling.histories.of_group(group_id), now_ms - stalled_ms),
@@ -406,10 +406,10 @@ def _state(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> State 
 
 
 def _clients(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> list[Identity]:
-    """Who the members are."""
+    """Who the members are; at most NAMES_MAX."""
     if consumer is not None:
-        return [consumer_identity(each) for each in consumer.members.values()]
-    return [] if group is None else [identity(each) for each in group.members.by_id.values()]
+        return [consumer_identity(each) for each in islice(consumer.members.values(), NAMES_MAX)]
+    return [] if group is None else [identity(each) for each in islice(group.members.by_id.values(), NAMES_MAX)]
 
 
 def _recent(events: list[Event], now_ms: int) -> Iterator[Event]:

@@ -53,7 +53,7 @@ from barnabas.storage.directory_contents import (
     DirectoryContents,
     LogFolder,
 )
-from barnabas.storage.directory_plan import StartChoice, check_cluster, check_formatted
+from barnabas.storage.directory_plan import StartChoice, Stray, check_cluster, check_formatted, two_homes
 from barnabas.storage.log import Log
 from barnabas.storage.log_manager import LogManager
 
@@ -149,7 +149,7 @@ class Plan(NamedTuple):
     """What the start will do with the logs that the tree does not know."""
 
     adopted: list[str]  # topics
-    strays: list[Partition]
+    strays: list[Stray]
 
 
 def tree_outside(found: Sequence[DirectoryContents], tree_path: str | None) -> str | None:
@@ -232,20 +232,44 @@ def decide(
             f"records are lost for good, start once with --give-up {found[0].path}: the partitions begin empty then."
         )
     unknown = [
-        (key, view.assignments[key[0]])
+        Stray(contents.path, *key)
         for contents in found
         for key, folder in contents.folders.items()
         if is_stray(*key, folder.topic_id, view.assignments[key[0]], node_id)
     ]
-    # If the tree knows a topic of that name, it is another topic, or it has no replica here: it cannot be adopted.
-    adoptable = {key[0] for key, assignment in unknown if assignment is None and topic_name_problem(key[0]) is None}
+    well_named = {stray.topic for stray in unknown if topic_name_problem(stray.topic) is None}
     if view.cluster_id is None:
-        adopted = set() if choice.set_aside else {key[0] for key, _ in unknown if topic_name_problem(key[0]) is None}
+        adopted = set() if choice.set_aside else well_named
     else:
-        _ask(found, {key[0] for key, _ in unknown}, view, choice, zookeeper, end_of)
-        adopted = adoptable if choice.adopt else set()
+        _ask(found, _not_known(found, unknown), view, choice, zookeeper, end_of)
+        # If the tree knows a topic of that name, it is another topic, or it has no replica here: it cannot be adopted.
+        adopted = {topic for topic in well_named if view.assignments[topic] is None} if choice.adopt else set()
     _check_folders(found, adopted)
-    return Plan(sorted(adopted), sorted(key for key, _ in unknown if key[0] not in adopted))
+    strays = sorted(stray for stray in unknown if stray.topic not in adopted)
+    _check_homes(found, strays)
+    return Plan(sorted(adopted), strays)
+
+
+def _not_known(found: Sequence[DirectoryContents], unknown: Sequence[Stray]) -> set[str]:
+    """The topics of logs that the tree does not know, and that are nowhere else as it knows them.
+
+    A topic that was made again while one of its directories was away has a log of its first life there.
+    """
+    strays = set(unknown)
+    homes = {key for contents in found for key in contents.folders if Stray(contents.path, *key) not in strays}
+    return {stray.topic for stray in unknown if (stray.topic, stray.partition) not in homes}
+
+
+def _check_homes(found: Sequence[DirectoryContents], strays: Sequence[Stray]) -> None:
+    """That no partition is served from two directories."""
+    left_out = set(strays)
+    homes: dict[Partition, str] = {}
+    for contents in found:
+        for key, folder in contents.folders.items():
+            if Stray(contents.path, *key) not in left_out:
+                path = f"{contents.path}/{folder.name}"
+                if homes.setdefault(key, path) != path:
+                    raise two_homes(key, homes[key], path)
 
 
 def _check_folders(found: Sequence[DirectoryContents], adopted: set[str]) -> None:
@@ -375,16 +399,15 @@ def is_stray(
 # ------------------------------------------------------------------ act
 
 
-def say_strays(strays: Sequence[Partition], found: Sequence[DirectoryContents]) -> None:
+def say_strays(strays: Sequence[Stray]) -> None:
     """Log that these folders are set aside."""
     if strays:
-        places = sorted({contents.path for contents in found if not contents.folders.keys().isdisjoint(strays)})
         logger.warning(
             "%s in %s without a topic in the tree (%s): kept, renamed to …-stray. If they have records that another "
             "broker lacks, which has adopted the topic: docs/coordination-tree.md says how they come back",
             counted(len(strays), "log folder"),
-            ", ".join(places),
-            names_in_a_line([f"{topic}-{partition}" for topic, partition in strays]),
+            ", ".join(sorted({stray.path for stray in strays})),
+            names_in_a_line([f"{stray.topic}-{stray.partition}" for stray in strays]),
         )
 
 

@@ -265,7 +265,7 @@ class Broker:
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
         self.log_manager.take_epoch(registered_epoch)
-        adoption.say_strays(plan.strays, self.log_manager.contents)
+        adoption.say_strays(plan.strays)
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from barnabas.runtime.counted import counted, names_in_a_line
-from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents
+from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder
 
 
 class StartChoice(NamedTuple):
@@ -21,6 +21,14 @@ class StartChoice(NamedTuple):
 
 
 NO_CHOICE = StartChoice()
+
+
+class Stray(NamedTuple):
+    """The log of a partition that is not to be served from this data directory."""
+
+    path: str
+    topic: str
+    partition: int
 
 
 class DirectoryPlan(NamedTuple):
@@ -103,7 +111,6 @@ def check_node(found: Sequence[DirectoryContents], node_id: int) -> None:
 
 def _check_copies(found: Sequence[DirectoryContents]) -> None:
     ids: dict[str, DirectoryContents] = {}
-    homes: dict[tuple[str, int], DirectoryContents] = {}
     for contents in found:
         directory_id = contents.meta.directory_id
         if directory_id is not None:
@@ -113,14 +120,22 @@ def _check_copies(found: Sequence[DirectoryContents]) -> None:
                     f"The data directories {other.path} and {contents.path} have the same directory.id "
                     f"{directory_id}: one is a copy of the other. Name only one of them in log.dirs."
                 )
+    # Folders of two topics that had this name one after the other are told apart by the tree, later.
+    homes: dict[tuple[str, int], list[tuple[DirectoryContents, LogFolder]]] = {}
+    for contents in found:
         for key, folder in contents.folders.items():
-            other = homes.setdefault(key, contents)
-            if other is not contents:
-                raise DataDirectoryError(
-                    f"The partition {key[0]}-{key[1]} is in two data directories, "
-                    f"{other.path}/{folder.name} and {contents.path}/{folder.name}. "
-                    "Keep the folder with its latest records, and move the other away."
-                )
+            for other, other_folder in homes.setdefault(key, []):
+                if folder.topic_id == other_folder.topic_id or None in (folder.topic_id, other_folder.topic_id):
+                    raise two_homes(key, f"{other.path}/{other_folder.name}", f"{contents.path}/{folder.name}")
+            homes[key].append((contents, folder))
+
+
+def two_homes(partition: tuple[str, int], first: str, second: str) -> DataDirectoryError:
+    """The error of a start that finds a partition in two data directories."""
+    return DataDirectoryError(
+        f"The partition {partition[0]}-{partition[1]} is in two data directories, {first} and {second}. "
+        "Keep the folder with its latest records, and move the other away."
+    )
 
 
 def _plan(found: Sequence[DirectoryContents], given_up: Sequence[str]) -> DirectoryPlan:

@@ -27,6 +27,7 @@ from barnabas.storage.directory_plan import (
     NO_CHOICE,
     DirectoryPlan,
     StartChoice,
+    Stray,
     check_cluster,
     check_node,
     plan_directories,
@@ -121,18 +122,18 @@ class LogManager:
             with self._giving_up():
                 at_once(self._in_each(LogDirectory.take))
 
-    def leave_out(self, partitions: Iterable[tuple[str, int]]) -> None:
+    def leave_out(self, strays: Iterable[Stray]) -> None:
         """Before `load`: do not open these logs."""
-        for key in partitions:
-            for directory in self.directories:
-                directory.folders.pop(key, None)
+        at = {directory.path: directory for directory in self.directories}
+        for path, topic, partition in strays:
+            at[path].folders.pop((topic, partition), None)
 
-    def set_aside(self, partitions: Iterable[tuple[str, int]]) -> None:
+    def set_aside(self, strays: Iterable[Stray]) -> None:
         """Rename the folders of logs that are left out to `….-stray`. They are not deleted."""
-        for key in partitions:
-            for directory in self.open_directories:
-                if key in directory.contents.folders:
-                    directory.set_aside(key)
+        at = {directory.path: directory for directory in self.open_directories}
+        for path, topic, partition in strays:
+            if path in at:
+                at[path].set_aside((topic, partition))
 
     async def load(self) -> None:
         """As `start`, in pieces between which the loop runs.

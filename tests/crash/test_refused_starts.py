@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import forked
@@ -336,6 +336,36 @@ def test_one_stray_among_topics_that_are_known_is_set_aside(images: dict[str, Pa
     assert Client(process.port).values("letters", 0) == [b"letters 0"]
     process.end()
     assert len(list(data.glob("orders-*-stray"))) == 2
+
+
+def test_a_directory_comes_back_with_a_topic_that_was_made_again_elsewhere(tmp_path: Path) -> None:
+    """It was given up, and its folder has the topic's old id: it is set aside. Such starts were once refused."""
+    old, new = tmp_path / "old", tmp_path / "new"
+
+    def run(deed: Callable[[Client], None], *directories: Path, words: Sequence[str] = ()) -> None:
+        process = Process(new, settings={"log.dirs": ",".join(map(str, directories))}, words=words)
+        deed(Client(process.port))
+        process.end()
+
+    def write(client: Client) -> None:
+        assert client.create_topic("orders", 2) == 0
+        assert [client.produce("orders", index, batch([b"first"])).error_code for index in range(2)] == [0, 0]
+
+    def write_again(client: Client) -> None:
+        deleted = client.ask(ApiKey.DELETE_TOPICS, 4, DeleteTopicsRequest(topic_names=["orders"], timeout_ms=20_000))
+        assert deleted.responses[0].error_code == 0
+        assert client.create_topic("orders", 2) == 0
+        assert [client.produce("orders", index, batch([b"second"])).error_code for index in range(2)] == [0, 0]
+
+    run(write, new, old)
+    assert len(list(old.glob("orders-?"))) == 1
+    run(write_again, new, words=["--give-up", str(old)])
+    run(lambda client: check_values(client, [b"second"]), new, old)
+    assert len(list(old.glob("orders-?.*-stray"))) == 1
+
+
+def check_values(client: Client, values: list[bytes]) -> None:
+    assert [client.values("orders", index) for index in range(2)] == [values] * 2
 
 
 def test_a_log_that_cannot_be_opened_refuses_the_start_before_strays_are_renamed(

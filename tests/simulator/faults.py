@@ -723,7 +723,8 @@ FAULTS = (
         "world",
         "broker.broker:Broker._start",
         "plan = await self._decide()",
-        'self.log_manager.take(); self.log_manager.set_aside([("events", 0)]); plan = await self._decide()',
+        "self.log_manager.take(); self.log_manager.set_aside([(each.path, *key) for each in self.log_manager.contents "
+        'for key in each.folders if key == ("events", 0)]); plan = await self._decide()',
         "a refused start changes nothing",
         1,
     ),

@@ -13,12 +13,16 @@ from barnabas.cluster.tree.payloads import TopicAssignment
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.config.broker import BrokerConfig
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
-from barnabas.storage.directory_plan import StartChoice
+from barnabas.storage.directory_plan import StartChoice, Stray
 from simulator.env import sim_env
 
 NOTHING_ELSE: set[str] = set()  # of files
 OTHER_ID = bytes(15) + b"\x02"
 ASK, ADOPT, SET_ASIDE = StartChoice(), StartChoice(adopt=True), StartChoice(set_aside=True)
+
+
+def strays(*logs: tuple[str, int], path: str = "/d") -> list[Stray]:
+    return [Stray(path, topic, partition) for topic, partition in logs]
 
 
 def id_of(topic: str) -> bytes:
@@ -31,9 +35,11 @@ def directory(
     return holding({(topic, 0): topic_id(topic) for topic in topics}, cluster_id)
 
 
-def holding(logs: dict[tuple[str, int], bytes | None], cluster_id: str | None = "c") -> DirectoryContents:
+def holding(
+    logs: dict[tuple[str, int], bytes | None], cluster_id: str | None = "c", path: str = "/d"
+) -> DirectoryContents:
     folders = {key: LogFolder(f"{key[0]}-{key[1]}", [], topic_id, []) for key, topic_id in logs.items()}
-    return DirectoryContents("/d", meta=Meta(1, cluster_id, "A", properties={"version": "1"}), folders=folders)
+    return DirectoryContents(path, meta=Meta(1, cluster_id, "A", properties={"version": "1"}), folders=folders)
 
 
 def tree(*known: str, of: DirectoryContents, cluster_id: str | None = "c", node_id: int = 1) -> TreeView:
@@ -46,8 +52,8 @@ def tree(*known: str, of: DirectoryContents, cluster_id: str | None = "c", node_
 def test_a_new_tree_adopts_everything_with_a_name_that_a_topic_can_have() -> None:
     found = directory("a", "b", "no topic")
     view = tree(of=found, cluster_id=None)
-    assert decide(view, [found], {}, ASK, 1) == Plan(["a", "b"], [("no topic", 0)])
-    assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], [("a", 0), ("b", 0), ("no topic", 0)])
+    assert decide(view, [found], {}, ASK, 1) == Plan(["a", "b"], strays(("no topic", 0)))
+    assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], strays(("a", 0), ("b", 0), ("no topic", 0)))
     with pytest.raises(DataDirectoryError, match=r"The coordination is new, and .* /e cannot be read \(EIO"):
         decide(view, [found], {"/e": "EIO"}, ASK, 1)
 
@@ -82,9 +88,8 @@ def test_when_a_tree_that_is_in_use_is_a_reason_to_ask(
         with pytest.raises(DataDirectoryError, match=f"knows {len(known)} of the {len(here)} topics"):
             decide(view, [found], {}, ASK, 1)
     else:
-        assert decide(view, [found], {}, ASK, 1) == Plan([], [(topic, 0) for topic in unknown])
-    strays = sorted((topic, 0) for topic in unknown)
-    assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], strays)
+        assert decide(view, [found], {}, ASK, 1) == Plan([], strays(*((topic, 0) for topic in unknown)))
+    assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], strays(*sorted((topic, 0) for topic in unknown)))
     assert decide(view, [found], {}, ADOPT, 1) == Plan(sorted(unknown), [])
 
 
@@ -96,11 +101,32 @@ def test_an_older_tree_in_zookeeper_is_not_looked_for_in_a_file() -> None:
 
 def test_a_log_of_an_older_topic_of_that_name_is_never_adopted() -> None:
     found = directory("a", topic_id=lambda _: OTHER_ID)
-    assert decide(tree("a", of=found), [found], {}, ADOPT, 1) == Plan([], [("a", 0)])
+    assert decide(tree("a", of=found), [found], {}, ADOPT, 1) == Plan([], strays(("a", 0)))
     elsewhere = directory("a")
-    assert decide(tree("a", of=elsewhere, node_id=2), [elsewhere], {}, ADOPT, 1) == Plan([], [("a", 0)])
+    assert decide(tree("a", of=elsewhere, node_id=2), [elsewhere], {}, ADOPT, 1) == Plan([], strays(("a", 0)))
     unsaid = directory("a", topic_id=lambda _: None)
     assert decide(tree("a", of=unsaid), [unsaid], {}, ASK, 1) == Plan([], [])
+
+
+@pytest.mark.parametrize("choice", [ASK, ADOPT, SET_ASIDE])
+def test_the_log_of_a_topic_that_was_made_again_elsewhere_while_its_directory_was_away(choice: StartChoice) -> None:
+    old = holding({("a", 0): OTHER_ID, ("a", 1): OTHER_ID}, path="/old")
+    new = holding({("a", 0): id_of("a")}, path="/new")
+    for found in ([old, new], [new, old]):
+        plan = decide(tree("a", of=new), found, {}, choice, 1)
+        assert plan == Plan([], strays(("a", 0), ("a", 1), path="/old"))
+        assert decide(tree(of=new), found, {}, SET_ASIDE, 1).strays == [
+            *strays(("a", 0), path="/new"),
+            *strays(("a", 0), ("a", 1), path="/old"),
+        ]
+
+
+def test_two_logs_of_a_partition_between_which_the_tree_cannot_tell() -> None:
+    one, other = holding({("a", 0): OTHER_ID}, path="/one"), holding({("a", 0): id_of("a")}, path="/other")
+    without_ids = TreeView("c", False, {"a": TopicAssignment({0: (1,)}, None)}, 0)
+    for view, choice in ((tree(of=one, cluster_id=None), ASK), (tree(of=one), ADOPT), (without_ids, ASK)):
+        with pytest.raises(DataDirectoryError, match=r"a-0 is in two data directories, /one/a-0 and /other/a-0\."):
+            decide(view, [one, other], {}, choice, 1)
 
 
 def test_another_cluster_and_a_broker_that_lives() -> None:
@@ -179,7 +205,7 @@ def test_folders_that_cannot_be_of_one_topic_are_not_adopted(
     found = holding(logs)
     with pytest.raises(DataDirectoryError, match=sentence):
         decide(tree(of=found, cluster_id=None), [found], {}, choice, 1)
-    assert decide(tree(of=found, cluster_id=None), [found], {}, SET_ASIDE, 1) == Plan([], sorted(logs))
+    assert decide(tree(of=found, cluster_id=None), [found], {}, SET_ASIDE, 1) == Plan([], strays(*sorted(logs)))
     if choice is ADOPT:
         with pytest.raises(DataDirectoryError, match=sentence):
             decide(tree(of=found), [found], {}, choice, 1)
@@ -187,7 +213,7 @@ def test_folders_that_cannot_be_of_one_topic_are_not_adopted(
 
 def test_a_copy_of_a_log_that_the_tree_knows_is_set_aside_and_not_adopted() -> None:
     found = holding({("a", 0): id_of("a"), ("a-0", 2): id_of("a"), ("b", 0): id_of("b")})
-    assert decide(tree("a", "b", of=found), [found], {}, ASK, 1) == Plan([], [("a-0", 2)])
+    assert decide(tree("a", "b", of=found), [found], {}, ASK, 1) == Plan([], strays(("a-0", 2)))
     with pytest.raises(DataDirectoryError, match="The folders /d/a-0 and /d/a-0-2 say the same topic id"):
         decide(tree("a", "b", of=found), [found], {}, ADOPT, 1)
 

@@ -78,6 +78,12 @@ class Member(threading.Thread):
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "topic.metadata.refresh.interval.ms": 300,
+            # A commit that was in flight when its coordinator died is retried inside librdkafka (2.16). If that comes
+            # before the new coordinator is known (it is asked for each 500 ms), the commit fails by the connection
+            # that is just being made, this coordinator is given up, too, and so on, until the member, which is silent
+            # meanwhile, has lost its place in the group.
+            "retry.backoff.ms": 1_000,
+            "retry.backoff.max.ms": 1_000,
         }
         self.config: dict[str, Any] = config | {key.replace("_", "."): value for key, value in more.items()}
         self.start()

@@ -14,7 +14,7 @@ from http.client import HTTPConnection
 import uvloop
 from barnabas.broker.broker import Broker
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.records import CommittedOffset
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey

@@ -9,10 +9,9 @@ from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.pipeline.sources import OFFSETS_TOPIC
 from barnabas.protocol import record_batch, uuids
 from barnabas.protocol.batch_layout import INT64
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import Record
+from barnabas.protocol.record_batch import PlainRecords, Record
 
 PARTITIONS = 8
 SEGMENT_BYTES = 256 << 20

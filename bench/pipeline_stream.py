@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.pipeline.jobs.health_stream import health_stream
 from barnabas.pipeline.jobs.lag_stream import lag_stream
@@ -28,9 +28,8 @@ from barnabas.pipeline.wire import Cluster
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CRC_AT, INT64, MAX_TIMESTAMP_AT, UINT32
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.checksum import crc32c
-from barnabas.protocol.record_batch import Record
+from barnabas.protocol.record_batch import PlainRecords, Record
 from barnabas.storage import checkpoints
 
 from bench.pipeline_data import PARTITIONS, TOPIC_ID, write_logs

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.runtime import Shard
-from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import Record, build, build_plain
+from barnabas.protocol.record_batch import PlainRecords, Record, build, build_plain
 from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.validation import AppendOrigin

@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 import uvloop
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -187,7 +187,6 @@ class Broker:
             env,
             config,
             partial(log_of_coordinator, self.replica_manager, OFFSETS_TOPIC),
-            partial(self.metadata_cache.partition_count, OFFSETS_TOPIC),
             self.metadata_cache,
             self.coordination,
             self.lease,

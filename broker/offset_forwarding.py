@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.requests import RequestContext
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending

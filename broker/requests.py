@@ -5,6 +5,8 @@ The table has one row for each API key. The decorator `api` fills it:
     @api(ApiKey.HEARTBEAT, versions=(0, 4))
     def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Reply: ...
 
+With `returns_method`, the function only names the method of a coordinator that answers. The gate asks it once.
+
 ApiVersions announces the rows of this table, so an API without a handler is not announced. A broker of Kafka 3.9 sends
 LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown to other brokers without asking for versions, so these
 are not announced: Kafka 4.1 does not announce them either, and clients must take this broker for a 4.1. AlterPartition
@@ -21,6 +23,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine
 from enum import Enum
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -139,8 +142,11 @@ class RequestContext:
         return bytearray(records) if self.frame_is_lent else records
 
 
-# Called with the `Services` of the broker, a request of the class that belongs to the key, and its context.
-Handler = Callable[[Any, Any, RequestContext], Reply]
+# Called with the `Services` of the broker, a request of the class that belongs to the key, and its context. Or, where
+# the row says `returns_method`, with the services alone, once for each broker: it returns the method that answers.
+Handler = Callable[..., Any]
+# A handler of one broker: called with the request and its context.
+Method = Callable[[Any, RequestContext], Reply]
 # Builds the response with this error for everything that was asked. It is sent when a handler has raised.
 Failure = Callable[[Any, ErrorCode], Any]
 # Whether a broker has sent this request.
@@ -168,6 +174,7 @@ class Api:
         "is_wide",
         "key",
         "last_version",
+        "returns_method",
     )
 
     def __init__(
@@ -182,6 +189,7 @@ class Api:
         is_of_brokers: bool | OfBroker = False,
         comes_in_crowds: bool = False,
         access: Access | None = None,
+        returns_method: bool = False,
     ) -> None:
         self.key = key
         self.access = access or _nobody
@@ -193,6 +201,7 @@ class Api:
         self.is_announced = is_announced
         self.is_of_brokers = is_of_brokers
         self.comes_in_crowds = comes_in_crowds
+        self.returns_method = returns_method
         self._decoders: list[Callable[[memoryview, int], tuple[Any, int]] | None] = [None] * (versions[1] + 1)
         self._in_pieces: Api | None = self if is_wide else None
 
@@ -203,7 +212,7 @@ class Api:
             versions = (self.first_version, self.last_version)
             self._in_pieces = Api(
                 *(self.key, versions, self.announced, self.handler, self.failure, True, self.is_announced),
-                *(self.is_of_brokers, self.comes_in_crowds, self.access),
+                *(self.is_of_brokers, self.comes_in_crowds, self.access, self.returns_method),
             )
         return self._in_pieces
 
@@ -253,6 +262,7 @@ def api(
     is_announced: bool = True,
     is_of_brokers: bool | OfBroker = False,
     comes_in_crowds: bool = False,
+    returns_method: bool = False,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
@@ -267,13 +277,15 @@ def api(
     before clients are served, and beyond max.connections. If clients send it, too: a function that says whether a
     broker has sent this request.
     `comes_in_crowds`: very many clients may send it at the same time, and wait for each other (crowds.py).
+    `returns_method`: the function takes the services alone, and returns the method of a coordinator that answers.
     """
 
     def register(handler: HandlerT) -> HandlerT:
         assert key not in TABLE, f"two handlers for {key.name}"
         announces = announced or versions
         TABLE[key] = Api(
-            key, versions, announces, handler, failure, is_wide, is_announced, is_of_brokers, comes_in_crowds, access
+            *(key, versions, announces, handler, failure, is_wide, is_announced),
+            *(is_of_brokers, comes_in_crowds, access, returns_method),
         )
         return handler
 
@@ -315,7 +327,7 @@ class Asked:
     def handle(self, request: Any = None) -> Any:
         """The reply to the request, or to the part of it that is given: an answer, a Pending of it, None or CLOSE."""
         request = self.request if request is None else request
-        reply = self.api.handler(self.services, request, self.context)
+        reply = self._gate.method_of(self.api)(request, self.context)
         return self._gate.outcome(self.api, self.context, request, reply) if isinstance(reply, NOT_YET) else reply
 
     def refuse(self, error: ErrorCode, request: Any = None) -> Any:
@@ -349,6 +361,7 @@ class RequestGate:
         self.refusals = refusals
         self.tasks = Tasks(clock)
         self.handler_failures = 0
+        self._methods: dict[int, Method] = {}  # by API key
         self._failures_of: dict[int, int] = {}  # by API key
         self._next_trouble_told_ms = 0.0
 
@@ -356,11 +369,19 @@ class RequestGate:
         """What the handler of a request of Kafka's protocol returns. If it is `NOT_YET`, see `outcome`."""
         try:
             if self.authorizer is None:
-                return api.handler(self._services, request, context)
+                return (self._methods.get(api.key) or self.method_of(api))(request, context)
             rights = context.rights = self.authorizer.rights_of(context.principal, context.client_host)
             return api.access(Asked(self, self._services, api, request, context, rights))
         except Exception:
             return self.answer_failure(api, context, request)
+
+    def method_of(self, api: Api) -> Method:
+        """The handler of a row, for this broker."""
+        method = self._methods.get(api.key)
+        if method is None:
+            method = api.handler(self._services) if api.returns_method else partial(api.handler, self._services)
+            self._methods[api.key] = method
+        return method
 
     def outcome(
         self, api: Api, context: RequestContext, request: Any, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]

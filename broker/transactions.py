@@ -44,7 +44,6 @@ class Transactions:
             services.env,
             services.config,
             partial(log_of_coordinator, services.replica_manager, TRANSACTIONS_TOPIC),
-            partial(services.metadata_cache.partition_count, TRANSACTIONS_TOPIC),
             services.metadata_cache,
             TopicAges(services.coordination),
             services.lease,

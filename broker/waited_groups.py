@@ -11,8 +11,8 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.runtime import Shard
-from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode

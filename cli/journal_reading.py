@@ -12,7 +12,7 @@ from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.words import partitions_in_a_line
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.journal import (
     NO_POSITION,
     NOT_KNOWN,

@@ -91,10 +91,6 @@ class MetadataCache:
         partitions = self.topics.get(topic)
         return None if partitions is None else partitions.get(index)
 
-    def partition_indexes(self, topic: str) -> Collection[int]:
-        """The partitions of a topic; none when there is no such topic."""
-        return self.topics.get(topic, ())
-
     def partition_count(self, topic: str) -> int:
         """How many partitions the topic has; 0: no such topic."""
         return len(self.topics.get(topic, ()))

@@ -7,17 +7,51 @@ is owned: a partition that was let go may come back in the same epoch, and a top
 epoch 0.
 """
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from barnabas.cluster.lease import LeaseView
-from barnabas.coordinators.hashing import partition_for
-from barnabas.coordinators.loading import CoordinatorLoader, LedPartition, Progress
-from barnabas.coordinators.shard import CoordinatorLog, CoordinatorShard
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.java_hash import java_hash_code
 
-Shard = TypeVar("Shard", bound=CoordinatorShard[Any])
+if TYPE_CHECKING:  # tools need `partition_for` alone
+    from barnabas.cluster.lease import LeaseView
+    from barnabas.coordinators.loading import CoordinatorLoader, LedPartition, Progress
+    from barnabas.coordinators.shard import CoordinatorLog, CoordinatorShard
+
+Shard = TypeVar("Shard", bound="CoordinatorShard[Any]")
+
+_KEPT_LENGTH_MAX: Final = 256  # clients may send ids of 32 KiB, thousands of them that are never used again
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    """The partition of `__consumer_offsets` that owns a group, or of `__transaction_state` a transactional id.
+
+    It is the absolute value of Java's `String.hashCode`, modulo the partition count.
+    """
+    find = _kept if len(key) <= _KEPT_LENGTH_MAX else _find
+    return find(key, partition_count)
+
+
+def _find(key: str, partition_count: int) -> int:
+    value = java_hash_code(key)
+    if value == -(1 << 31):
+        return 0  # -2**31 has no absolute value in an int32, and Kafka's abs returns 0 for it
+    return abs(value) % partition_count
+
+
+_kept = lru_cache(maxsize=1 << 14)(_find)
+
+
+class Topics(Protocol):
+    """The part of the metadata cache that each coordinator needs."""
+
+    @property
+    def topics(self) -> Mapping[str, Sized]:
+        """The partitions of each topic."""
 
 
 class Coordinator(Generic[Shard]):
@@ -31,14 +65,14 @@ class Coordinator(Generic[Shard]):
     def __init__(
         self,
         log_of: Callable[[int], CoordinatorLog | ErrorCode],
-        partition_count: Callable[[], int],
+        cluster: Topics,
         lease: LeaseView,
     ) -> None:
         self.shards: dict[int, Shard] = {}
         self.lease = lease
         self.is_active = False
         self._log_of = log_of
-        self._partition_count = partition_count
+        self._cluster = cluster
         self._loaders: dict[int, CoordinatorLoader[Shard]] = {}
 
     # ---- what a coordinator says ----
@@ -133,8 +167,8 @@ class Coordinator(Generic[Shard]):
             return self.empty_key_error
         if not self.is_active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        count = self._partition_count()
-        shard = self.shards.get(partition_for(key, count)) if count > 0 else None
+        partitions = self._cluster.topics.get(self.topic)
+        shard = self.shards.get(partition_for(key, len(partitions))) if partitions else None
         if shard is None or not self.lease.holds:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if shard.loading else shard

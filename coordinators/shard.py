@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import build_plain
+from barnabas.protocol.record_batch import PlainRecords, build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer

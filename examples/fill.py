@@ -15,8 +15,8 @@ from typing import Any
 from barnabas.cli.shared.client import await_coordinators
 from barnabas.cli.shared.kafka_python import know_internal_topics
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.records import GroupRecord
-from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets import journal
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, encode_value
 from barnabas.protocol import records as stored

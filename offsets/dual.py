@@ -6,7 +6,7 @@ A commit goes to the topic first, then to the tree. What is read is the larger o
 from collections.abc import Collection, Sequence
 
 from barnabas.offsets.manager import Done, OffsetManager, Offsets, OffsetShard
-from barnabas.offsets.records import GroupOffsets, OffsetCommits, TopicPartition
+from barnabas.offsets.records import GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
@@ -53,10 +53,6 @@ class DualOffsetManager:
             else:
                 take(reply)
         return pending
-
-    def put(self, shard: OffsetShard, records: OffsetCommits, done: Done) -> None:
-        """Write both. After an error the offsets may be in the topic; the client commits again."""
-        self._topic.put(shard, records, lambda error: done(error) if error else self._tree.put(shard, records, done))
 
     def remove(
         self,

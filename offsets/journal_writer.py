@@ -39,9 +39,8 @@ from barnabas.offsets.records import (
 )
 from barnabas.offsets.stored import columns_of
 from barnabas.offsets.table import OffsetTable
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode, ProtocolError
-from barnabas.protocol.record_batch import build_plain
+from barnabas.protocol.record_batch import PlainRecords, build_plain
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Buffer
 from barnabas.runtime.turns import Pieces

@@ -13,7 +13,7 @@ from barnabas.coordinators.append_errors import commit_error
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.offsets.manager import Done, Offsets, OffsetShard
-from barnabas.offsets.records import OffsetCommits, OffsetRemovals, TopicPartition
+from barnabas.offsets.records import OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
@@ -110,10 +110,6 @@ class KafkaOffsetManager:
 
         shard.write(group_id, None, written)
         return pending
-
-    def put(self, shard: OffsetShard, records: OffsetCommits, done: Done) -> None:
-        """Append the records of a commit. They are in the table when the high watermark has passed them."""
-        shard.write(records.group_id, records, done)
 
     def remove(
         self,

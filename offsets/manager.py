@@ -89,7 +89,7 @@ class Offsets:
 
 
 class OffsetManager(Protocol):
-    """Stores, finds and removes committed offsets. The caller has decided that the client may commit them.
+    """Finds and removes committed offsets. A commit is a write of its group's shard (coordinators/groups/commits.py).
 
     `shard` is the offsets partition of the group, which the caller has looked up. Only kafka.py uses it.
     """
@@ -107,9 +107,6 @@ class OffsetManager(Protocol):
     ) -> Offsets | Pending[Offsets]:
         """The committed offsets of these partitions; None: of all partitions of the group."""
 
-    def put(self, shard: OffsetShard, records: OffsetCommits, done: Done) -> None:
-        """Store the offsets of a group. `done` is called when every later `get` will see them, or with an error."""
-
     def remove(
         self,
         shard: OffsetShard,
@@ -118,7 +115,7 @@ class OffsetManager(Protocol):
         done: Done,
         origin: bytes = b"",
     ) -> None:
-        """Remove the offsets of these partitions; None: all of the group. No `put` of the group may be running.
+        """Remove the offsets of these partitions; None: all of the group. No commit of the group may be under way.
 
         `done` is called when no later `get` will see them, or with an error. `origin`: who wants it, for the journal
         (journal.py, `encode_origin`).

@@ -14,7 +14,7 @@ from struct import error as _struct_error
 from sys import intern
 from typing import Final, NamedTuple
 
-from barnabas.protocol.batch_records import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
+from barnabas.protocol.record_batch import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.varint import encode_unsigned
 
 NO_TOPIC_ID: Final = bytes(16)

@@ -85,7 +85,7 @@ class ZooKeeperOffsetManager:
         self._start(self._tell(group_id, run(), lambda error: pending.complete(Offsets(error, committed))))
         return pending
 
-    def put(self, shard: object, records: OffsetCommits, done: Done) -> None:
+    def put(self, records: OffsetCommits, done: Done) -> None:
         """Write the nodes, up to `NODES_PER_WRITE` as one change. After an error some may be written."""
         nodes = {
             paths.consumer_offset(records.group_id, topic, partition): payloads.encode_offset(committed.offset)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, Corrupt, walk
 from barnabas.pipeline.directories import is_wanted
 from barnabas.pipeline.errors import LostRecordsError

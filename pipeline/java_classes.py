@@ -89,7 +89,7 @@ def _write_logs(folder: Path) -> None:
     from barnabas.cluster.topic_names import OFFSETS_TOPIC
     from barnabas.offsets.records import CommittedOffset, OffsetCommits
     from barnabas.protocol import record_batch
-    from barnabas.protocol.batch_records import PlainRecords
+    from barnabas.protocol.record_batch import PlainRecords
 
     at_ms = 1_700_000_000_000
     records = PlainRecords()

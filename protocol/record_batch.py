@@ -39,11 +39,12 @@ from barnabas.protocol.batch_layout import (
     TRANSACTIONAL,
     UINT32,
 )
-from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, PlainRecords, RecordChecks, broken, long_unsigned
+from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, RecordChecks, broken, long_unsigned
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.compression import Buffer, Compression, compress, decompress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.varint import encode_signed
 
 UNPACKED_BYTES_MAX: Final = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
@@ -343,6 +344,54 @@ def build(
         len(records),
     )
     return _assemble(header, payload, level)
+
+
+class PlainRecords:
+    """Writes records of one timestamp and without headers, as coordinators append them.
+
+    `parts` are their bytes. Code that writes a record into `parts` itself begins it with `start_of_record` and raises
+    `count`.
+    """
+
+    __slots__ = ("count", "parts")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.parts: list[bytes] = []
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Write a record."""
+        offset_delta = SHORT_SIGNED[self.count]
+        key_length = SHORT_SIGNED[len(key)]
+        value_length = SHORT_SIGNED[-1 if value is None else len(value)]
+        content = value or b""
+        size = len(offset_delta) + len(key_length) + len(key) + len(value_length) + len(content) + len(NO_HEADERS)
+        self.parts += (start_of_record(size), offset_delta, key_length, key, value_length, content, NO_HEADERS)
+        self.count += 1
+
+
+def start_of_record(size: int) -> bytes:
+    """The bytes before the offset delta of a plain record: length, attributes 0, timestamp delta 0.
+
+    `size`: how many bytes of the record follow.
+    """
+    return SHORT_SIGNED[2 + size] + b"\0\0"
+
+
+class _ShortSigned(dict[int, bytes]):
+    """The encodings of small numbers, kept from their first use on."""
+
+    __slots__ = ()
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = encode_signed(value)
+        if -1 <= value < 2048:
+            self[value] = encoded
+        return encoded
+
+
+SHORT_SIGNED: Final = _ShortSigned()
+NO_HEADERS: Final = b"\0"
 
 
 def build_plain(

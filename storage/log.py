@@ -369,19 +369,24 @@ class Log:
         now_ms: int,
     ) -> AppendResult | None:
         segments = self.segments
+        assert next_offset > segments.end_offset, "an append moves the log end offset forward"
+        last_offset = next_offset - 1
         try:
-            if segments.must_roll(self.config, len(view), next_offset - 1, max_timestamp, now_ms, self._roll_jitter_ms):
+            if segments.active.is_over(
+                self.config, len(view), last_offset, max_timestamp, now_ms, self._roll_jitter_ms
+            ):
                 base_offset = segments.end_offset
-                if next_offset - 1 - base_offset >= 2**31:
+                if last_offset - base_offset >= 2**31:
                     # This makes a gap between two segments. It must not look like one that a crash made, so all
                     # before it is synced.
                     self.flush()
                     base_offset = first_offset
                 self._roll_to(base_offset)
-            segments.append(view, batches, next_offset)
+            segments.active.append(view, batches)
         except OSError as error:
             self.health.block_writes(error)
             return self._refuse(error)
+        segments.end_offset = next_offset
         if self.health.write_blocked is not None:
             self.health.end_write_block()
         return None

@@ -112,25 +112,28 @@ class FileRange(Reference):
 
 
 class OpenFiles:
-    """Files by path. A broker has many thousand segments and works on few of them at a time."""
+    """Files by path. A broker has many thousand segments and works on few of them at a time.
 
-    __slots__ = ("_files", "_limit", "_lingering", "_referenced", "disk", "indexes")
+    Who looks into `opened`, and asks `get` only for what is missing, does not count as a user of late: it is quicker.
+    """
+
+    __slots__ = ("_limit", "_lingering", "_referenced", "disk", "indexes", "opened")
 
     def __init__(self, disk: Disk, limit: int = 512) -> None:
         assert limit > 0
         self.disk = disk
         self.indexes = IndexMemory()
         self._limit = limit
-        self._files: dict[str, File] = {}
+        self.opened: dict[str, File] = {}  # the last that `get` was asked for is the last here
         self._referenced: dict[File, _Referenced] = {}
         self._lingering = 0  # files that have left the pool and are open because a range refers to them
 
     def __len__(self) -> int:
-        return len(self._files) + self._lingering
+        return len(self.opened) + self._lingering
 
     def get(self, path: str, *, create: bool = False) -> File:
         """The open file, valid until the next call. OSError as `Disk.open`."""
-        file = self._files.pop(path, None)
+        file = self.opened.pop(path, None)
         if file is None:
             try:
                 file = self.disk.open(path, create=create)
@@ -140,7 +143,7 @@ class OpenFiles:
                 file = self.disk.open(path, create=create)
             if len(self) >= self._limit:
                 self._close_oldest()
-        self._files[path] = file
+        self.opened[path] = file
         return file
 
     def reference(self, path: str, position: int, length: int, on_error: Callable[[OSError], None]) -> FileRange | None:
@@ -177,7 +180,7 @@ class OpenFiles:
 
     def make_room(self, error: OSError) -> bool:
         """If there are no more descriptors, close some and keep half as many from now on. Whether to try again."""
-        idle = [path for path, file in self._files.items() if file not in self._referenced]
+        idle = [path for path, file in self.opened.items() if file not in self._referenced]
         if error.errno not in TOO_MANY_OPEN or not idle:
             return False
         self._limit = max(1, len(self) // 2)
@@ -187,13 +190,13 @@ class OpenFiles:
         return True
 
     def _close_oldest(self) -> None:
-        for _ in range(len(self._files)):
-            path, file = next(iter(self._files.items()))
-            del self._files[path]
+        for _ in range(len(self.opened)):
+            path, file = next(iter(self.opened.items()))
+            del self.opened[path]
             if file not in self._referenced:
                 file.close()
                 return
-            self._files[path] = file  # it is in use
+            self.opened[path] = file  # it is in use
 
     def _leave_pool(self, file: File) -> None:
         """Close it, or let the last range that refers to it close it."""
@@ -206,7 +209,7 @@ class OpenFiles:
 
     def close(self, path: str) -> None:
         """Close one file, if it is open."""
-        file = self._files.pop(path, None)
+        file = self.opened.pop(path, None)
         if file is not None:
             self._leave_pool(file)
 
@@ -214,17 +217,17 @@ class OpenFiles:
         """Rename a file on disk; it stays open."""
         self.disk.rename(source, target)
         self.close(target)
-        file = self._files.pop(source, None)
+        file = self.opened.pop(source, None)
         if file is not None:
-            self._files[target] = file
+            self.opened[target] = file
 
     def close_folder(self, directory: str) -> None:
         """Close every file of a folder."""
         prefix = directory + "/"
-        for path in [path for path in self._files if path.startswith(prefix)]:
+        for path in [path for path in self.opened if path.startswith(prefix)]:
             self.close(path)
 
     def close_all(self) -> None:
         """Close everything."""
-        for path in list(self._files):
+        for path in list(self.opened):
             self.close(path)

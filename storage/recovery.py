@@ -330,7 +330,9 @@ class _Folder:
         while any(file_name(segment.base_offset, f"log.{now_ms}-cut") in names for segment in cut):
             now_ms += 1
         for segment in cut:
-            segment.set_aside(f"{now_ms}-cut")
+            self._files.close(segment.path)
+            self._disk.rename(segment.path, f"{self._directory}/{file_name(segment.base_offset, f'log.{now_ms}-cut')}")
+            segment.delete_files()
         logger.error(
             "%s: %s cut off, with the offsets from %d on, %d bytes, and kept as "
             "%s/*.log.%d-cut until you remove that or the topic is deleted",

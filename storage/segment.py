@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from barnabas.config.topic import TopicConfig
 from barnabas.protocol.batch_layout import HEADER_BYTES, MAGIC_AT
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Buffer, Disk, File, may_pass
@@ -108,10 +109,8 @@ class Segment:
 
     def without_files(self, base_offset: int) -> "Segment":
         """An empty segment in the same folder that has no files: it stands for one that is made later."""
-        interval_bytes = self._index_interval_bytes
-        return Segment(
-            self._files, self.directory, base_offset, created_ms=self.created_ms, index_interval_bytes=interval_bytes
-        )
+        created_ms, interval = self.created_ms, self._index_interval_bytes
+        return Segment(self._files, self.directory, base_offset, created_ms=created_ms, index_interval_bytes=interval)
 
     @staticmethod
     def create(
@@ -154,7 +153,7 @@ class Segment:
         self._files.indexes.loaded(self)
 
     def _look_for_time_zero(self) -> None:
-        """An entry of timestamp 0 at the first offset is all zeros, as is the space that Kafka preallocates."""
+        # An entry of timestamp 0 at the first offset is all zeros, as is the space that Kafka preallocates.
         first = next(self.batches(), None)
         if first is not None and first.max_timestamp == 0 and first.last_offset == self.base_offset:
             self.time_index.append(0, self.base_offset)
@@ -402,7 +401,7 @@ class Segment:
         if not self._loaded:
             self.load()
         position = self.size
-        file = self._files.get(self.path)
+        file = self._files.opened.get(self.path) or self._files.get(self.path)
         try:
             file.write(position, data)
         except OSError as error:
@@ -431,12 +430,31 @@ class Segment:
             message = f"{self.path} could not be cut back to {position} after a failed write: {worse}"
             raise OSError(errno.EIO, message) from error
 
-    def is_index_full(self, index_bytes_max: int) -> bool:
-        """Whether one of the index files has reached segment.index.bytes."""
+    def is_over(
+        self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int, jitter_ms: int
+    ) -> bool:
+        """Whether records of `size` bytes go into a new segment (the log rolls), because this one is full or too old.
+
+        The age is that of the first record as against these (`max_timestamp`), as in Kafka; without timestamps, that of
+        the file. `jitter_ms`: how much earlier it ends, so that not all logs roll at once.
+        """
+        if not 0 <= last_offset - self.base_offset <= _INT32_MAX:
+            return True
+        if not self.size:
+            return False
         if not self._loaded:
             self.load()
         offsets, times = len(self.offset_index.firsts), len(self.time_index.firsts)
-        return offsets >= index_bytes_max // 8 or times >= index_bytes_max // 12 - 1
+        if self.size + size > config.segment_bytes:
+            return True
+        if offsets >= config.segment_index_bytes // 8 or times >= config.segment_index_bytes // 12 - 1:
+            return True
+        first_ms = self.first_timestamp
+        age_ms = max_timestamp - first_ms if first_ms >= 0 and max_timestamp >= 0 else now_ms - self.created_ms
+        age_max_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:  # the active segment is not compacted, so it must not grow too old
+            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
+        return age_ms > age_max_ms - min(jitter_ms, age_max_ms)
 
     def can_hold(self, offset: int) -> bool:
         """Whether the offset fits the 32 bits that an index entry has for it."""
@@ -523,14 +541,6 @@ class Segment:
         if self.is_marked_unsynced:
             _remove_if_there(self._files.disk, self.file_path(UNSYNCED))
             self.is_marked_unsynced = False
-
-    def set_aside(self, end: str) -> str:
-        """Recovery: keep the batches under a name that no broker reads, and remove the other files; that name."""
-        self._files.close(self.path)
-        name = f"{file_name(self.base_offset, 'log')}.{end}"
-        self._files.disk.rename(self.path, f"{self.directory}/{name}")
-        self.delete_files()
-        return name
 
     def rename(self, suffix: str) -> None:
         """Give all files another suffix, the log first, because recovery goes by the log's name."""

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, overload
 
-from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Buffer, Clock
-from barnabas.storage.batch_headers import AppendedBatch, StoredBatch
+from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.open_files import FileRange
 from barnabas.storage.segment import Segment
@@ -52,12 +51,12 @@ class TimestampOffset(NamedTuple):
 
 
 class Segments(Sequence[Segment]):
-    """One segment or more, the last of which is appended to. `end_offset` is the offset of the next record.
+    """One segment or more, the last of which is `active`: appended to. `end_offset` is the offset of the next record.
 
     What reads raises OSError and CorruptBatchError.
     """
 
-    __slots__ = ("_bases", "_segments", "end_offset")
+    __slots__ = ("_bases", "_segments", "active", "end_offset")
 
     def __init__(self, segments: Sequence[Segment], end_offset: int) -> None:
         self.end_offset = end_offset
@@ -77,11 +76,6 @@ class Segments(Sequence[Segment]):
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
-
-    @property
-    def active(self) -> Segment:
-        """The segment that is appended to."""
-        return self._segments[-1]
 
     @property
     def size_bytes(self) -> int:
@@ -104,32 +98,8 @@ class Segments(Sequence[Segment]):
         assert segments
         assert all(left.base_offset < right.base_offset for left, right in pairwise(segments))
         self._segments = list(segments)
+        self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
-
-    def must_roll(
-        self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int, jitter_ms: int
-    ) -> bool:
-        """Whether records of `size` bytes go into a new segment, because the active one is full or too old.
-
-        The age is that of the first record as against these (`max_timestamp`), as in Kafka; without timestamps, that of
-        the file. `jitter_ms`: how much earlier it ends, so that not all logs roll at once.
-        """
-        segment = self._segments[-1]
-        if not segment.can_hold(last_offset):
-            return True
-        if not segment.size:
-            return False
-        if segment.size + size > config.segment_bytes or segment.is_index_full(config.segment_index_bytes):
-            return True
-        first_timestamp = segment.first_timestamp
-        if first_timestamp >= 0 and max_timestamp >= 0:
-            age_ms = max_timestamp - first_timestamp
-        else:
-            age_ms = now_ms - segment.created_ms
-        age_max_ms = config.segment_ms
-        if "compact" in config.cleanup_policy:  # the active segment is not compacted, so it must not grow too old
-            age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
-        return age_ms > age_max_ms - min(jitter_ms, age_max_ms)
 
     def begin(self, segment: Segment) -> None:
         """This segment is appended to from now on. The log ends where it begins, also behind a gap without records."""
@@ -137,13 +107,8 @@ class Segments(Sequence[Segment]):
         assert segment.base_offset >= self.end_offset, "a new segment may not overlap the one before"
         self.end_offset = segment.base_offset
         self._segments.append(segment)
+        self.active = segment
         self._bases.append(segment.base_offset)
-
-    def append(self, data: Buffer, batches: list[AppendedBatch], end_offset: int) -> None:
-        """Write batches to the active segment, all or nothing."""
-        assert end_offset > self.end_offset, "an append moves the log end offset forward"
-        self._segments[-1].append(data, batches)
-        self.end_offset = end_offset
 
     def give_back_indexes(self) -> None:
         """Free the memory of the indexes that nobody has used since the last call."""

@@ -1,4 +1,4 @@
-"""The group APIs. Each hands its request to the group coordinator, which answers or parks it.
+"""The group APIs. Most are answered by a method of the group coordinator, which the function of the row names.
 
 FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups
 (16), DeleteGroups (42), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.access import groups as groups_access
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
-from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.requests import Method, Reply, RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -27,16 +27,10 @@ if TYPE_CHECKING:
         DescribeGroupsResponse,
         FindCoordinatorRequest,
         FindCoordinatorResponse,
-        HeartbeatRequest,
-        JoinGroupRequest,
-        LeaveGroupRequest,
-        ListGroupsRequest,
         OffsetCommitRequest,
         OffsetCommitResponse,
-        OffsetDeleteRequest,
         OffsetFetchRequest,
         OffsetFetchResponse,
-        SyncGroupRequest,
     )
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -130,28 +124,28 @@ def _coordinator(
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9), access=groups_access.join_group, comes_in_crowds=True)
-def join_group(services: Services, request: JoinGroupRequest, context: RequestContext) -> Reply:
+@api(ApiKey.JOIN_GROUP, versions=(0, 9), access=groups_access.join_group, comes_in_crowds=True, returns_method=True)
+def join_group(services: Services) -> Method:
     """JoinGroup (key 11), versions 0-9: classic membership, also in a group of the consumer protocol (KIP-848)."""
-    return services.group_coordinator.join_group(request, context)
+    return services.group_coordinator.join_group
 
 
-@api(ApiKey.SYNC_GROUP, versions=(0, 5), access=groups_access.member, comes_in_crowds=True)
-def sync_group(services: Services, request: SyncGroupRequest, context: RequestContext) -> Reply:
+@api(ApiKey.SYNC_GROUP, versions=(0, 5), access=groups_access.member, comes_in_crowds=True, returns_method=True)
+def sync_group(services: Services) -> Method:
     """SyncGroup (key 14), versions 0-5: takes the leader's assignment; answers each member with its own part."""
-    return services.group_coordinator.sync_group(request, context)
+    return services.group_coordinator.sync_group
 
 
-@api(ApiKey.HEARTBEAT, versions=(0, 4), access=groups_access.member)
-def heartbeat(services: Services, request: HeartbeatRequest, context: RequestContext) -> Reply:
+@api(ApiKey.HEARTBEAT, versions=(0, 4), access=groups_access.member, returns_method=True)
+def heartbeat(services: Services) -> Method:
     """Heartbeat (key 12), versions 0-4."""
-    return services.group_coordinator.heartbeat(request, context)
+    return services.group_coordinator.heartbeat
 
 
-@api(ApiKey.LEAVE_GROUP, versions=(0, 5), access=groups_access.member)
-def leave_group(services: Services, request: LeaveGroupRequest, context: RequestContext) -> Reply:
+@api(ApiKey.LEAVE_GROUP, versions=(0, 5), access=groups_access.member, returns_method=True)
+def leave_group(services: Services) -> Method:
     """LeaveGroup (key 13), versions 0-5: one member; from version 3 on several, also by instance id alone."""
-    return services.group_coordinator.leave_group(request, context)
+    return services.group_coordinator.leave_group
 
 
 def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> DescribeGroupsResponse:
@@ -169,16 +163,17 @@ def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> 
     access=groups_access.describe_groups,
     failure=describe_groups_failed,
     is_wide=True,
+    returns_method=True,
 )
-def describe_groups(services: Services, request: DescribeGroupsRequest, context: RequestContext) -> Reply:
+def describe_groups(services: Services) -> Method:
     """DescribeGroups (key 15), versions 0-6: classic groups; others have describe APIs of their own."""
-    return services.group_coordinator.describe_groups(request, context)
+    return services.group_coordinator.describe_groups
 
 
-@api(ApiKey.LIST_GROUPS, versions=(0, 5), access=groups_access.list_groups, is_wide=True)
-def list_groups(services: Services, request: ListGroupsRequest, context: RequestContext) -> Reply:
+@api(ApiKey.LIST_GROUPS, versions=(0, 5), access=groups_access.list_groups, is_wide=True, returns_method=True)
+def list_groups(services: Services) -> Method:
     """ListGroups (key 16), versions 0-5: classic and consumer groups."""
-    return services.group_coordinator.list_groups(request, context)
+    return services.group_coordinator.list_groups
 
 
 def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> DeleteGroupsResponse:
@@ -189,10 +184,16 @@ def delete_groups_failed(request: DeleteGroupsRequest, error: ErrorCode) -> Dele
     )
 
 
-@api(ApiKey.DELETE_GROUPS, versions=(0, 2), access=groups_access.delete_groups, failure=delete_groups_failed)
-def delete_groups(services: Services, request: DeleteGroupsRequest, context: RequestContext) -> Reply:
+@api(
+    ApiKey.DELETE_GROUPS,
+    versions=(0, 2),
+    access=groups_access.delete_groups,
+    failure=delete_groups_failed,
+    returns_method=True,
+)
+def delete_groups(services: Services) -> Method:
     """DeleteGroups (key 42), versions 0-2: empty groups with all their offsets."""
-    return services.group_coordinator.removals.delete_groups(request, context)
+    return services.group_coordinator.removals.delete_groups
 
 
 def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
@@ -220,13 +221,14 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
     access=groups_access.offset_commit,
     announced=(0, 9),
     failure=offset_commit_failed,
+    returns_method=True,
 )
-def offset_commit(services: Services, request: OffsetCommitRequest, context: RequestContext) -> Reply:
+def offset_commit(services: Services) -> Method:
     """OffsetCommit (key 8), versions 0-10: version 0 writes into the tree, the others where `offsets.storage` says.
 
     The retention time of versions 2-4 is kept with the offset.
     """
-    return services.group_coordinator.commits.offset_commit(request, context)
+    return services.group_coordinator.commits.offset_commit
 
 
 def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
@@ -270,7 +272,7 @@ def offset_fetch(services: Services, request: OffsetFetchRequest, context: Reque
     return services.group_coordinator.offset_fetches.offset_fetch(request, context)
 
 
-@api(ApiKey.OFFSET_DELETE, versions=(0, 0), access=groups_access.offset_delete)
-def offset_delete(services: Services, request: OffsetDeleteRequest, context: RequestContext) -> Reply:
+@api(ApiKey.OFFSET_DELETE, versions=(0, 0), access=groups_access.offset_delete, returns_method=True)
+def offset_delete(services: Services) -> Method:
     """OffsetDelete (key 47), version 0: offsets of topics that no active consumer of the group subscribes to."""
-    return services.group_coordinator.removals.offset_delete(request, context)
+    return services.group_coordinator.removals.offset_delete

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -8,7 +8,7 @@ from barnabas.broker.http.coordinators import shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, integer, record, text
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.journal_place import NOT_WRITTEN
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from barnabas.coordinators.groups.consumer.commits import Partition, check_commi
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.offsets.journal import Cause
-from barnabas.offsets.manager import OffsetManager
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, OffsetCommits
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
@@ -58,7 +57,7 @@ class CommitConfig(Protocol):
 
 
 class Commits:
-    """Answers OffsetCommit. `offsets` is the storage of all versions but version 0."""
+    """Answers OffsetCommit. `tree` is where version 0 commits, and the others if `offsets.storage` says so."""
 
     def __init__(
         self,
@@ -66,7 +65,6 @@ class Commits:
         config: CommitConfig,
         gate: Gate,
         topics: Topics,
-        offsets: OffsetManager,
         tree: ZooKeeperOffsetManager,
         refusals: Refusals,
         origins: Origins,
@@ -76,8 +74,9 @@ class Commits:
         self._config = config
         self._gate = gate
         self._topics = topics
-        self._offsets = offsets
         self._tree = tree
+        self._is_in_topic = config.offsets_storage != "zookeeper"
+        self._is_in_both = self._is_in_topic and config.dual_commit_enabled
         self._refusals = refusals
         self._origins = origins
 
@@ -157,7 +156,13 @@ class Commits:
         origin = b""
         if self._origins.wanted:
             origin = self._origin(request, context, group, is_consumer_group=group_id in shard.consumer.by_id)
-        self._offsets.put(shard, OffsetCommits(group_id, commits, origin), done)
+        records = OffsetCommits(group_id, commits, origin)
+        if not self._is_in_topic:
+            self._tree.put(records, done)
+        elif self._is_in_both:  # after an error they may be in the topic; the client commits again
+            shard.write(group_id, records, lambda error: done(error) if error else self._tree.put(records, done))
+        else:
+            shard.write(group_id, records, done)
         return waiting
 
     def _check(
@@ -222,7 +227,7 @@ class Commits:
             return _fail(response, ErrorCode.INVALID_GROUP_ID)  # an empty id names no node
         waiting: Pending[OffsetCommitResponse] = Pending()
         records = OffsetCommits(group_id, commits)
-        self._tree.put(None, records, lambda error: waiting.complete(_fail(response, error)))
+        self._tree.put(records, lambda error: waiting.complete(_fail(response, error)))
         return waiting
 
     def _screen_commit(self, request: OffsetCommitRequest, context: Context) -> _Screened:
@@ -232,6 +237,7 @@ class Commits:
         """
         version = context.api_version
         topics = self._topics
+        partitions_of = topics.topics
         metadata_max = self._config.offset_metadata_max_bytes
         now_ms = self._clock.now_ms()
         expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
@@ -245,7 +251,7 @@ class Commits:
             if version >= 10:
                 topic_id = topic.topic_id
                 name = topics.topic_name(topic_id)
-            known = () if name is None else topics.partition_indexes(name)
+            known = partitions_of.get(name or "", ())
             offsets = commits.get(name or "", {})
             refused = []
             fine = []

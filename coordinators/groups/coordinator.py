@@ -17,7 +17,7 @@ from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.cluster.tree.port import Coordination
 from barnabas.coordinators.append_errors import group_error
-from barnabas.coordinators.coordinator import Coordinator
+from barnabas.coordinators.coordinator import Coordinator, partition_for
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.commits import Commits
 from barnabas.coordinators.groups.consumer.answers import ConsumerAnswers
@@ -40,7 +40,6 @@ from barnabas.coordinators.groups.requests import (
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.transactional_commits import TransactionalCommits
-from barnabas.coordinators.hashing import partition_for
 from barnabas.coordinators.loading import LedPartition
 from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets.dual import DualOffsetManager
@@ -133,14 +132,13 @@ class GroupCoordinator(Coordinator[Shard]):
         env: Env,
         config: CoordinatorConfig,
         log_of: Callable[[int], CoordinatorLog | ErrorCode],
-        offsets_partition_count: Callable[[], int],
         topics: Topics,
         coordination: Coordination,
         lease: LeaseView,
         log_refusal: LogRefusal,
         journal: OffsetJournal | None = None,
     ) -> None:
-        super().__init__(log_of, offsets_partition_count, lease)
+        super().__init__(log_of, topics, lease)
         self.journal = journal
         self._env = env
         self.clock = env.clock
@@ -161,7 +159,7 @@ class GroupCoordinator(Coordinator[Shard]):
         origins = Origins(journal is not None)
         self.consumer = ConsumerAnswers(env, config, self, topics, self._refusals)
         self._classic_members = ClassicAnswers(env, self.consumer.situation_of, self._refusals)
-        self.commits = Commits(env, config, self, topics, self.offsets, self.legacy_offsets, self._refusals, origins)
+        self.commits = Commits(env, config, self, topics, self.legacy_offsets, self._refusals, origins)
         self.offset_fetches = OffsetFetches(env.turns, self, topics, self.offsets, self.legacy_offsets)
         self.removals = Removals(env.turns, self, topics, self.offsets, origins)
         self.transactional_commits = TransactionalCommits(env, config, self, topics, self._refusals, origins)
@@ -261,7 +259,7 @@ class GroupCoordinator(Coordinator[Shard]):
         """
         shard = self.shard_of(group_id)
         if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            loading = self.shards[partition_for(group_id, self._partition_count())]
+            loading = self.shards[partition_for(group_id, len(self.topics.topics[self.topic]))]
             return loading if loading.in_doubt is not None else shard
         return shard
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol import records as stored
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.record_batch import PlainRecords
 
 if TYPE_CHECKING:
     from barnabas.protocol.records import GroupMetadataValue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.coordinators.groups.consumer.topics import Topics as ConsumerTopics
@@ -49,11 +49,12 @@ class Context(Asker, Protocol):
 class Topics(ConsumerTopics, Protocol):
     """The part of the metadata cache that the coordinator needs."""
 
+    @property
+    def topics(self) -> Mapping[str, Collection[int]]:
+        """The partitions of each topic."""
+
     def contains(self, topic: str, index: int | None = None) -> bool:
         """Whether the topic (and the partition in it) exists."""
-
-    def partition_indexes(self, topic: str) -> Container[int]:
-        """The partitions of a topic; empty when it does not exist."""
 
 
 class LogRefusal(Protocol):

@@ -83,7 +83,7 @@ class TransactionalCommits:
         metadata_max = self._config.offset_metadata_max_bytes
         for topic in request.topics:
             name = intern(topic.name)
-            known = self._topics.partition_indexes(name)
+            known = self._topics.topics.get(name, ())
             for rows in chunks(topic.partitions, ROWS_PER_PIECE):
                 yield
                 for row in rows:

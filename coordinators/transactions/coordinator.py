@@ -82,7 +82,6 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         env: Env,
         config: TransactionConfig,
         log_of: Callable[[int], CoordinatorLog | ErrorCode],
-        partition_count: Callable[[], int],
         metadata_cache: MetadataCache,
         ages: TopicAges,
         lease: LeaseView,
@@ -90,7 +89,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         ask_broker: AskBroker,
         transaction_version: Callable[[], int],
     ) -> None:
-        super().__init__(log_of, partition_count, lease)
+        super().__init__(log_of, metadata_cache, lease)
         self.env = env
         self.config = config
         self.transaction_version = transaction_version

@@ -11,8 +11,8 @@ from struct import error as StructError
 from barnabas.coordinators.transactions.metadata import NO_PRODUCER_ID, Transaction
 from barnabas.coordinators.transactions.states import EMPTY, TransactionState
 from barnabas.protocol import records as stored
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.record_batch import PlainRecords
 from barnabas.protocol.varint import encode_unsigned
 
 KEY_VERSION = 0

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message

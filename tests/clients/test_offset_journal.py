@@ -15,7 +15,7 @@ from typing import Any
 
 import forked
 import pytest
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from confluent_kafka import Producer

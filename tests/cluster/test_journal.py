@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.journal import NO_OFFSET, NOT_KNOWN, Cause, Changes, decode, without_repetitions
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import forked
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.records import EMPTY_ASSIGNMENT
-from barnabas.coordinators.hashing import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from barnabas.broker.broker import Broker
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.pipeline.schemas import BATCHES, COMMITS, GROUPS, RECORDS, Table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline.runs import HEALTH_TOPIC
 from barnabas.pipeline.sources import register

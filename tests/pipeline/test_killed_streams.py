@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as parquet
 import stream_process
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.lag import lag
 from barnabas.pipeline.run import Run

@@ -110,7 +110,7 @@ class ClassicMember:
         }
         for topic in sorted({topic for said in subscriptions.values() for topic in said.topics}):
             readers = sorted(member_id for member_id, said in subscriptions.items() if topic in said.topics)
-            for partition in self.world.topics.partition_indexes(topic):
+            for partition in range(self.world.topics.partition_count(topic)):
                 owner = has.get((topic, partition), readers[partition % len(readers)])
                 if owner in readers:
                     given[owner].setdefault(topic, []).append(partition)

@@ -121,7 +121,8 @@ class MemoryLog:
 class TopicList:
     """The metadata cache, as far as the coordinator asks it."""
 
-    def __init__(self) -> None:
+    def __init__(self, offsets_partitions: int) -> None:
+        self.offsets_partitions = offsets_partitions
         self.partitions = {"t": 4, "events": 4, "orders": 4}
         self.changes = self.name_changes = 0
         self.racks: dict[str, list[list[str]]] = {}
@@ -144,13 +145,16 @@ class TopicList:
         return self.partitions.get(topic, 0)
 
     def partition_racks(self, topic: str) -> list[list[str]]:
-        return self.racks.get(topic) or [[] for _ in self.partition_indexes(topic)]
+        return self.racks.get(topic) or [[] for _ in range(self.partition_count(topic))]
 
     def contains(self, topic: str, index: int | None = None) -> bool:
         return topic in self.partitions and (index is None or 0 <= index < self.partitions[topic])
 
-    def partition_indexes(self, topic: str) -> range:
-        return range(self.partitions.get(topic, 0))
+    @property
+    def topics(self) -> dict[str, range]:
+        return {
+            topic: range(count) for topic, count in (*self.partitions.items(), (OFFSETS_TOPIC, self.offsets_partitions))
+        }
 
     def topic_id(self, topic: str) -> bytes:
         if topic not in self.partitions:
@@ -170,7 +174,7 @@ class GroupWorld:
         self.env = sim_env(seed)
         self.clock = self.env.clock
         self.config = SimpleNamespace(**DEFAULTS | settings)
-        self.topics = TopicList()
+        self.topics = TopicList(count)
         self.journal = MemoryJournal(self.topics.topic_id) if with_journal else None
         self.logs = [MemoryLog(self.clock.call_soon) for _ in range(count)]
         self.count = count
@@ -191,7 +195,6 @@ class GroupWorld:
             self.env,
             self.config,
             lambda index: self.logs[index],
-            lambda: self.count,
             self.topics,
             self.coordination,
             self.lease,

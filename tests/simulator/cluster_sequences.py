@@ -7,7 +7,7 @@ comes together, so each of these sequences has a name.
 
 from typing import TYPE_CHECKING
 
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 
 from simulator.clients.phoenix import Phoenix
 from simulator.clients.visitor import Visitor

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from barnabas.broker.broker import Broker
 from barnabas.cluster.tree import payloads
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.states import State
-from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.table import partitions_of
 
 from simulator.commits import Owned

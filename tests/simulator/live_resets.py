@@ -142,9 +142,10 @@ class _Topics:
         """Whether it exists."""
         return topic == TOPIC and (index is None or 0 <= index < self._count)
 
-    def partition_indexes(self, topic: str) -> range:
+    @property
+    def topics(self) -> dict[str, range]:
         """Its partitions."""
-        return range(self._count if topic == TOPIC else 0)
+        return {TOPIC: range(self._count), OFFSETS_TOPIC: range(1)}
 
     def topic_names(self) -> list[str]:
         """The topic."""
@@ -156,7 +157,7 @@ class _Topics:
 
     def partition_racks(self, topic: str) -> list[list[str]]:
         """It has none."""
-        return [[] for _ in self.partition_indexes(topic)]
+        return [[] for _ in range(self.partition_count(topic))]
 
     def topic_id(self, topic: str) -> bytes:
         """Its id."""
@@ -417,7 +418,6 @@ class LiveResets(Simulation):
             env,
             self.config,
             lambda index: self.log,
-            lambda: 1,
             _Topics(self.count),
             coordination,
             SimpleNamespace(holds=True),

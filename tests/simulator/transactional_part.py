@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from barnabas.cluster.features import TRANSACTION_VERSION
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.cluster.tree import paths, payloads
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 
 from simulator.clients.client import Client
 from simulator.clients.committed_reader import (

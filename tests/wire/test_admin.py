@@ -531,7 +531,7 @@ def test_partitions_added_over_two_connections_do_not_undo_each_other(world: Wor
     assert nine == ErrorCode.NONE
     assert ErrorCode.INVALID_PARTITIONS in (eight, again_eight)
     world.env.clock.advance(100)
-    assert len(world.broker.metadata_cache.partition_indexes("growing")) == 9
+    assert len(world.broker.metadata_cache.topics["growing"]) == 9
 
 
 def test_an_offsets_topic_that_cannot_be_made_is_said_once_with_what_to_do(

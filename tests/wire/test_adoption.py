@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.transactions.metadata import Transaction
 from barnabas.coordinators.transactions.records import encode_key, encode_value
 from barnabas.coordinators.transactions.states import COMPLETE_COMMIT, ONGOING, PREPARE_COMMIT, TransactionState

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets import journal_writer
 from barnabas.offsets.journal import Cause, Changes, Gap, decode, encode_gap, without_repetitions
 from barnabas.protocol import frames, messages, record_batch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey

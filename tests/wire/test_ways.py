@@ -134,8 +134,8 @@ async def until_committed(client: Client) -> None:
 @pytest.mark.parametrize(
     ("api", "version", "request_", "prepare", "files_max"),
     [
-        (ApiKey.PRODUCE, 9, PRODUCE, until_produced, 16),
-        (ApiKey.OFFSET_COMMIT, 8, COMMIT, until_committed, 27),
+        (ApiKey.PRODUCE, 9, PRODUCE, until_produced, 14),
+        (ApiKey.OFFSET_COMMIT, 8, COMMIT, until_committed, 20),
     ],
     ids=["produce", "commit"],
 )

@@ -21,8 +21,8 @@ from barnabas.coordinators.groups.consumer.member import (
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.protocol import records as stored
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.record_batch import PlainRecords
 
 if TYPE_CHECKING:
     from barnabas.protocol.message import Message

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from barnabas.broker.api.groups import offset_fetch
 from barnabas.broker.requests import RequestContext
-from barnabas.coordinators.hashing import partition_for
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from barnabas.runtime.pending import Pending

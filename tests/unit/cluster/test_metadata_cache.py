@@ -46,5 +46,5 @@ def test_a_topic_that_was_made_again_keeps_nothing() -> None:
     cache = MetadataCache(sim_env(1).clock)
     told(cache, {"a": (ONE, 5)})
     told(cache, {"a": (TWO, 1)})
-    assert list(cache.partition_indexes("a")) == [0]
+    assert list(cache.topics["a"]) == [0]
     assert (cache.topic_name(ONE), cache.topic_name(TWO)) == (None, "a")

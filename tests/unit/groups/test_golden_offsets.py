@@ -11,7 +11,7 @@ from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch
-from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.record_batch import PlainRecords
 from group_world import GroupWorld
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.1.0"

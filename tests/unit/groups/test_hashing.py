@@ -3,7 +3,8 @@
 import sys
 
 import pytest
-from barnabas.coordinators.hashing import java_hash_code, partition_for
+from barnabas.coordinators.coordinator import partition_for
+from barnabas.protocol.java_hash import java_hash_code
 
 VECTORS = [
     ("", 0, 0),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators import loading as coordinator_loading
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups import loading
-from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode

@@ -19,11 +19,11 @@ from barnabas.offsets.records import (
     encode_value,
 )
 from barnabas.offsets.table import OffsetTable
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
+    PlainRecords,
     Record,
     build,
     build_marker,

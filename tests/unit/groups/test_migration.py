@@ -52,7 +52,7 @@ def owned(member: Any) -> set[tuple[bytes, int]]:
 def all_is_read(world: GroupWorld, members: list[Any], topic: str = "t") -> bool:
     everything = [each for member in members for each in owned(member)]
     topic_id = world.topics.topic_id(topic)
-    wanted = {(topic_id, partition) for partition in world.topics.partition_indexes(topic)}
+    wanted = {(topic_id, partition) for partition in world.topics.topics[topic]}
     return sorted(everything) == sorted(wanted)
 
 

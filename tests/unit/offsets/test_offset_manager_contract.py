@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import CommittedOffset, OffsetCommits, TopicPartition
+from barnabas.offsets.records import TopicPartition
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -48,14 +48,13 @@ def in_loop(world: TreeWorld, call: Callable[[], T]) -> T:
     return world.env.run(run())
 
 
-def put(world: TreeWorld, group: str, *partitions: TopicPartition, offset: int = 5) -> ErrorCode:
-    commits: dict[str, dict[int, CommittedOffset]] = {}
+def put(world: TreeWorld, group: str, *partitions: TopicPartition, offset: int = 5) -> None:
+    """As a client that is no member of the group."""
+    commits: dict[str, dict[int, int]] = {}
     for topic, index in partitions:
-        commits.setdefault(topic, {})[index] = CommittedOffset(offset)
-    told: list[ErrorCode] = []
-    in_loop(world, lambda: manager(world).put(shard_of(world, group), OffsetCommits(group, commits), told.append))
-    wait(world, lambda: told)
-    return told[0]
+        commits.setdefault(topic, {})[index] = offset
+    for topic, offsets in commits.items():
+        assert world.commit_tree(offsets, version=8, topic=topic, group=group) == [ErrorCode.NONE] * len(offsets)
 
 
 def remove(world: TreeWorld, group: str, partitions: list[TopicPartition] | None) -> ErrorCode:
@@ -79,17 +78,17 @@ def held(world: TreeWorld, group: str, partitions: list[TopicPartition] | None =
 
 def test_what_was_put_is_got(world: TreeWorld) -> None:
     assert held(world, "g") == {}
-    assert put(world, "g", ("t", 0), ("t", 1), ("u", 0)) is ErrorCode.NONE
-    assert put(world, "g", ("t", 1), offset=7) is ErrorCode.NONE
-    assert held(world, "g") == {("t", 0): 5, ("t", 1): 7, ("u", 0): 5}
+    put(world, "g", ("t", 0), ("t", 1), ("events", 0))
+    put(world, "g", ("t", 1), offset=7)
+    assert held(world, "g") == {("t", 0): 5, ("t", 1): 7, ("events", 0): 5}
     assert held(world, "g", [("t", 1)])["t", 1] == 7
     assert held(world, "other") == {}
 
 
 def test_what_was_removed_is_gone(world: TreeWorld) -> None:
-    put(world, "g", ("t", 0), ("t", 1), ("u", 0))
+    put(world, "g", ("t", 0), ("t", 1), ("events", 0))
     assert remove(world, "g", [("t", 0), ("never", 3)]) is ErrorCode.NONE
-    assert held(world, "g") == {("t", 1): 5, ("u", 0): 5}
+    assert held(world, "g") == {("t", 1): 5, ("events", 0): 5}
     assert remove(world, "g", None) is ErrorCode.NONE
     assert held(world, "g") == {}
     assert remove(world, "g", None) is ErrorCode.NONE
@@ -98,15 +97,10 @@ def test_what_was_removed_is_gone(world: TreeWorld) -> None:
 def test_offsets_of_topics_that_are_gone_go_in_every_group(world: TreeWorld) -> None:
     groups = ("g", "with/slash", *(f"many-{number}" for number in range(250)))
     for group in groups:
-        put(world, group, ("t", 0), ("t", 1), ("u", 0))
+        put(world, group, ("t", 0), ("t", 1), ("events", 0))
     in_loop(world, lambda: manager(world).forget([("t", 0), ("t", 1), ("never", 0)]))
-    wait(world, lambda: all(held(world, group) == {("u", 0): 5} for group in groups[::50]))
-    assert all(held(world, group) == {("u", 0): 5} for group in groups)
-
-
-def commit(world: TreeWorld, topic: str = "t") -> None:
-    """As a client that is no member of the group."""
-    assert world.commit_tree({0: 5}, version=8, topic=topic) == [ErrorCode.NONE]
+    wait(world, lambda: all(held(world, group) == {("events", 0): 5} for group in groups[::50]))
+    assert all(held(world, group) == {("events", 0): 5} for group in groups)
 
 
 def deleted(world: TreeWorld, group: str) -> int:
@@ -116,7 +110,7 @@ def deleted(world: TreeWorld, group: str) -> int:
 
 def test_a_group_that_only_commits_can_be_deleted(world: TreeWorld) -> None:
     assert deleted(world, "g") == ErrorCode.GROUP_ID_NOT_FOUND
-    commit(world)
+    put(world, "g", ("t", 0))
     assert deleted(world, "g") == ErrorCode.NONE
     assert world.fetch_tree([0], version=5) == [(-1, "", 0)]
     assert deleted(world, "g") == ErrorCode.GROUP_ID_NOT_FOUND
@@ -127,14 +121,14 @@ def test_offsets_of_a_group_that_only_commits_can_be_deleted(world: TreeWorld) -
     row = make.OffsetDeleteRequestPartition(partition_index=0)
     request = make(group_id="g", topics=[make.OffsetDeleteRequestTopic(name="t", partitions=[row])])
     assert world.ask_tree("offset_delete", request, 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    commit(world)
+    put(world, "g", ("t", 0))
     answer = world.ask_tree("offset_delete", request, 0)
     assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (ErrorCode.NONE, ErrorCode.NONE)
     assert world.fetch_tree([0], version=5) == [(-1, "", 0)]
 
 
 def test_a_topic_that_is_deleted_takes_its_offsets_along(world: TreeWorld) -> None:
-    commit(world)
+    put(world, "g", ("t", 0))
     assert world.commit_tree({1: 3}, version=0) == [0]  # in the tree, whatever the setting is
     in_loop(world, lambda: world.coordinator.on_partitions_deleted([("t", 0), ("t", 1)]))
     wait(world, lambda: world.node("/consumers/g/offsets/t") is None)

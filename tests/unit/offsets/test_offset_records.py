@@ -16,7 +16,7 @@ from barnabas.offsets.records import (
 )
 from barnabas.offsets.table import partitions_of
 from barnabas.protocol import record_batch
-from barnabas.protocol.batch_records import PlainRecords
+from barnabas.protocol.record_batch import PlainRecords
 from barnabas.protocol.records import OffsetCommitKey, OffsetCommitValue, decode_versioned, encode_versioned
 
 TOPIC_ID = bytes(range(16))

@@ -15,8 +15,17 @@ from barnabas.offsets.records import (
 )
 from barnabas.offsets.stored import Splitter, StoredRun
 from barnabas.offsets.table import COPIES_MAX, RUNS_MAX, OffsetTable
-from barnabas.protocol.batch_records import PlainRecords, Record
-from barnabas.protocol.record_batch import build, build_plain, patch, read_header, rebuild, records, unpacked
+from barnabas.protocol.batch_records import Record
+from barnabas.protocol.record_batch import (
+    PlainRecords,
+    build,
+    build_plain,
+    patch,
+    read_header,
+    rebuild,
+    records,
+    unpacked,
+)
 
 TOPIC_ID = bytes(range(16))
 

@@ -40,7 +40,7 @@ class TreeWorld(GroupWorld):
         return answer_of(reply)
 
     def commit_tree(
-        self, offsets: dict[int, int], version: int = 0, topic: str = "t", metadata: str = "n"
+        self, offsets: dict[int, int], version: int = 0, topic: str = "t", metadata: str = "n", group: str = "g"
     ) -> list[int]:
         make = messages.OffsetCommitRequest
         rows = [
@@ -49,7 +49,7 @@ class TreeWorld(GroupWorld):
             )
             for index, offset in offsets.items()
         ]
-        request = make(group_id="g", topics=[make.OffsetCommitRequestTopic(name=topic, partitions=rows)])
+        request = make(group_id=group, topics=[make.OffsetCommitRequestTopic(name=topic, partitions=rows)])
         response = self.ask_tree("offset_commit", request, version)
         return [partition.error_code for partition in response.topics[0].partitions]
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 from barnabas.protocol import record_batch
-from barnabas.protocol.batch_records import PlainRecords
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import Record
+from barnabas.protocol.record_batch import PlainRecords, Record
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])

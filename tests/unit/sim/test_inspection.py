@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 from barnabas.broker.broker import Broker
+from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.members import Members
 from barnabas.coordinators.groups.states import State
-from barnabas.coordinators.hashing import partition_for
 from barnabas.offsets.records import CommittedOffset
 from simulator.commits import Commits
 from simulator.coordination import SimTree

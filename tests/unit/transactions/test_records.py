@@ -17,8 +17,9 @@ from barnabas.coordinators.transactions.records import (
 )
 from barnabas.coordinators.transactions.states import COMPLETE, EMPTY, IDLE, ONGOING, TransactionState
 from barnabas.protocol import records as stored
-from barnabas.protocol.batch_records import PlainRecords, iterate, short_records
+from barnabas.protocol.batch_records import iterate, short_records
 from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.record_batch import PlainRecords
 
 
 def by_schema(held: Transaction, version: int) -> bytes:

@@ -9,7 +9,7 @@ With `returns_method`, the function only names the method of a coordinator that 
 
 ApiVersions announces the rows of this table, so an API without a handler is not announced. A broker of Kafka 3.9 sends
 LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown to other brokers without asking for versions, so these
-are not announced: Kafka 4.1 does not announce them either, and clients must take this broker for a 4.1. AlterPartition
+are not announced: Kafka 4.3 does not announce them either, and clients must take this broker for a 4.3. AlterPartition
 and AllocateProducerIds are announced to everybody, because that broker asks its controller for the versions first. No
 client library looks at them, and Kafka 3.9 announces them to its clients, too.
 
@@ -267,7 +267,7 @@ def api(
     """Register the decorated function as the handler of `key` in the versions first to last, both included.
 
     `access`: which rights it asks for (`broker/access/`).
-    `announced`: the versions that ApiVersions announces, if they are not those served. A version that Kafka 4.1 does
+    `announced`: the versions that ApiVersions announces, if they are not those served. A version that Kafka 4.3 does
     not announce is not announced here either, because clients tell from them which Kafka they talk to.
     `failure(request, error)`: builds the response when the handler raises. By default it is the response with its
     top-level `error_code` set; if there is no such field, the connection is closed.

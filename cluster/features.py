@@ -7,9 +7,10 @@ not name it. Clients hear of both from ApiVersions, and UpdateFeatures changes l
 * `transaction.version`: 0 is the protocol as it was, in 1 the records of transactions have room for more, and from 2 on
   the epoch of a producer grows with each transaction (KIP-890). `Features.transaction_version` is asked by all parts.
 * `group.version`: from 1 on, members may use the consumer protocol (KIP-848). `Features.group_version` is asked.
-* `metadata.version`: how brokers tell each other what is in the cluster. They have one way here, so there is one level.
-  It is that of Kafka 4.1 because clients must take this broker for a 4.1, by its APIs and by this: their tools show it
-  as the release of the cluster. The messages themselves are those of Kafka 3.9, which no client can see.
+* `metadata.version`: how brokers tell each other what is in the cluster. They have one way here, so its levels change
+  nothing. A new cluster has that of Kafka 4.3, for clients must take this broker for a 4.3, by its APIs and by this:
+  their tools show it as the release of the cluster. An earlier Barnabas knows that of Kafka 4.1 only, so a cluster that
+  has it keeps it until it is raised. The messages themselves are those of Kafka 3.9, which no client can see.
 
 **Which levels a cluster gets.** A new one gets the newest, as with Kafka. A cluster that has topics already keeps the
 old behaviour, level 0, until an operator raises it (`barnabas features upgrade`). Others of its brokers may still run
@@ -63,7 +64,7 @@ Ranges = Mapping[str, LevelRange]
 
 SUPPORTED: Ranges = {
     GROUP_VERSION: LevelRange(0, 1),
-    METADATA_VERSION: LevelRange(27, 27),  # 4.1-IV1
+    METADATA_VERSION: LevelRange(27, 30),  # 4.1-IV1 to 4.3-IV0
     TRANSACTION_VERSION: LevelRange(0, 2),
 }
 NEWEST: Levels = {name: levels.last for name, levels in SUPPORTED.items() if levels.last}
@@ -134,7 +135,7 @@ def decide(
 ) -> Levels | str:
     """The levels after the updates, one for each feature; or what is wrong with the first of them that is wrong.
 
-    `brokers`: what each registered broker supports. The words are those of Kafka 4.1's controller.
+    `brokers`: what each registered broker supports. The words are those of Kafka 4's controller.
     """
     changed = dict(levels)
     for update in updates:

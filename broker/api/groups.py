@@ -219,7 +219,6 @@ def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> Offs
     ApiKey.OFFSET_COMMIT,
     versions=(0, 10),
     access=groups_access.offset_commit,
-    announced=(0, 9),
     failure=offset_commit_failed,
     returns_method=True,
 )
@@ -257,7 +256,6 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
     ApiKey.OFFSET_FETCH,
     versions=(0, 10),
     access=groups_access.offset_fetch,
-    announced=(0, 9),
     failure=offset_fetch_failed,
     is_wide=True,
 )

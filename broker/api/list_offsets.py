@@ -44,7 +44,6 @@ def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOf
     ApiKey.LIST_OFFSETS,
     versions=(0, 11),
     access=records_access.list_offsets,
-    announced=(0, 10),
     failure=list_offsets_failed,
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,

@@ -1,8 +1,8 @@
-"""DescribeLogDirs (key 35), versions 0-4: what is in this broker's data directories, and how much room is left.
+"""DescribeLogDirs (key 35), versions 0-5: what is in this broker's data directories, and how much room is left.
 
 There is one entry for each directory of log.dirs; the entry of an offline one holds only KAFKA_STORAGE_ERROR. A null
 list of topics asks for all. Topics and partitions that are not here are left out without an error. Left out: future
-replicas, because no log is ever moved between directories.
+replicas, because no log is ever moved between directories, and cordoned directories (version 5).
 """
 
 from collections.abc import Generator
@@ -23,7 +23,7 @@ TopicResult = DescribeLogDirsResponse.DescribeLogDirsTopic
 PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), access=admin_access.describes_cluster, is_wide=True)
+@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5), access=admin_access.describes_cluster, is_wide=True)
 def describe_log_dirs(services: "Services", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
     """Sizes in bytes of the logs asked for."""
     wanted = None

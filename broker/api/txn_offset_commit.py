@@ -3,7 +3,7 @@
 Before the group is asked, the partition of `__consumer_offsets` is verified, as that of a Produce is
 (transactional_writes.py): its first batch of a transaction is taken only if the transaction's coordinator knows the
 partition. Clients up to version 4 have sent AddOffsetsToTxn. From version 5 on (transaction version 2) this request
-adds the partition itself. Left out: version 6 (topic ids), which Kafka 4.1 does not announce.
+adds the partition itself. Left out: version 6 (topic ids), which Kafka 4.3 does not announce.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ A marker in `__consumer_offsets` is appended by the group coordinator. The offse
 dropped, before it is answered. So the coordinator must have loaded the partition. If it has not, the answer is
 NOT_LEADER_OR_FOLLOWER, which makes the sender try again. Version 2 says by which rules the transaction was made: in
 transaction version 2 (KIP-890) each end raises the producer's epoch, so a marker with the epoch of an open transaction
-is late. It is served but not announced, as in Kafka 4.1. Coordinators of Barnabas say the id of a topic, too: then a
-marker for the former topic of that name is not written into the new one.
+is late. Coordinators of Barnabas say the id of a topic, too: then a marker for the former topic of that name is not
+written into the new one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def write_txn_markers_failed(
     ApiKey.WRITE_TXN_MARKERS,
     versions=(1, 2),
     access=transactions_access.write_txn_markers,
-    announced=(1, 1),
     failure=write_txn_markers_failed,
     is_wide=True,
     is_of_brokers=True,

@@ -183,7 +183,7 @@ def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_unt
 def test_features_go_up_and_down(run: Run) -> None:
     def level() -> int:
         rows = {row["feature"]: row for row in in_json(run("features", "describe", "--json"))}
-        assert rows["metadata.version"]["level"] == 27
+        assert rows["metadata.version"]["level"] == 30
         assert (rows["transaction.version"]["min_supported"], rows["transaction.version"]["max_supported"]) == (0, 2)
         return int(rows["transaction.version"]["level"])
 

@@ -51,7 +51,7 @@ def change(cluster: Any, level: int, epoch: int) -> None:
     """Change the level, and wait until every broker has heard of it."""
     upgrade_type = 1 if level > told(cluster, cluster.controller())[1].get(TV, 0) else 2
     assert update(cluster, level, upgrade_type)[0] == ErrorCode.NONE
-    all_tell(cluster, (epoch, {"group.version": 1, "metadata.version": 27, **({TV: level} if level else {})}))
+    all_tell(cluster, (epoch, {"group.version": 1, "metadata.version": 30, **({TV: level} if level else {})}))
 
 
 def all_tell(cluster: Any, expected: tuple[int, dict[str, int]]) -> None:
@@ -65,7 +65,7 @@ def all_tell(cluster: Any, expected: tuple[int, dict[str, int]]) -> None:
 
 def test_every_broker_hears_of_a_change_and_the_next_controller_goes_on(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(**SETTINGS)
-    all_tell(cluster, (0, {"group.version": 1, "metadata.version": 27, TV: 2}))
+    all_tell(cluster, (0, {"group.version": 1, "metadata.version": 30, TV: 2}))
     first = cluster.controller()
     other = next(node_id for node_id in cluster.processes if node_id != first)
     assert update(cluster, 1, 2, other)[0] == ErrorCode.NOT_CONTROLLER
@@ -76,10 +76,10 @@ def test_every_broker_hears_of_a_change_and_the_next_controller_goes_on(make_clu
     change(cluster, 1, 1)
     cluster.end_one(first, signal.SIGKILL)
     cluster.until(cluster.controller)
-    all_tell(cluster, (1, {"group.version": 1, "metadata.version": 27, TV: 1}))
+    all_tell(cluster, (1, {"group.version": 1, "metadata.version": 30, TV: 1}))
     change(cluster, 0, 2)
     cluster.start(first)
-    all_tell(cluster, (2, {"group.version": 1, "metadata.version": 27}))
+    all_tell(cluster, (2, {"group.version": 1, "metadata.version": 30}))
     change(cluster, 2, 3)
 
 

@@ -25,7 +25,7 @@ from transaction_requests import Lasting, add, describe, end, init, sleep
 
 TV = "transaction.version"
 UPGRADE, SAFE_DOWNGRADE = 1, 2
-NEW = (0, {"group.version": 1, "metadata.version": 27, TV: 2})
+NEW = (0, {"group.version": 1, "metadata.version": 30, TV: 2})
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def update(world, level, upgrade_type=SAFE_DOWNGRADE, version=1, feature=TV, val
 @pytest.mark.parametrize(
     ("version", "supported"),
     [
-        (3, [("metadata.version", 27, 27)]),  # KIP-1022: older clients cannot read a range that begins with 0
-        (4, [("group.version", 0, 1), ("metadata.version", 27, 27), (TV, 0, 2)]),
+        (3, [("metadata.version", 27, 30)]),  # KIP-1022: older clients cannot read a range that begins with 0
+        (4, [("group.version", 0, 1), ("metadata.version", 27, 30), (TV, 0, 2)]),
     ],
 )
 def test_api_versions_tells_features(world, version, supported):
@@ -66,12 +66,12 @@ def test_api_versions_tells_features(world, version, supported):
 
 
 def test_the_bytes_are_those_of_kafka(world):
-    """Kafka 4.1.0 ends its answer so, with its own levels: tags 0, 1 and 2, each array with lengths as varints."""
+    """Kafka 4 ends its answer so, with its own levels: tags 0, 1 and 2, each array with lengths as varints."""
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     (answer,) = world.exchange(frames.encode_request(ApiKey.API_VERSIONS, 3, 1, "test", request)[4:])
     name = b"metadata.version"
-    levels = ((b"group.version", 1), (name, 27), (TV.encode(), 2))
-    supported = b"\x02" + bytes([len(name) + 1]) + name + b"\x00\x1b\x00\x1b\x00"
+    levels = ((b"group.version", 1), (name, 30), (TV.encode(), 2))
+    supported = b"\x02" + bytes([len(name) + 1]) + name + b"\x00\x1b\x00\x1e\x00"
     finalised = b"\x04" + b"".join(
         bytes([len(each) + 1]) + each + bytes([0, level, 0, level, 0]) for each, level in levels
     )
@@ -89,13 +89,13 @@ def test_versions_before_3_tell_nothing(world):
 def test_a_level_that_has_changed_is_told_at_once(world, version):
     results = [(TV, 0, "NONE")] if version == 1 else []
     assert update(world, 1, version=version) == (0, None, results)
-    assert told(world) == (1, {"group.version": 1, "metadata.version": 27, TV: 1})
+    assert told(world) == (1, {"group.version": 1, "metadata.version": 30, TV: 1})
     assert update(world, 2, UPGRADE, version=version, validate_only=True) == (0, None, results)
     assert told(world)[0] == 1
     assert update(world, 0, version=version) == (0, None, results)
-    assert told(world) == (2, {"group.version": 1, "metadata.version": 27})
+    assert told(world) == (2, {"group.version": 1, "metadata.version": 30})
     assert update(world, 2, UPGRADE, version=version) == (0, None, results)
-    assert told(world) == (3, {"group.version": 1, "metadata.version": 27, TV: 2})
+    assert told(world) == (3, {"group.version": 1, "metadata.version": 30, TV: 2})
     code, message, results = update(world, 3, UPGRADE, version=version)
     assert (code, results) == (ErrorCode.INVALID_UPDATE_VERSION, [])
     assert message == (
@@ -109,7 +109,7 @@ def test_of_several_updates_of_a_feature_the_last_one_counts(world):
     updates = [key(feature=TV, max_version_level=level, upgrade_type=SAFE_DOWNGRADE) for level in (0, 3, 1)]
     answer = world.ask(ApiKey.UPDATE_FEATURES, 1, UpdateFeaturesRequest(feature_updates=updates))
     assert (answer.error_code, [row.feature for row in answer.results]) == (ErrorCode.NONE, [TV, TV, TV])
-    assert told(world) == (1, {"group.version": 1, "metadata.version": 27, TV: 1})
+    assert told(world) == (1, {"group.version": 1, "metadata.version": 30, TV: 1})
 
 
 def test_version_0_of_the_request_raises_levels_only(world):
@@ -118,7 +118,7 @@ def test_version_0_of_the_request_raises_levels_only(world):
     assert "Can't downgrade the version of this feature" in message
     update(world, 1)
     assert update(world, 2, version=0) == (ErrorCode.NONE, None, [(TV, 0, "NONE")])
-    assert told(world) == (2, {"group.version": 1, "metadata.version": 27, TV: 2})
+    assert told(world) == (2, {"group.version": 1, "metadata.version": 30, TV: 2})
 
 
 def test_another_broker_than_the_controller_says_so(world):
@@ -132,12 +132,12 @@ def test_levels_outlive_the_broker_and_are_known_before_it_serves():
     env = sim_env(5)
     tree = SimTree(env.clock)
     tree.watch_delay_ms = lambda: 10_000.0
-    for expected in ({"group.version": 1, "metadata.version": 27, TV: 2}, {"group.version": 1, "metadata.version": 27}):
+    for expected in ({"group.version": 1, "metadata.version": 30, TV: 2}, {"group.version": 1, "metadata.version": 30}):
         broker = Broker(env, BrokerConfig.of({}), "/data", SimCoordination(env.clock, tree))
         env.run(broker.start())
         assert dict(broker.features.finalised.levels) == expected
         assert broker.features.transaction_version == expected.get(TV, 0)
-        env.run(broker.coordination.set(paths.FEATURE, encode_feature({"group.version": 1, "metadata.version": 27})))
+        env.run(broker.coordination.set(paths.FEATURE, encode_feature({"group.version": 1, "metadata.version": 30})))
         env.run(broker.stop())
 
 
@@ -166,7 +166,7 @@ def test_a_broker_that_does_not_support_a_level_refuses_to_start_and_changes_not
     tree = SimTree(env.clock)
     broker = Broker(env, BrokerConfig.of({}), "/data", SimCoordination(env.clock, tree))
     env.run(broker.start())
-    env.run(broker.coordination.set(paths.FEATURE, encode_feature({"group.version": 1, "metadata.version": 27, TV: 3})))
+    env.run(broker.coordination.set(paths.FEATURE, encode_feature({"group.version": 1, "metadata.version": 30, TV: 3})))
     env.run(broker.stop())
     zxid = tree.zxid
     with pytest.raises(UnsupportedFeatureError, match=r"supports transaction\.version 0 to 2"):
@@ -183,7 +183,7 @@ def test_a_level_that_was_raised_during_the_start_refuses_it_too():
     async def hear_late():
         await hear()
         await broker.coordination.set(
-            paths.FEATURE, encode_feature({"group.version": 1, "metadata.version": 27, TV: 3})
+            paths.FEATURE, encode_feature({"group.version": 1, "metadata.version": 30, TV: 3})
         )
 
     broker._hear_from_the_controller = hear_late

@@ -286,7 +286,7 @@ def test_markers_are_announced_as_kafka_announces_them(world: World) -> None:
         row.api_key: (row.min_version, row.max_version)
         for row in world.ask(ApiKey.API_VERSIONS, 2, ApiVersionsRequest()).api_keys
     }
-    assert keys[ApiKey.WRITE_TXN_MARKERS] == (1, 1)
+    assert keys[ApiKey.WRITE_TXN_MARKERS] == (1, 2)
 
 
 def test_markers_for_very_many_partitions_are_written_in_pieces(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Which changes of levels are allowed, in Kafka 4.1's words, and what a broker does with the levels that hold."""
+"""Which changes of levels are allowed, in Kafka 4's words, and what a broker does with the levels that hold."""
 
 import logging
 
@@ -24,7 +24,7 @@ from simulator.coordination import Fate, SimCoordination, SimTree
 from simulator.env import SimEnv, sim_env
 
 TV, GV, MV = features.TRANSACTION_VERSION, features.GROUP_VERSION, features.METADATA_VERSION
-HOLD = {MV: 27, TV: 2}
+HOLD = {MV: 30, TV: 2}
 DOWN_BY_UPGRADE = (
     "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
 )
@@ -33,16 +33,17 @@ UNKNOWN_TYPE = "The controller does not support the given upgrade type."
 
 @pytest.mark.parametrize(
     ("updates", "expected"),
-    [  # what Apache Kafka 4.1.0 answered, except about metadata.version, which has one level here
+    [  # what Apache Kafka 4.1.0 answered, except about metadata.version, which has four levels here
         ([(TV, 2, UPGRADE)], HOLD),
         ([(TV, 2, SAFE_DOWNGRADE)], HOLD),
         ([(TV, 2, UNSAFE_DOWNGRADE)], HOLD),
-        ([(TV, 1, SAFE_DOWNGRADE)], {MV: 27, TV: 1}),
-        ([(TV, 1, UNSAFE_DOWNGRADE)], {MV: 27, TV: 1}),
-        ([(TV, 0, SAFE_DOWNGRADE)], {MV: 27}),
+        ([(TV, 1, SAFE_DOWNGRADE)], {MV: 30, TV: 1}),
+        ([(TV, 1, UNSAFE_DOWNGRADE)], {MV: 30, TV: 1}),
+        ([(TV, 0, SAFE_DOWNGRADE)], {MV: 30}),
         ([(TV, 2, UPGRADE), (GV, 0, SAFE_DOWNGRADE)], HOLD),
-        ([(MV, 27, UPGRADE)], HOLD),
-        ([(MV, 0, SAFE_DOWNGRADE)], (MV, 0, "Local controller 1 only supports versions 27-27")),
+        ([(MV, 30, UPGRADE)], HOLD),
+        ([(MV, 27, SAFE_DOWNGRADE)], {MV: 27, TV: 2}),  # Kafka's has more conditions
+        ([(MV, 0, SAFE_DOWNGRADE)], (MV, 0, "Local controller 1 only supports versions 27-30")),
         ([(MV, 0, UNSAFE_DOWNGRADE)], {TV: 2}),  # Kafka's has no level below 7
         ([], HOLD),
         ([(TV, 2, 0)], (TV, 2, UNKNOWN_TYPE)),
@@ -59,7 +60,7 @@ UNKNOWN_TYPE = "The controller does not support the given upgrade type."
         ([("nope", 1, UPGRADE)], ("nope", 1, "Local controller 1 does not support this feature.")),
         ([("", 1, UPGRADE)], ("", 1, "Local controller 1 does not support this feature.")),
         ([(GV, 2, UPGRADE)], (GV, 2, "Local controller 1 only supports versions 0-1")),
-        ([(MV, 26, SAFE_DOWNGRADE)], (MV, 26, "Local controller 1 only supports versions 27-27")),
+        ([(MV, 26, SAFE_DOWNGRADE)], (MV, 26, "Local controller 1 only supports versions 27-30")),
         ([(TV, 1, SAFE_DOWNGRADE), ("nope", 0, UPGRADE)], ("nope", 0, "Feature nope not found.")),
     ],
 )
@@ -87,7 +88,7 @@ def test_a_level_must_be_higher_for_an_upgrade_and_not_for_a_downgrade():
 def test_every_broker_has_to_support_a_level(ranges, reason):
     found = decide({}, [Update(TV, 2, UPGRADE)], 1, {1: features.SUPPORTED, 2: ranges})
     assert found == f"{ALL_FAILED}Invalid update version 2 for feature {TV}. {reason}"
-    assert decide(HOLD, [Update(TV, 0, SAFE_DOWNGRADE)], 1, {2: ranges}) == {MV: 27}, "off is known to all"
+    assert decide(HOLD, [Update(TV, 0, SAFE_DOWNGRADE)], 1, {2: ranges}) == {MV: 30}, "off is known to all"
 
 
 def test_the_newest_levels_are_supported():

@@ -39,7 +39,7 @@ async def update(cluster, *updates, validate_only=False):
 
 
 def test_a_new_cluster_gets_the_newest_levels(env, cluster):
-    assert env.run(held(cluster)) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 2}, 0)
+    assert env.run(held(cluster)) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 2}, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_controller_that_knows_that_there_are_levels_does_not_look(env, cluste
             await other.stop()
             await cluster.tree.delete(paths.CONTROLLER)
             assert (paths.FEATURE in asked) is not is_known
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 2}, 0)
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 2}, 0)
 
     env.run(story())
 
@@ -96,7 +96,7 @@ def test_levels_change_all_or_none(env, cluster):
         for broker_id in (1, 2, 3):
             await support(cluster, broker_id)
         assert await update(cluster, (TV, 1, 2)) == (0, None)
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 1}, 1)
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 1}, 1)
         assert await update(cluster, (TV, 2, 1), validate_only=True) == (0, None)
         code, message = await update(cluster, (TV, 2, 1), ("nope", 1, 1))
         assert code == ErrorCode.INVALID_UPDATE_VERSION
@@ -104,11 +104,11 @@ def test_levels_change_all_or_none(env, cluster):
             "Invalid update version 1 for feature nope. Local controller 1 does not support this feature."
         )
         assert await update(cluster, (TV, 1, 1)) == (0, None)
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 1}, 1), (
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 1}, 1), (
             "none of these wrote"
         )
         assert await update(cluster, (TV, 0, 3)) == (0, None)
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27}, 2), "a level of 0 is not named"
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30}, 2), "a level of 0 is not named"
         assert await update(cluster) == (0, None)
 
     env.run(story())
@@ -125,7 +125,7 @@ def test_a_registered_broker_that_does_not_support_a_level_keeps_it_from_being_f
         assert message.endswith("Broker 3 does not support this feature.")
         await cluster.die(3)
         assert await update(cluster, (TV, 1, 1)) == (0, None)
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 1}, 2)
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 1}, 2)
 
     env.run(story())
 
@@ -158,7 +158,7 @@ def test_a_controller_that_was_replaced_writes_nothing(env, cluster):
             await support(cluster, broker_id)
         await cluster.tree.set(paths.CONTROLLER_EPOCH, b"2")
         assert (await update(cluster, (TV, 1, 2)))[0] == ErrorCode.NOT_CONTROLLER
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 2}, 0)
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 2}, 0)
 
     env.run(story())
 
@@ -185,7 +185,7 @@ def test_an_answer_that_was_lost_is_no_second_change(env, cluster):
         cluster.tree.multi = losing
         assert await update(cluster, (TV, 1, 2)) == (0, None)
         assert lost
-        assert await held(cluster) == ({"group.version": 1, "metadata.version": 27, "transaction.version": 1}, 1)
+        assert await held(cluster) == ({"group.version": 1, "metadata.version": 30, "transaction.version": 1}, 1)
 
     env.run(story())
 

@@ -13,6 +13,7 @@ from typing import Any
 import forked
 import pytest
 from barnabas.testing import Barnabas
+from broker_process import free_port
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 START = [sys.executable, "-m", "barnabas", "start", "--json", "--exit-with-parent"]
@@ -223,3 +224,28 @@ def test_clients_are_told_where_it_listens(tmp_path: Path, words: list[str], var
 
 def test_the_profile_of_an_image_is_one_broker() -> None:
     assert "--profile docker is one broker" in refused("--profile", "docker", "--brokers", "3")
+
+
+def instruction(dockerfile: Path, name: str) -> str:
+    """The words of an instruction, with the lines that it goes on in."""
+    text = dockerfile.read_text().replace("\\\n", " ")
+    (found,) = [line.partition(" ")[2] for line in text.splitlines() if line.startswith(f"{name} ")]
+    return found
+
+
+def test_what_the_dockerfile_starts_serves_and_passes_its_health_check(tmp_path: Path) -> None:
+    """Without Docker, which the project's checks do not have: its words, with another port and folder."""
+    dockerfile = Path(__file__).parents[2] / "Dockerfile"
+    port = str(free_port())
+    variable, _, url = instruction(dockerfile, "ENV").partition("=")
+    entry: list[str] = json.loads(instruction(dockerfile, "ENTRYPOINT"))
+    check: list[str] = json.loads(instruction(dockerfile, "HEALTHCHECK").partition("CMD ")[2])
+    assert entry[:2] == START[2:4]
+    assert entry[-1] in instruction(dockerfile, "VOLUME")
+    words = [str(tmp_path) if word == entry[-1] else word for word in entry[2:]]
+    health = [sys.executable, *(word.replace("8080", port) for word in check[1:])]
+    assert subprocess.run(health, capture_output=True, timeout=60).returncode != 0
+    variables = {variable: url.replace("8080", port), "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0"}
+    with started(*words, **variables) as (ready, said):
+        assert ready, said
+        subprocess.run(health, check=True, timeout=60)

@@ -278,7 +278,7 @@ def _pause(clock: RealClock, seconds: float) -> None:
 
 def _end(_number: int, _frame: Any) -> None:
     """The handler of Ctrl-C, which is how a watch ends."""
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # RuntimeError: it came in the midst of a flush, which Python does not nest
         sys.stdout.flush()
     os._exit(ExitCode.DONE)
 

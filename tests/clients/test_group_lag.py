@@ -139,3 +139,24 @@ def test_watch_prints_a_line_for_each_look_and_ends_with_ctrl_c(own_broker: Any)
             pass
         os.kill(watching.pid, signal.SIGINT)
         assert watching.wait(20) == 0
+
+
+def test_ctrl_c_in_the_midst_of_a_line_ends_a_watch_all_the_same() -> None:
+    """Python runs the handler of a signal between two writes of a flush, and refuses another flush then."""
+    program = """
+import io, os, signal, sys
+from barnabas.cli.lag import _end
+
+class Raw(io.RawIOBase):
+    def writable(self):
+        return True
+    def write(self, data):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1
+
+signal.signal(signal.SIGINT, _end)
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(Raw()))
+print("g", flush=True)
+"""
+    done = forked.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -167,7 +167,7 @@ class LateFrames(Choices):
         arrive: Callable[[], None] | None = None
         if await self._until(elections, 2 * world.tree.session_timeout_ms):
             arrive = self._part(elections())
-        del network.extra_latency_ms[way]
+        network.extra_latency_ms.pop(way, None)
         await self._bring_up(leader)
         await self._until(world.are_all_in_sync, 20_000)
         operator = Routed(world, "operator")

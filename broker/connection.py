@@ -7,16 +7,15 @@ that keeps a `records` field after it has returned must copy it (`RequestContext
 frame; other fields are not. A long frame is decoded in pieces, in turns with other tasks, because a hundred megabytes
 may hold millions of small rows. Its handler knows that the request is long (`RequestContext.is_long`).
 
-The gate. Brokers talk to each other before this broker serves clients, and beyond max.connections. So a connection
-that may not be served yet is read as long as its requests are of brokers (`Server.may_pass`). The first other request
-is held until the broker serves and the connection has a place.
+The gate. Brokers talk to each other before this broker serves clients, and beyond max.connections. So a connection that
+may not be served yet is read as long as its requests are of brokers (`Server.may_pass`). The first other one is held.
 
 States. What the client can still send and hear, and what is done with the next frame, are two tables with the moves
 that are allowed (connection_states.py).
 
-Order and memory. One request is in flight at a time. No further frame is handled while a request is parked, or while
-the client does not take its answers (the write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX`
-bytes are read ahead; then reading stops. Produces that wait for replicas are the exception (carried_out.py).
+Order and memory. No frame is handled while a request is parked, or while the client does not take its answers (the
+write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX` bytes are read ahead; then reading stops.
+Produces that wait for replicas are the exception (carried_out.py).
 
 The end of the client. Every complete frame that has arrived is handled, in order, even if its client is gone. A client
 that sends no more (end of file) still gets its answers; then the connection is closed. When the socket is lost, its
@@ -130,9 +129,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = "/" + (str(peer[0]) if peer else "")
         if local:
             self.dialled_host, self.dialled_port = str(local[0]), int(local[1])
-        self._authentication, self._frame_bytes_max = begin_login(
-            self, server.logins.get(self.listener_name), server.frame_bytes_max
-        )
+        login = server.logins.get(self.listener_name)
+        self._authentication, self._frame_bytes_max = begin_login(self, login, server.frame_bytes_max)
         self.note_activity()
         server.accepted += 1
         self.number = server.accepted
@@ -354,9 +352,8 @@ class Connection(asyncio.BufferedProtocol):
             )
             if context.is_long:
                 api = api.in_pieces
-                request = server.env.turns.run(
-                    api.decode_in_pieces(header.api_version, frame, position), to_the_end=True
-                )
+                decoding = api.decode_in_pieces(header.api_version, frame, position)
+                request = server.env.turns.run(decoding, to_the_end=True)
                 if isinstance(request, Pending):
                     server.read_buffer.give_away()  # nobody else may overwrite the frame until it is decoded
                     self._await_decoding(api, context, frame, request)
@@ -532,7 +529,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             parts = frames.encode_response(api.key, context.api_version, context.correlation_id, reply)
         except Exception:
-            self._answer(api, context, request, self._encode_failure(api, context, request))
+            self._answer(api, context, request, self._server.gate.encoded_failure(api, context, request))
             return
         self._writer.write(parts)
 
@@ -542,18 +539,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             encoded = self._server.env.turns.run(encoding)
         except Exception:
-            return self._encode_failure(api, context, request)
+            return self._server.gate.encoded_failure(api, context, request)
         if isinstance(encoded, Pending):
             self._park(api, context, request, encoded)
             return None
         return encoded
-
-    def _encode_failure(self, api: Api, context: RequestContext, request: Any) -> Any:
-        """What the client gets instead of an answer that cannot be encoded: an error, or CLOSE."""
-        failure = self._server.gate.answer_failure(api, context, request)
-        if failure is CLOSE:
-            return CLOSE
-        return EncodedFrame(frames.encode_response(api.key, context.api_version, context.correlation_id, failure))
 
     # ------------------------------------------------------------------ the end
 

@@ -33,6 +33,7 @@ from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol import codec, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.frames import EncodedFrame, encode_response
 from barnabas.protocol.message import Message
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
@@ -428,6 +429,13 @@ class RequestGate:
         self._next_trouble_told_ms = now_ms + TROUBLE_TOLD_EVERY_MS
         logger.warning("%s: %s", what, why)
         return True
+
+    def encoded_failure(self, api: Api, context: RequestContext, request: Any) -> Any:
+        """What the client gets instead of an answer that cannot be encoded. Called in the handler of the exception."""
+        failure = self.answer_failure(api, context, request)
+        if failure is CLOSE:
+            return CLOSE
+        return EncodedFrame(encode_response(api.key, context.api_version, context.correlation_id, failure))
 
     def answer_failure(
         self, api: Api, context: RequestContext, request: Any, error: BaseException | None = None

@@ -19,13 +19,7 @@ from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.feature_levels import FeatureLevels
 from barnabas.controller.leader_elections import ElectionType, LeaderElections
 from barnabas.controller.requests import Answered, RequestBatch
-from barnabas.controller.state import (
-    ControllerState,
-    PartitionState,
-    Replica,
-    ReplicaState,
-    TopicPartition,
-)
+from barnabas.controller.state import ControllerState, PartitionState, Replica, ReplicaState, TopicPartition
 from barnabas.controller.state_machines import StateMachines
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.tree import ControllerTree
@@ -99,10 +93,7 @@ class Term:
         What must be written is written before any broker is told, so that each broker hears of a partition once.
         """
         state, batch = self.state, self._batch
-        for folder, handler in (
-            (paths.ISR_CHANGES, self._isr_changed),
-            (paths.LOG_DIR_EVENTS, self._log_dir_failed),
-        ):
+        for folder, handler in ((paths.ISR_CHANGES, self._isr_changed), (paths.LOG_DIR_EVENTS, self._log_dir_failed)):
             names = await self._children(folder, handler)
             await self.tree.delete_all([f"{folder}/{name}" for name in names])
         state.brokers.update(await self._read_brokers(await self._children(paths.BROKER_IDS, self._brokers_changed)))

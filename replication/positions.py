@@ -73,7 +73,7 @@ def look_at(
         return PositionInLog(log.unreadable(error))
     if _led(manager, topic, index) is not partition:
         return PositionInLog(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    held_until_ms = manager.log_manager.held_until_ms(log, start)
+    held_until_ms = manager.log_manager.waits.held_until_ms(log, start)
     return PositionInLog(
         ErrorCode.NONE, *ends, cut_at=cut_at, unread=unread, forecast=expected, held_until_ms=held_until_ms
     )

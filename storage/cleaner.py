@@ -384,8 +384,8 @@ class Cleaner:
     def _build_map(self, log: Log, found: DirtyRange, latest: dict[bytes, int]) -> _Steps[int]:
         """Fill `latest` from the dirty part; returns the offset before which everything was seen."""
         config = self._manager.config
-        keys_max = max(int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor), 0)
-        keys_max = max(keys_max // _KEY_BYTES, 1)
+        keys_bytes = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor)
+        keys_max = max(keys_bytes // _KEY_BYTES, 1)
         transactions = _Transactions(_aborted_in(log, found.first_dirty, found.first_uncleanable))
         handled = 0
         map_end = found.first_dirty
@@ -562,10 +562,8 @@ def _is_last_of_producer(log: Log, batch: StoredBatch) -> bool:
     if batch.producer_id < 0:
         return False
     entry = log.producers.get(batch.producer_id)
-    if entry is None:
-        return False
-    if entry.last_offset >= 0:
-        return batch.last_offset == entry.last_offset
+    if entry is None or entry.last_offset >= 0:
+        return entry is not None and batch.last_offset == entry.last_offset
     return bool(batch.attributes & CONTROL) and batch.producer_epoch == entry.producer_epoch
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from barnabas.runtime.counted import names_in_a_line
-from barnabas.runtime.ports import Disk
+from barnabas.runtime.ports import NO_ROOM, READ_ONLY, TOO_MANY_OPEN, Disk
 from barnabas.storage import checkpoints
 
 logger = logging.getLogger("barnabas.storage")
@@ -37,6 +37,17 @@ _CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
 
 class DataDirectoryError(Exception):
     """The data directory cannot be used; the text says what to do."""
+
+
+def advice_for(error: OSError) -> str:
+    """What the operator can do about an error of a data directory."""
+    if error.errno in NO_ROOM:
+        return "Free some space on its disk, then start again."
+    if error.errno in TOO_MANY_OPEN:
+        return "Allow it more open files (ulimit -n)."
+    if error.errno in READ_ONLY:
+        return "Let this user write to it: it may be mounted read-only, or belong to another user."
+    return "Check that it is a folder on a healthy disk that this user may write to."
 
 
 @dataclass(slots=True)

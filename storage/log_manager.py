@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import uuids
-from barnabas.runtime.ports import NO_ROOM, READ_ONLY, TOO_MANY_OPEN, Env
+from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import at_once
 from barnabas.runtime.upkeep import Task, Work
 from barnabas.storage import checkpoints, retention
@@ -20,6 +20,7 @@ from barnabas.storage.directory_contents import (
     DataDirectoryError,
     DirectoryContents,
     Meta,
+    advice_for,
     paths_of,
     remove_deleted_folder,
 )
@@ -90,7 +91,7 @@ class LogManager:
         self.cleaner = Cleaner(env, self._files, self)
         self.hold_of: Callable[[Log], Pieces[retention.Hold | None]] = retention.no_hold  # what groups have not read
         self.rests: Callable[[str], bool] = lambda topic: False  # whether nothing of a topic is to be deleted now
-        self._waits = retention.Waits(lambda log: self.hold_of(log), self._has_room_for)
+        self.waits = retention.Waits(lambda log: self.hold_of(log), self._has_room_for)
         self._retention: Task[Any] | None = None
 
     def _directory(self, path: str) -> LogDirectory:
@@ -200,7 +201,7 @@ class LogManager:
                 yield from step(directory) or ()
             except OSError as error:
                 directory.give_up(error)
-                problems.append(f"The data directory {directory.path} cannot be used: {error}. {_advice(error)}")
+                problems.append(f"The data directory {directory.path} cannot be used: {error}. {advice_for(error)}")
             except OldFormatError as error:
                 raise DataDirectoryError(str(error)) from error
             except checkpoints.CheckpointError as error:
@@ -444,7 +445,7 @@ class LogManager:
             return None
         path = directory.take_away(log, why)
         self.cleaner.forget(log)
-        self._waits.forget(log)
+        self.waits.forget(log)
         if path is not None:
             if not self._topics_with_fewer_logs:
                 self._env.clock.call_soon(self._forget_configs)
@@ -458,7 +459,7 @@ class LogManager:
 
     def _log_write_blocked(self, log: Log) -> None:
         self.write_blocks.note(log)
-        if log.write_blocked is not None and self._waits and self._retention is not None:
+        if log.write_blocked is not None and self.waits and self._retention is not None:
             self._retention.run_soon()  # what is held back for groups may make room
 
     def _note_space(self, directory: LogDirectory) -> None:
@@ -573,12 +574,8 @@ class LogManager:
             while retention.remove_segments_below_start(item.log):
                 yield None
         else:
-            if (yield from retention.raise_log_start(item, self._env.clock.now_ms(), self._waits)):
+            if (yield from retention.raise_log_start(item, self._env.clock.now_ms(), self.waits)):
                 self._shortened.append(item)
-
-    def held_until_ms(self, log: Log, offset: int) -> int | None:
-        """Until when retention waits for groups that have not read the record at an offset; None: it does not."""
-        return self._waits.held_until_ms(log, offset)
 
     def _has_room_for(self, log: Log) -> bool:
         """Whether every log of the same directory could be written."""
@@ -601,14 +598,3 @@ def _flush(log: Log) -> None:
 
 def _write_later(name: str, directory: LogDirectory) -> None:
     directory.write_later(name)
-
-
-def _advice(error: OSError) -> str:
-    """What the operator can do about an error of a data directory."""
-    if error.errno in NO_ROOM:
-        return "Free some space on its disk, then start again."
-    if error.errno in TOO_MANY_OPEN:
-        return "Allow it more open files (ulimit -n)."
-    if error.errno in READ_ONLY:
-        return "Let this user write to it: it may be mounted read-only, or belong to another user."
-    return "Check that it is a folder on a healthy disk that this user may write to."

@@ -170,6 +170,6 @@ def test_a_full_disk_ends_the_wait(groups, caplog):
 
 def test_a_log_that_is_deleted_is_not_waited_for(groups):
     retain(groups)
-    assert groups.world.manager._waits
+    assert groups.world.manager.waits
     groups.world.manager.delete("t", 0)
-    assert not groups.world.manager._waits
+    assert not groups.world.manager.waits

@@ -1,8 +1,8 @@
 """The commands of `barnabas`, one module each. Only the module of the command that runs is imported.
 
-`main.py` runs one command: `start.py` runs a broker (with the settings that `start_settings.py` reads),
-`cluster_start.py` several, each in its process (`cluster_directory.py` checks their directory first). Only `start.py`
-imports the broker; all other commands are ordinary clients.
+`main.py` runs one command: `start.py` runs a broker (with the settings that `start_settings.py` reads, until `ready.py`
+prints that it serves), `cluster_start.py` several, each in its process (`cluster_directory.py` checks their directory
+first). Only `start.py` and `ready.py` know the broker; all other commands are ordinary clients.
 `barnabas/` has the modules of the import package itself, such as `python -m barnabas`.
 
 `commands.py` lists the commands. `offset_targets.py` is where `offsets set` moves a group, `live_reset.py` does it

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import errno
 import gc
-import json
 import logging
 import os
 import signal
@@ -15,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
+from barnabas.cli import ready
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
 from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
-from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN
 
@@ -50,8 +49,6 @@ with the shell of `barnabas start --profile ci &`, behind nohup as well. --no-ex
 logger = logging.getLogger("barnabas.broker")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-TRIES_BEFORE_SAID = 4  # one takes half a second or a second; on a busy machine the first may be too short
-MADE_AGAIN_S = 0.5  # after a topic that the ready line waits for could not be made
 MESSAGE_CHARACTERS_MAX = 4_000
 LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
 OPEN_FILES_MIN = 48
@@ -313,8 +310,8 @@ def _said(text: str) -> str:
 
 def collect_seldom() -> None:
     """Let the garbage collector run seldom while the broker serves."""
-    # The objects of the start live as long as the process, so no collection needs to look at them again.
-    gc.collect()
+    # The objects of the start live as long as the process, so no collection needs to look at them again. Nor before:
+    # of tens of thousands of them, some hundred are garbage, and to look for them takes 20 ms, with many logs more.
     gc.freeze()
     # A request leaves no cycles behind, so collections need not come often. The young objects are looked at in small
     # parts, because a large group that rebalances makes many in a moment.
@@ -487,10 +484,10 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     if lives is not None and lives.number > 1:
         lives.serves()
         return await _end_life(broker, stop, lives)
-    if order.offsets_topic_first and not await _is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
+    if order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
-    _say_ready(broker, data, order)
+    ready.print_line(broker, data, as_json=order.as_json, is_temporary=order.temporary_directory is not None)
     collect_seldom()
     if order.temporary_directory is not None:
         temporary.remove_abandoned(order.temporary_directory)
@@ -536,53 +533,6 @@ async def _start_unless_stopped(broker: "Broker", stop: asyncio.Event) -> bool:
         return False
     start.result()
     return True
-
-
-async def _is_made_unless_stopped(broker: "Broker", topic: str, stop: asyncio.Event) -> bool:
-    """Make the topic, again and again until it has leaders: the disk may be full. False if told to stop meanwhile.
-
-    A topic that was there may wait for other brokers, and they perhaps for this start to end.
-    """
-    cache = broker.metadata_cache
-    was_there = cache.contains(topic)
-    stopped = asyncio.ensure_future(stop.wait())
-    tries, is_waiting = 0, False
-    while not stop.is_set():
-        await broker.auto_topics.make(topic)
-        refused = any(name == topic for name, _ in broker.replica_manager.refusals.causes)  # leaders without a log
-        count = len(cache.topics.get(topic, ()))
-        if count and (was_there or cache.has_leaders(topic, count)) and not refused:
-            break
-        missing = broker.auto_topics.missing_brokers(topic) if not count else 0
-        tries += not missing
-        if missing and not is_waiting:
-            is_waiting = True
-            say(f"barnabas: not ready yet: {topic} waits for {counted(missing, 'more broker')}.")
-        elif not missing and tries == TRIES_BEFORE_SAID:
-            say(f"barnabas: not ready yet, because {topic} cannot be made (the log says why). This goes on.")
-        await asyncio.wait((stopped,), timeout=MADE_AGAIN_S)
-    stopped.cancel()
-    return not stop.is_set()
-
-
-def _say_ready(broker: "Broker", data: str, order: Order) -> None:
-    if order.as_json:
-        ready = {
-            "event": "ready",
-            "bootstrap": broker.addresses.bootstrap,
-            "http": broker.http.address,
-            "node_id": broker.node_id,
-            "cluster_id": broker.cluster_id,
-            "data": data,
-            "temporary": order.temporary_directory is not None,
-            "pid": os.getpid(),
-        }
-        print(json.dumps(ready))
-        return
-    where = f"data in {data}" + (", removed at the end" if order.temporary_directory else "")
-    who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
-    http = f", HTTP API at http://{broker.http.address}" if broker.http.address else ""
-    print(f"Barnabas serves at {broker.addresses.bootstrap}{http} ({who}). Ctrl-C stops it.")
 
 
 def _what_to_do(error: OSError, config: "BrokerConfig", data: str) -> str:

@@ -34,13 +34,13 @@ NODES_PER_WRITE = 200  # a change of the embedded tree takes the longer the more
 
 Done = Callable[[ErrorCode], None]
 
-# ZooKeeper allows only these characters in paths.
-NODE_CHARACTERS = re.compile("[\\x20-\\x7e\\xa0-\\ud7ff\\uf900-\\uffef]+")
+# ZooKeeper allows only these characters in paths. Compiled on first use: that takes longer than importing this module.
+NODE_CHARACTERS = "[\\x20-\\x7e\\xa0-\\ud7ff\\uf900-\\uffef]+"
 
 
 def names_a_node(group_id: str) -> bool:
     """Whether ZooKeeper allows this group id as a part of a path."""
-    return NODE_CHARACTERS.fullmatch(group_id) is not None and not {"", ".", ".."}.intersection(group_id.split("/"))
+    return re.fullmatch(NODE_CHARACTERS, group_id) is not None and not {"", ".", ".."}.intersection(group_id.split("/"))
 
 
 def of_possible_topics(partitions: Sequence[TopicPartition]) -> list[TopicPartition]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from typing import Any, ClassVar
 
-from barnabas.protocol.schema import Field, MessageSchema
+from barnabas.protocol.schema import Field, MessageSchema, Structure
 
 Buffer = bytes | bytearray | memoryview
 
@@ -67,16 +67,13 @@ class Message(Struct):
 def make_class(schema: MessageSchema, module: str) -> type[Message]:
     """The class of a message, with the classes of its structures as attributes."""
     namespace: dict[str, Any] = {"__name__": module, "Struct": Struct, "Message": Message, "ABSENT": ()}
-    lines: list[str] = []
     for structure in (*schema.structures.values(), schema.root):
-        names = [field.name for field in structure.fields]
-        base = "Message" if structure is schema.root else "Struct"
-        lines += [f"class {structure.name}({base}):", f" __slots__ = _FIELDS = {tuple(names)!r}"]
-        parameters = "".join(f"{field.name}={_parameter_default(field)}, " for field in structure.fields)
-        lines.append(f" def __init__(self, *, {parameters}unknown_tagged_fields=None):")
-        lines += [f"  self.{field.name} = {_initial_value(field)}" for field in structure.fields]
-        lines.append("  self.unknown_tagged_fields = unknown_tagged_fields")
-    exec(compile("\n".join(lines), f"<{schema.name}>", "exec"), namespace)
+        names = tuple(field.name for field in structure.fields)
+        base = Message if structure is schema.root else Struct
+        members = {"__module__": module, "__slots__": names, "_FIELDS": names}
+        made: type[Struct] = type(structure.name, (base,), members)
+        _construct_later(made, structure, namespace)
+        namespace[structure.name] = made
     message: type[Message] = namespace[schema.root.name]
     message.SCHEMA = schema
     message.DECODERS = {}
@@ -95,6 +92,23 @@ def make_class(schema: MessageSchema, module: str) -> type[Message]:
                 namespace.setdefault(f"DEFAULT_{field.type}", _read_only(namespace[field.type]))
     message._NAMESPACE = namespace
     return message
+
+
+def _construct_later(cls: type[Struct], structure: Structure, namespace: dict[str, Any]) -> None:
+    """Compile the constructor on its first call: a broker knows many more messages than it ever makes."""
+
+    def construct(self: Struct, **fields: Any) -> None:
+        parameters = "".join(f"{field.name}={_parameter_default(field)}, " for field in structure.fields)
+        lines = [f"def __init__(self, *, {parameters}unknown_tagged_fields=None):"]
+        lines += [f" self.{field.name} = {_initial_value(field)}" for field in structure.fields]
+        lines.append(" self.unknown_tagged_fields = unknown_tagged_fields")
+        made: dict[str, Any] = {}
+        exec(compile("\n".join(lines), f"<{cls.__qualname__}>", "exec"), namespace, made)
+        made["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+        cls.__init__ = made["__init__"]  # type: ignore[method-assign]
+        cls.__init__(self, **fields)
+
+    cls.__init__ = construct  # type: ignore[method-assign,assignment]
 
 
 def has_shared_default(field: Field) -> bool:

@@ -36,7 +36,7 @@ APART = {
     ("controller", "replication"): "the controller reaches replicas by messages only, its own broker's too",
     ("testing", "broker"): "a test starts brokers as processes",
 }
-STARTS_A_BROKER = {"cli/start.py"}  # all else in cli/ talks to brokers as any client does
+STARTS_A_BROKER = {"cli/start.py", "cli/ready.py"}  # all else in cli/ talks to brokers as any client does
 # They run in others' processes, which have threads and files of their own: no loop and no Env.
 NO_BROKER = ("pipeline", "testing")  # of Spark; of a test
 

@@ -7,9 +7,8 @@ meets (its disk, its network, the tree) counts as requests do: a write, a connec
 
 import random
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from barnabas.broker.control.errors import OF_REQUEST
 from barnabas.broker.control.facts import Facts
@@ -54,8 +53,7 @@ class When(Enum):
     AFTER = "after"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """What was asked for. A filter that is None lets every request through."""
 
     effect: Effect

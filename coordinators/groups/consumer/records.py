@@ -96,15 +96,19 @@ class ConsumerRecords:
 
 # --- keys ---
 
-_KEYS: Mapping[Kind, Any] = {
-    Kind.GROUP: stored.ConsumerGroupMetadataKey,
-    Kind.PARTITION_METADATA: stored.ConsumerGroupPartitionMetadataKey,
-    Kind.MEMBER: stored.ConsumerGroupMemberMetadataKey,
-    Kind.TARGET_EPOCH: stored.ConsumerGroupTargetAssignmentMetadataKey,
-    Kind.TARGET_MEMBER: stored.ConsumerGroupTargetAssignmentMemberKey,
-    Kind.CURRENT_ASSIGNMENT: stored.ConsumerGroupCurrentMemberAssignmentKey,
-    Kind.REGEX: stored.ConsumerGroupRegularExpressionKey,
+_KEYS = {
+    Kind.GROUP: "ConsumerGroupMetadataKey",
+    Kind.PARTITION_METADATA: "ConsumerGroupPartitionMetadataKey",
+    Kind.MEMBER: "ConsumerGroupMemberMetadataKey",
+    Kind.TARGET_EPOCH: "ConsumerGroupTargetAssignmentMetadataKey",
+    Kind.TARGET_MEMBER: "ConsumerGroupTargetAssignmentMemberKey",
+    Kind.CURRENT_ASSIGNMENT: "ConsumerGroupCurrentMemberAssignmentKey",
+    Kind.REGEX: "ConsumerGroupRegularExpressionKey",
 }
+
+
+def _key_class(kind: Kind) -> Any:
+    return getattr(stored, _KEYS[kind])  # the class is made on first use
 
 
 def encode_key(group_id: str, record: Record) -> bytes:
@@ -113,9 +117,9 @@ def encode_key(group_id: str, record: Record) -> bytes:
     if record.kind is Kind.REGEX:
         key = stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=record.name)
     elif record.kind in (Kind.GROUP, Kind.PARTITION_METADATA, Kind.TARGET_EPOCH):
-        key = _KEYS[record.kind](group_id=group_id)
+        key = _key_class(record.kind)(group_id=group_id)
     else:
-        key = _KEYS[record.kind](group_id=group_id, member_id=record.name)
+        key = _key_class(record.kind)(group_id=group_id, member_id=record.name)
     return stored.encode_versioned(key, record.kind)
 
 
@@ -202,7 +206,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Record]:
     """The group id and the record, of a key whose version is in `CONSUMER_KEYS`. ProtocolError, if it is unreadable."""
     kind = Kind(stored.version_of(key))
     try:
-        found: Any = stored.decode_versioned(_KEYS[kind], key)[1]
+        found: Any = stored.decode_versioned(_key_class(kind), key)[1]
         name = ""
         if kind is Kind.REGEX:
             name = found.regular_expression

@@ -44,11 +44,9 @@ def group_error(error: ErrorCode) -> ErrorCode:
     return _OF_GROUP.get(error, error)
 
 
-def consumer_error(error: ErrorCode) -> ErrorCode:
-    """For members of the consumer protocol (KIP-848), whose group could not be appended."""
-    return _OF_TRANSACTION.get(error, error)
-
-
 def transaction_error(error: ErrorCode) -> ErrorCode:
     """For a producer whose transaction could not be appended."""
     return _OF_TRANSACTION.get(error, error)
+
+
+consumer_error = transaction_error  # for members of the consumer protocol (KIP-848), whose group could not be appended

@@ -320,9 +320,7 @@ class ClassicGroup:
                 self.rebalance.rebalance_behind_stale(effects)
             return answer
         if member.awaiting_sync is not None:  # sent again over another connection: the first request gets an answer too
-            effects.reply_sync(
-                member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-            )
+            effects.reply_sync(member, messages.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         waiter: Pending[SyncGroupResponse] = Pending()
         member.awaiting_sync = waiter
         if member.member_id == self.members.leader:

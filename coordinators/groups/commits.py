@@ -34,16 +34,6 @@ if TYPE_CHECKING:
     _Screened = tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
 
 ADMIN_CLIENTS: Final = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
-# Errors that say something of the group. Others say that the coordinator moves, or that its log has trouble.
-NOTED: Final = frozenset(
-    (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.STALE_MEMBER_EPOCH,
-    )
-)
 REFUSED_OFFSET: Final = "an offset of group %r for %r, partition %d"
 _LONG_MAX: Final = 2**63 - 1
 
@@ -115,14 +105,9 @@ class Commits:
         group_id = request.group_id
 
         def refuse(error: ErrorCode) -> OffsetCommitResponse:
-            self._refusals.log(
-                context,
-                error,
-                "offsets of group %r, member %r, generation %d",
-                *(group_id, request.member_id, request.generation_id_or_member_epoch),
-            )
-            if error in NOTED:
-                self._refusals.note(context, error, group_id, "commit", request.member_id)
+            what = "offsets of group %r, member %r, generation %d"
+            who = (group_id, request.member_id, request.generation_id_or_member_epoch)
+            self._refusals.refuse_commit(context, error, group_id, request.member_id, what, *who)
             return _fail(response, error)
 
         if version == 0:

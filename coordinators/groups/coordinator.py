@@ -22,11 +22,12 @@ from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.commits import Commits
 from barnabas.coordinators.groups.consumer.answers import ConsumerAnswers
 from barnabas.coordinators.groups.consumer.classic_answers import ClassicAnswers, Leaver
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.coordinators.groups.live_reset import LiveResets
 from barnabas.coordinators.groups.loading import Loader
-from barnabas.coordinators.groups.members import join_error
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, join_error
 from barnabas.coordinators.groups.offset_fetches import OffsetFetches
 from barnabas.coordinators.groups.removals import Removals
 from barnabas.coordinators.groups.requests import (
@@ -40,6 +41,7 @@ from barnabas.coordinators.groups.requests import (
 from barnabas.coordinators.groups.runtime import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.transactional_commits import TransactionalCommits
+from barnabas.coordinators.groups.views import CLASSIC, CONSUMER
 from barnabas.coordinators.loading import LedPartition
 from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets.dual import DualOffsetManager
@@ -75,8 +77,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
-CLASSIC = "classic"
-CONSUMER = "consumer"
 TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
 PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a string of the protocol
 LEAVERS_PER_PIECE = 100
@@ -463,27 +463,16 @@ class GroupCoordinator(Coordinator[Shard]):
             error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         )
         for shard in self.loaded_shards():
-            for group in list(shard.groups.values()):
+            groups: list[ClassicGroup | ConsumerGroup] = [*shard.groups.values(), *shard.consumer.by_id.values()]
+            for group in groups:
                 yield
-                if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types):
+                kind, protocol_type, state = CONSUMER, CONSUMER_PROTOCOL_TYPE, group.state.value
+                if isinstance(group, ClassicGroup):
+                    kind, protocol_type = CLASSIC, group.rebalance.protocol_type or ""
+                if (not states or state.lower() in states) and (not types or kind in types):
                     response.groups.append(
                         messages.ListGroupsResponse.ListedGroup(
-                            group_id=group.group_id,
-                            protocol_type=group.rebalance.protocol_type or "",
-                            group_state=group.state.value,
-                            group_type=CLASSIC,
-                        )
-                    )
-            for consumer_group in list(shard.consumer.by_id.values()) if not types or CONSUMER in types else ():
-                yield
-                state = consumer_group.state.value
-                if not states or state.lower() in states:
-                    response.groups.append(
-                        messages.ListGroupsResponse.ListedGroup(
-                            group_id=consumer_group.group_id,
-                            protocol_type=CONSUMER,
-                            group_state=state,
-                            group_type=CONSUMER,
+                            group_id=group.group_id, protocol_type=protocol_type, group_state=state, group_type=kind
                         )
                     )
         return response

@@ -32,9 +32,16 @@ class Effects:
         """Answer a parked JoinGroup."""
         self.replies.append((waiter, response))
 
-    def reply_sync(self, waiter: Pending[SyncGroupResponse], response: SyncGroupResponse) -> None:
-        """Answer a parked SyncGroup."""
-        self.replies.append((waiter, response))
+    def reply_sync(self, member: Member, response: SyncGroupResponse) -> None:
+        """Answer the parked SyncGroup of a member."""
+        assert member.awaiting_sync is not None
+        self.replies.append((member.awaiting_sync, response))
+        member.awaiting_sync = None
+
+    def send_replies(self) -> None:
+        """Send all replies now."""
+        for waiter, reply in self.replies:
+            waiter.complete(reply)
 
     def note(self, kind: Kind, member: Member | None = None, **details: Any) -> None:
         """Note an event of the group (events.py)."""

@@ -35,6 +35,7 @@ the new generation, and has them from records of before, cannot be told from one
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from barnabas.coordinators.append_errors import commit_error
@@ -83,25 +84,15 @@ class LiveResets:
             return found
         shard = found
         origin = self._origins.of(Cause.LIVE_RESET, asker)
-        outcome: Pending[LiveReset] = Pending()
-        shard.limit(outcome, LiveReset(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, ()))
 
-        def end(error: ErrorCode, generation: int = -1, members: tuple[Identity, ...] = ()) -> None:
-            shard.release(group_id)
-            if not outcome.done:
-                outcome.complete(LiveReset(error, generation, members))
-
-        def act() -> None:
-            if shard.closed or outcome.done:  # too late: nothing was done, and the client was told so
-                end(ErrorCode.NOT_COORDINATOR)
-                return
+        def act(end: Callable[[LiveReset], None]) -> None:
             group = shard.groups.get(group_id)
             if (
                 group_id in shard.foreign_groups
                 or group_id in shard.consumer.by_id
                 or (group is not None and group.state is State.DEAD)
             ):
-                end(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                end(_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
                 return
             commits = OffsetCommits(group_id, offsets, origin)
             members: tuple[Identity, ...] = ()
@@ -119,9 +110,13 @@ class LiveResets:
             def written(error: ErrorCode) -> None:
                 if error:
                     logger.warning("group %s: live reset could not be written: %s", group_id, error.name)
-                end(commit_error(error), generation, members)
+                end(LiveReset(commit_error(error), generation, members))
 
             shard.write(group_id, records, written, patient=True)
 
-        shard.hold(group_id, act)
-        return outcome
+        late, closed = _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE), _failed(ErrorCode.NOT_COORDINATOR)
+        return shard.alone(group_id, late, closed, act)
+
+
+def _failed(error: ErrorCode) -> LiveReset:
+    return LiveReset(error, -1, ())

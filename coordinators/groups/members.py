@@ -152,8 +152,7 @@ class Members:
         if waiter is not None:
             effects.reply_join(waiter, join_error(member.join_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
         if member.awaiting_sync is not None:
-            effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
-            member.awaiting_sync = None
+            effects.reply_sync(member, messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         del self.by_id[member_id]
         self._count_protocols(member, -1)
         if member.group_instance_id is not None:
@@ -168,10 +167,7 @@ class Members:
         if waiter is not None:
             effects.reply_join(waiter, join_error(member.join_version, old_id, ErrorCode.FENCED_INSTANCE_ID))
         if member.awaiting_sync is not None:
-            effects.reply_sync(
-                member.awaiting_sync, messages.SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
-            )
-            member.awaiting_sync = None
+            effects.reply_sync(member, messages.SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
         member.member_id = new_id
         self.by_id[new_id] = member
         self.by_instance[instance_id] = new_id

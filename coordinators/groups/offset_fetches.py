@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from barnabas.coordinators.groups.consumer.commits import check_fetch
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Topics
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 NO_OFFSET = CommittedOffset(-1)
+Row = TypeVar("Row")
 # A requested topic: its name (None: the id is unknown), its id, the partitions.
 _Asked = tuple[str | None, bytes, list[int]]
 
@@ -90,19 +91,15 @@ class OffsetFetches:
         for name, _, indexes in asked if asked is not None else _all_topics(found):
             topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "")
             response.topics.append(topic)
-            for index, committed, error in _offsets_of(found, name, indexes, NO_TOPIC_ID):
+            for row in _rows(make_row, found, name, indexes, NO_TOPIC_ID):
                 yield
-                if version == 0 and not error and committed is NO_OFFSET:
-                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                topic.partitions.append(
-                    make_row(
-                        partition_index=index,
-                        committed_offset=committed.offset,
-                        committed_leader_epoch=committed.leader_epoch,
-                        metadata=committed.metadata,
-                        error_code=error,
-                    )
-                )
+                if (
+                    version == 0
+                    and not row.error_code
+                    and row.partition_index not in found.committed.get(name or "", {})
+                ):
+                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                topic.partitions.append(row)
         return response
 
     def _fetch_groups(self, request: OffsetFetchRequest, version: int) -> Pieces[OffsetFetchResponse]:
@@ -158,17 +155,9 @@ class OffsetFetches:
             told = (name or "") if version < 10 else ""
             topic = messages.OffsetFetchResponse.OffsetFetchResponseTopics(name=told, topic_id=topic_id)
             group.topics.append(topic)
-            for index, committed, error in _offsets_of(found, name, indexes, topic_id):
+            for row in _rows(make_row, found, name, indexes, topic_id):
                 yield
-                topic.partitions.append(
-                    make_row(
-                        partition_index=index,
-                        committed_offset=committed.offset,
-                        committed_leader_epoch=committed.leader_epoch,
-                        metadata=committed.metadata,
-                        error_code=error,
-                    )
-                )
+                topic.partitions.append(row)
         return group
 
     def _get(
@@ -180,22 +169,27 @@ class OffsetFetches:
         return self._offsets.get(shard, group_id, keys, require_stable=require_stable)
 
 
-def _offsets_of(
-    found: Offsets, name: str | None, indexes: Iterable[int], topic_id: bytes
-) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
-    """Each partition of a topic with its offset, or with an error."""
-    error = found.error or (ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE)
+def _rows(
+    make_row: Callable[..., Row], found: Offsets, name: str | None, indexes: Iterable[int], topic_id: bytes
+) -> Iterator[Row]:
+    """A row for each partition of a topic, with its offset, or with an error."""
+    all_fail = found.error or (ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE)
     offsets = found.committed.get(name or "", {})
     for index in indexes:
-        committed = offsets.get(index, NO_OFFSET)
-        if error:
-            yield index, NO_OFFSET, error
-        elif (name, index) in found.unstable:
-            yield index, NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
-        elif topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
-            yield index, NO_OFFSET, ErrorCode.NONE  # the offset belongs to an older topic of the same name
-        else:
-            yield index, committed, ErrorCode.NONE
+        error, committed = all_fail, NO_OFFSET
+        if not error and (name, index) in found.unstable:
+            error = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        elif not error:
+            committed = offsets.get(index, NO_OFFSET)
+            if topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
+                committed = NO_OFFSET  # it belongs to an older topic of the same name
+        yield make_row(
+            partition_index=index,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            error_code=error,
+        )
 
 
 def _keys(asked: list[_Asked] | None) -> Pieces[list[TopicPartition] | None]:

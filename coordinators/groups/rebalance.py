@@ -367,8 +367,7 @@ class Rebalance:
         """Answer all parked SyncGroups with their assignments."""
         for member in self.members.by_id.values():
             if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, self.sync_response(member))
-                member.awaiting_sync = None
+                effects.reply_sync(member, self.sync_response(member))
                 self.restart_session(member, effects.monotonic_ms)
 
     def propagate_sync_error(self, error: ErrorCode, effects: Effects) -> None:
@@ -376,8 +375,7 @@ class Rebalance:
         for member in self.members.by_id.values():
             member.assignment = b""
             if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
-                member.awaiting_sync = None
+                effects.reply_sync(member, messages.SyncGroupResponse(error_code=error))
                 self.restart_session(member, effects.monotonic_ms)
 
     # ---- time, removal, end ----
@@ -468,8 +466,7 @@ class Rebalance:
             if waiter is not None:
                 effects.reply_join(waiter, join_error(member.join_version, member.member_id, error))
             if member.awaiting_sync is not None:
-                effects.reply_sync(member.awaiting_sync, messages.SyncGroupResponse(error_code=error))
-                member.awaiting_sync = None
+                effects.reply_sync(member, messages.SyncGroupResponse(error_code=error))
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
         """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""

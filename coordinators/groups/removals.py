@@ -94,59 +94,46 @@ class Removals:
             return messages.OffsetDeleteResponse(topics=[make_topic(name=name, partitions=rows[name]) for name in rows])
 
         if not self._gate.is_active:
-            return messages.OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return _refused_delete(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group_id == "":
-            return messages.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+            return _refused_delete(ErrorCode.INVALID_GROUP_ID)
         found = self._gate.shard_of(group_id)
         if isinstance(found, ErrorCode):
-            return messages.OffsetDeleteResponse(error_code=found)
+            return _refused_delete(found)
         shard = found
-        pending: Pending[OffsetDeleteResponse] = Pending()
-        shard.limit(pending, messages.OffsetDeleteResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
-        def end(response: OffsetDeleteResponse) -> None:
-            shard.release(group_id)
-            if not pending.done:
-                pending.complete(response)
-
-        def remove(errors: dict[str, ErrorCode]) -> None:
+        def remove(end: Callable[[OffsetDeleteResponse], None], errors: dict[str, ErrorCode]) -> None:
             partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
 
             def removed(error: ErrorCode) -> None:
-                end(messages.OffsetDeleteResponse(error_code=commit_error(error)) if error else answer(errors))
+                end(_refused_delete(commit_error(error)) if error else answer(errors))
 
             origin = self._origins.of(Cause.DELETION, context)
             self._offsets.remove(shard, group_id, partitions, removed, origin)
 
-        def act() -> None:
-            if shard.closed or pending.done:  # too late: the client was told that it is not done
-                end(messages.OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR))
-                return
+        def act(end: Callable[[OffsetDeleteResponse], None]) -> None:
             consumer = shard.consumer.by_id.get(group_id)
             if consumer is not None:
-                remove({name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if consumer.subscribes(name)})
+                remove(end, {name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if consumer.subscribes(name)})
                 return
             group = shard.groups.get(group_id)
             if group is None or group.state is State.DEAD:
                 self._if_it_has_offsets(
-                    shard,
-                    group_id,
-                    lambda error: end(messages.OffsetDeleteResponse(error_code=error)),
-                    lambda: remove({}),
+                    shard, group_id, lambda error: end(_refused_delete(error)), lambda: remove(end, {})
                 )
                 return
             errors: dict[str, ErrorCode] = {}
             if group.state is not State.EMPTY:
                 if group.rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
-                    end(messages.OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+                    end(_refused_delete(ErrorCode.NON_EMPTY_GROUP))
                     return
                 errors = {
                     name: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for name in wanted if group.rebalance.subscribes(name)
                 }
-            remove(errors)
+            remove(end, errors)
 
-        shard.hold(group_id, act)
-        return pending
+        late = _refused_delete(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return shard.alone(group_id, late, _refused_delete(ErrorCode.NOT_COORDINATOR), act)
 
     # ---- DeleteGroups ----
 
@@ -162,33 +149,21 @@ class Removals:
         for group_id in group_ids:
             yield
             shard = self._gate.shard_of(group_id)
-            outcome: Pending[ErrorCode] = Pending()
-            outcomes.append(outcome)
             if isinstance(shard, ErrorCode):
-                outcome.complete(shard)
+                outcomes.append(Pending.of(shard))
             else:
-                self._delete_group(shard, group_id, origin, outcome)
+                outcomes.append(self._delete_group(shard, group_id, origin))
         result = messages.DeleteGroupsResponse.DeletableGroupResult
         response = messages.DeleteGroupsResponse()
         for group_id, outcome in zip(group_ids, outcomes, strict=True):
             response.results.append(result(group_id=group_id, error_code=(yield outcome)))
         return response
 
-    def _delete_group(self, shard: Shard, group_id: str, origin: bytes, outcome: Pending[ErrorCode]) -> None:
-        shard.limit(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-        def act() -> None:
-            def end(error: ErrorCode) -> None:
-                shard.release(group_id)
-                if not outcome.done:
-                    outcome.complete(error)
-
+    def _delete_group(self, shard: Shard, group_id: str, origin: bytes) -> Pending[ErrorCode]:
+        def act(end: Callable[[ErrorCode], None]) -> None:
             def removed(error: ErrorCode) -> None:
                 end(commit_error(error))
 
-            if shard.closed or outcome.done:  # too late: the client was told that it is not done
-                end(ErrorCode.NOT_COORDINATOR)
-                return
             group = shard.groups.get(group_id)
             consumer = shard.consumer.by_id.get(group_id)
             if consumer is None and (group is None or group.state is State.DEAD):
@@ -209,7 +184,7 @@ class Removals:
             self._offsets.remove(shard, group_id, None, both[0].complete, origin)
             shard.remove_group(group_id, both[1].complete)
 
-        shard.hold(group_id, act)
+        return shard.alone(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, act)
 
     def _if_it_has_offsets(
         self, shard: Shard, group_id: str, otherwise: Callable[[ErrorCode], None], action: Callable[[], None]
@@ -240,32 +215,24 @@ class Removals:
         was seen. UNSTABLE_OFFSET_COMMIT: an open transaction has an offset for one of these partitions, which would be
         lost. COORDINATOR_NOT_AVAILABLE: it is not committed in time, and may be later, if it was begun.
         """
-        outcome: Pending[ErrorCode] = Pending()
         found = self._gate.shard_of(group_id)
         if isinstance(found, ErrorCode):
-            outcome.complete(found)
-            return outcome
+            return Pending.of(found)
         shard = found
         origin = self._origins.of(Cause.DELETION, asker)
-        shard.limit(outcome, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-        def end(error: ErrorCode) -> None:
-            shard.release(group_id)
-            if not outcome.done:
-                outcome.complete(error)
-
-        def act() -> None:
-            error = ErrorCode.REQUEST_TIMED_OUT if outcome.done else _refusal(shard, group_id)
+        def act(end: Callable[[ErrorCode], None]) -> None:
+            error = _refusal(shard, group_id)
             if error:
                 end(error)
                 return
             reply = self._offsets.get(shard, group_id, None)
             if isinstance(reply, Pending):
-                reply.then(remove)
+                reply.then(lambda offsets: remove(end, offsets))
             else:
-                remove(reply)
+                remove(end, reply)
 
-        def remove(offsets: Offsets) -> None:
+        def remove(end: Callable[[ErrorCode], None], offsets: Offsets) -> None:
             known = offsets.committed
             if offsets.error:
                 end(offsets.error)
@@ -281,13 +248,14 @@ class Removals:
             else:
                 self._offsets.remove(shard, group_id, list(seen), lambda error: end(commit_error(error)), origin)
 
-        shard.hold(group_id, act)
-        return outcome
+        return shard.alone(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, act)
+
+
+def _refused_delete(error: ErrorCode) -> OffsetDeleteResponse:
+    return messages.OffsetDeleteResponse(error_code=error)
 
 
 def _refusal(shard: Shard, group_id: str) -> ErrorCode:
-    if shard.closed:
-        return ErrorCode.NOT_COORDINATOR
     if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
         return ErrorCode.NON_EMPTY_GROUP
     group = shard.groups.get(group_id)

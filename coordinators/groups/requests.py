@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.coordinators.groups.consumer.topics import Topics as ConsumerTopics
 from barnabas.coordinators.groups.events import EventBook
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
 ROWS_PER_PIECE = 500  # of a long request: less than a millisecond
+# Errors that say something of the group. Others say that the coordinator moves, or that its log has trouble.
+NOTED: Final = frozenset(
+    (
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    )
+)
 
 
 class Gate(Protocol):
@@ -71,6 +81,14 @@ class Refusals:
         self.log = log
         self._events = events
         self._clock = clock
+
+    def refuse_commit(
+        self, context: Context, error: ErrorCode, group_id: str, member_id: str, what: str, *values: object
+    ) -> None:
+        """Log that a commit was refused, and note it among the events of the group if it says something of it."""
+        self.log(context, error, what, *values)
+        if error in NOTED:
+            self.note(context, error, group_id, "commit", member_id)
 
     def note(self, context: Context, error: ErrorCode, group_id: str, what: str, member_id: str) -> None:
         """Note among the events of the group that a join or a commit was refused."""

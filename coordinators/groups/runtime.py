@@ -162,8 +162,7 @@ class Shard(CoordinatorShard[StoredRecords]):
                 stop_timer(group)
                 effects = self.effects()
                 group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
-                for waiter, reply in effects.replies:
-                    waiter.complete(reply)
+                effects.send_replies()
 
         return undo
 
@@ -175,8 +174,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         stop_timer(group)
         effects = self.effects()
         group.rebalance.answer_parked(ErrorCode.REBALANCE_IN_PROGRESS, effects)
-        for waiter, reply in effects.replies:
-            waiter.complete(reply)
+        effects.send_replies()
 
         def undo() -> None:
             if self.groups.setdefault(group_id, group) is group:
@@ -192,6 +190,29 @@ class Shard(CoordinatorShard[StoredRecords]):
         records.records = []
         records.before = records.after = None
         records.count = 0
+
+    def alone(self, group_id: str, late: T, closed: T, action: Callable[[Callable[[T], None]], None]) -> Pending[T]:
+        """Hold the group for `action`, which gets a function to call at the end, with the outcome.
+
+        After offsets.commit.timeout.ms the outcome is `late`. If it was so before the group could be held, or if this
+        broker has lost the partition, nothing is done, and the outcome is `late` or `closed`.
+        """
+        outcome: Pending[T] = Pending()
+        self.limit(outcome, late)
+
+        def end(result: T) -> None:
+            self.release(group_id)
+            if not outcome.done:
+                outcome.complete(result)
+
+        def act() -> None:
+            if self.closed or outcome.done:
+                end(closed)
+            else:
+                action(end)
+
+        self.hold(group_id, act)
+        return outcome
 
     def until_released(self, group_id: str) -> Pending[bool]:
         """True when the held group is released. False: it was not in time, because replicas are missing, say."""
@@ -226,7 +247,7 @@ class Shard(CoordinatorShard[StoredRecords]):
                 self._make_group(records.group_id)
             if self.journal is not None:
                 self.journal.note(records, record_offset, self.offsets)
-            self.offsets.replay(records, record_offset)
+            self.offsets.replay(records, record_offset)  # as `_change`, without a call
         elif isinstance(records, PendingCommits):
             self._replay_pending(records, record_offset)
         elif isinstance(records, TransactionEnd):
@@ -260,8 +281,7 @@ class Shard(CoordinatorShard[StoredRecords]):
             effects = self.effects()
             group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
             stop_timer(group)
-            for waiter, reply in effects.replies:
-                waiter.complete(reply)
+            effects.send_replies()
 
     def _replay_pending(self, records: PendingCommits, record_offset: int) -> None:
         commits, producer_id = records.commits, records.producer_id
@@ -340,8 +360,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         if len(effects.replies) > AT_ONCE_MAX:  # each is encoded and sent, which takes long for a large group
             self._turns.begin(_reply_to_all(effects.replies))
         else:
-            for waiter, reply in effects.replies:
-                waiter.complete(reply)
+            effects.send_replies()
 
     def _stored(self, group: ClassicGroup, then: Callable[[ErrorCode, Effects], None] | None) -> Done:
         def done(error: ErrorCode) -> None:

@@ -17,7 +17,7 @@ from sys import intern
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.coordinators.groups.commits import NOTED, CommitConfig, utf16_length, with_ids
+from barnabas.coordinators.groups.commits import CommitConfig, utf16_length, with_ids
 from barnabas.coordinators.groups.consumer.commits import check_transactional_commit
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.coordinators.groups.runtime import Shard
@@ -136,14 +136,9 @@ class TransactionalCommits:
         if not error:
             error = yield from self._write(request, context, offsets)
         if error:
-            self._refusals.log(
-                context,
-                error,
-                "offsets of group %r in the transaction of %r, member %r, generation %d",
-                *(group_id, request.transactional_id, request.member_id, request.generation_id_or_member_epoch),
-            )
-            if error in NOTED:
-                self._refusals.note(context, error, group_id, "commit", request.member_id)
+            what = "offsets of group %r in the transaction of %r, member %r, generation %d"
+            who = (group_id, request.transactional_id, request.member_id, request.generation_id_or_member_epoch)
+            self._refusals.refuse_commit(context, error, group_id, request.member_id, what, *who)
         return error
 
     def _write(self, request: TxnOffsetCommitRequest, context: Context, offsets: GroupOffsets) -> Pieces[ErrorCode]:

@@ -440,7 +440,7 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     from barnabas.runtime.lives import Lives
 
     clock, network = MovableClock(order.config.control_clock_ahead_ms), BreakableNetwork()
-    env = replace(env, clock=clock, network=network, disk=BreakableDisk())
+    env = replace(env, clock=clock, network=network, disk=BreakableDisk(syncs=order.config.control_sync_enable))
     lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex()))
     config = order.config
     try:

@@ -30,6 +30,7 @@ class BrokerAttributes:
     connections_max_reauth_ms: int
     control_clock_ahead_ms: int
     control_enable: bool
+    control_sync_enable: bool
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int
     controlled_shutdown_retry_backoff_ms: int

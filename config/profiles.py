@@ -24,7 +24,8 @@ class Profile:
 NO_PROFILE = Profile("none", {})
 PROFILES: dict[str, Profile] = {
     # For tests: nothing waits for a clock, created topics are small, and no data is left behind. Records stay, however
-    # old their timestamps are: tests write fixed ones, and retention looks each second.
+    # old their timestamps are: tests write fixed ones, and retention looks each second. Nothing waits for a disk that
+    # syncs, because no test cuts the power.
     #
     # Shortened is what looks now and then whether something is due. Time-outs that judge whether somebody is alive are
     # not, because a busy machine would be taken for a dead one.
@@ -32,6 +33,7 @@ PROFILES: dict[str, Profile] = {
         "ci",
         {
             "control.enable": "true",
+            "control.sync.enable": "false",
             "group.consumer.heartbeat.interval.ms": "200",
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.min.session.timeout.ms": "100",

@@ -1,9 +1,12 @@
-"""A disk and a network that fail when a test says so. Brokers without control have the ones that these extend."""
+"""A disk and a network that fail when a test says so. Brokers without control have the ones that these extend.
+
+The disk of tests need not sync either: what they write is gone after a power cut.
+"""
 
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from barnabas.runtime.disk import RealDisk, RealFile, descriptor_of
 from barnabas.runtime.network import KeptListeners
@@ -15,8 +18,9 @@ DiskFault = Callable[[str], OSError | None]  # what a change of the file or fold
 class BreakableDisk(RealDisk):
     """The file systems of this machine; changes fail as `fault` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, syncs: bool = True) -> None:
         super().__init__()
+        self.syncs = syncs
         self.fault: DiskFault = lambda path: None
         self.is_full: Callable[[], bool] = lambda: False
 
@@ -38,6 +42,24 @@ class BreakableDisk(RealDisk):
             self.check(path)
         super().make_directory(path)
 
+    def sync_directory(self, path: str) -> None:
+        """Make the folder's entries durable, if this disk syncs."""
+        if self.syncs:
+            super().sync_directory(path)
+
+    def sync_in_background(
+        self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
+    ) -> None:
+        """Sync in a thread, if this disk syncs; then the loop calls `done` with the first error, or None."""
+        if self.syncs:
+            super().sync_in_background(files, done, directories)
+        else:
+            asyncio.get_running_loop().call_soon(done, None)
+
+    def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
+        """Sync files, then folders, if this disk syncs; the errors by path."""
+        return super().sync_all(files, directories) if self.syncs else {}
+
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
         """Size of the file system that holds `path`, and its free bytes."""
         total, free = super().total_and_free_bytes(path)
@@ -56,6 +78,11 @@ class _BreakableFile(RealFile):
         """Write all of `data` at `position`."""
         self._disk.check(self._path)
         super().write(position, data)
+
+    def sync(self) -> None:
+        """Return when the content is on stable storage, or at once if this disk does not sync."""
+        if self._disk.syncs:
+            super().sync()
 
 
 class BreakableNetwork(KeptListeners):

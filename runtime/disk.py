@@ -104,6 +104,8 @@ class RealDisk:
 
     __slots__ = ("_threads",)
 
+    syncs = True
+
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
 

@@ -117,6 +117,10 @@ class Disk(Protocol):
     file is durable when `File.sync` has returned.
     """
 
+    @property
+    def syncs(self) -> bool:
+        """False: all syncs return at once and do nothing, because what is written need not survive a power cut."""
+
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open for reading and writing; `create` makes the file when it is missing, else FileNotFoundError."""
 

@@ -1,8 +1,8 @@
 """Changes of the embedded tree: one after the other, in a thread, and again while another process is in the way.
 
 SQLite says at once that another process is inside a change. Then the change is tried again a little later, and the loop
-goes on meanwhile. Each change waits for the disk, so it is made in a thread. `change_holder.py` knows what to do about
-a process that stays inside a change.
+goes on meanwhile. Each change waits for the disk, so it is made in a thread, unless the disk does not sync.
+`change_holder.py` knows what to do about a process that stays inside a change.
 """
 
 import asyncio
@@ -93,15 +93,16 @@ class Changes:
             events, writer.changes = writer.changes, []
             return Change(result, events, before, after)
 
-        if self._in_thread:
-            return await self.aside(attempt, self._made)
-        await self._clock.sleep(0)  # between many changes in a row, others must have their turn
-        made = attempt()
-        self._made(made)
-        return made
+        if not self._in_thread:
+            await self._clock.sleep(0)  # between many changes in a row, others must have their turn
+        return await self.aside(attempt, self._made)
 
     async def aside(self, work: Callable[[], T], then: Callable[[T], None] = lambda result: None) -> T:
         """Do work in the thread, and what follows in the loop, even if the caller is cancelled."""
+        if not self._in_thread:
+            result = work()
+            then(result)
+            return result
         ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def end(result: T) -> None:

@@ -97,7 +97,7 @@ class EmbeddedCoordination:
             ChangeHolder(path, self._files),
             lambda now_ms: self._others if now_ms >= self._judges_from_ms else (),
             self._tell,
-            in_thread=self._shared,
+            in_thread=self._shared and env.disk.syncs,
         )
         self._checkpoints = Checkpoints(
             env.clock, self._place, self._changes, self._note_checkpoint, self._say_unreadable
@@ -154,7 +154,7 @@ class EmbeddedCoordination:
             )
 
     async def _open(self) -> TreeFile:
-        file = TreeFile(self._path, self._env.clock.now_ms)
+        file = TreeFile(self._path, self._env.clock.now_ms, syncs=self._env.disk.syncs)
         try:
             file.zxid()  # with the first read SQLite opens, or makes, what it has beside the file
         except BaseException:

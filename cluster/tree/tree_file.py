@@ -9,7 +9,8 @@ SQLite would wait, BusyError is raised at once.
 
 Durability. The file is in write-ahead mode with `synchronous=FULL`: a commit returns after its pages are in the log
 and the log is synced. So an answered change survives a kill and a power cut, and costs one sync (with a rollback
-journal it would cost two or three). SQLite syncs the folder itself when it makes the log file.
+journal it would cost two or three). SQLite syncs the folder itself when it makes the log file. On a disk that does not
+sync (`Disk.syncs`), it survives a kill only.
 """
 
 import sqlite3
@@ -56,7 +57,8 @@ class LastChanges(NamedTuple):
 class TreeFile:
     """An open file. Changes happen inside `transaction`; until it ends, `changes` lists them.
 
-    It may be used by one thread after the other, and by one at a time.
+    It may be used by one thread after the other, and by one at a time. Without `syncs`, changes do not survive a power
+    cut.
 
     `as_it_is`: copy the file into memory for reading, and do not change it. `is_in_use`: a process has it open, so that
     it can be read in SQLite's usual way. `beside`: which files SQLite left beside it, by the ends of their names.
@@ -67,6 +69,7 @@ class TreeFile:
         path: str,
         now_ms: Callable[[], int],
         *,
+        syncs: bool = True,
         as_it_is: bool = False,
         is_in_use: bool = False,
         beside: Sequence[str] = (),
@@ -78,7 +81,7 @@ class TreeFile:
             if as_it_is:
                 self._connection = open_as_it_is(path, is_in_use=is_in_use, beside=beside)
             else:
-                self._connection = open_tree(path)
+                self._connection = open_tree(path, syncs=syncs)
         except sqlite3.Error as error:
             raise lost(path, error) from error
         except OSError as error:

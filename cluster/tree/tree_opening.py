@@ -54,14 +54,15 @@ class Counters(NamedTuple):
     session: int
 
 
-def open_tree(path: str) -> sqlite3.Connection:
-    """Open the tree for use, and make a new one if there is none.
+def open_tree(path: str, *, syncs: bool = True) -> sqlite3.Connection:
+    """Open the tree for use, and make a new one if there is none. Without `syncs` it does not survive a power cut.
 
     A new tree is in the file before its first -wal is made. So a file that holds something, but no tree, is not one
     whose making was cut off.
     """
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
     try:
+        connection.execute(f"PRAGMA synchronous = {'FULL' if syncs else 'OFF'}")
         _make_tree(connection, path)
     except BaseException:
         connection.close()  # a COMMIT that found another process reading keeps its locks, for everybody, until then
@@ -70,7 +71,6 @@ def open_tree(path: str) -> sqlite3.Connection:
 
 
 def _make_tree(connection: sqlite3.Connection, path: str) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: down to the disk itself; elsewhere without effect
     if _read_format(connection, path) != _FORMAT:
         connection.execute("BEGIN IMMEDIATE")

@@ -142,6 +142,8 @@ class SimDisk:
     make_directory). Crash tests lose power at each of them in turn.
     """
 
+    syncs = True
+
     def __init__(self, clock: Clock, rng: random.Random) -> None:
         self.clock = clock
         self.rng = rng

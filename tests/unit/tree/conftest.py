@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.cluster.tree.port import Coordination
-from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.broken_machine import BreakableDisk
 from barnabas.runtime.ports import Env
 from simulator.clock import SimClock
 from simulator.coordination import SimCoordination, SimTree
@@ -29,10 +29,10 @@ class EmbeddedTree:
     tells_before_it_answers = False  # whether a watch may be told before the operation that fires it returns
     late_ms = 0.0  # how long a request may be on its way to the clock that notes when it was sent
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, syncs: bool = True) -> None:
         self.clock = SimClock()
         simulated = sim_env()
-        self.env = Env(clock=self.clock, disk=RealDisk(), network=simulated.network, rng=simulated.rng)
+        self.env = Env(clock=self.clock, disk=BreakableDisk(syncs=syncs), network=simulated.network, rng=simulated.rng)
         self.path = str(folder / "tree" / "coordination.sqlite")
         self.sessions: list[EmbeddedCoordination] = []
 
@@ -134,11 +134,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(params=["embedded", "simulated", "zookeeper", "cut"])
+@pytest.fixture(params=["embedded", "unsynced", "simulated", "zookeeper", "cut"])
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """An empty tree; sessions of it are closed at the end of the test. "cut": a ZooKeeper whose connections break."""
-    if request.param == "embedded":
-        return EmbeddedTree(tmp_path)
+    """An empty tree; sessions of it are closed at the end of the test.
+
+    "unsynced": on a disk that does not sync. "cut": a ZooKeeper whose connections break.
+    """
+    if request.param in ("embedded", "unsynced"):
+        return EmbeddedTree(tmp_path, syncs=request.param == "embedded")
     if request.param == "simulated":
         return SimulatedTree()
     pytest.importorskip("kazoo", reason="kazoo is not installed")

@@ -459,7 +459,7 @@ _ORDERED = [
     *(
         (f"group.{kind}.min.{what}", f"group.{kind}.{what}", f"group.{kind}.max.{what}")
         for kind in ("consumer", "share", "streams")
-        for what in ("session.timeout.ms", "heartbeat.interval.ms")
+        for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
     ),
 ]
 

@@ -25,6 +25,7 @@ class BrokerAttributes:
     compression_lz4_level: int
     compression_type: str
     compression_zstd_level: int
+    config_providers: tuple[str, ...]
     connection_failed_authentication_delay_ms: int
     connections_max_idle_ms: int
     connections_max_reauth_ms: int
@@ -36,9 +37,12 @@ class BrokerAttributes:
     controlled_shutdown_retry_backoff_ms: int
     controller_listener_names: str | None
     controller_quorum_append_linger_ms: int
+    controller_quorum_auto_join_enable: bool
     controller_quorum_bootstrap_servers: tuple[str, ...]
     controller_quorum_election_backoff_max_ms: int
     controller_quorum_election_timeout_ms: int
+    controller_quorum_fetch_max_bytes: int
+    controller_quorum_fetch_snapshot_max_bytes: int
     controller_quorum_fetch_timeout_ms: int
     controller_quorum_request_timeout_ms: int
     controller_quorum_retry_backoff_ms: int
@@ -48,6 +52,7 @@ class BrokerAttributes:
     controller_socket_timeout_ms: int
     coordination_path: str | None
     coordination_session_timeout_ms: int
+    cordoned_log_dirs: tuple[str, ...]
     create_topic_policy_class_name: str | None
     default_replication_factor: int
     delegation_token_expiry_check_interval_ms: int
@@ -60,42 +65,59 @@ class BrokerAttributes:
     early_start_listeners: str | None
     fetch_max_bytes: int
     fetch_purgatory_purge_interval_requests: int
+    follower_fetch_last_tiered_offset_enable: bool
     follower_replication_throttled_rate: int | None
+    group_consumer_assignment_interval_ms: int
     group_consumer_assignors: tuple[str, ...]
     group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_assignment_interval_ms: int
     group_consumer_max_heartbeat_interval_ms: int
     group_consumer_max_session_timeout_ms: int
     group_consumer_max_size: int
     group_consumer_migration_policy: str
+    group_consumer_min_assignment_interval_ms: int
     group_consumer_min_heartbeat_interval_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_session_timeout_ms: int
     group_coordinator_append_linger_ms: int
+    group_coordinator_background_threads: int
+    group_coordinator_cached_buffer_max_bytes: int
     group_coordinator_rebalance_protocols: tuple[str, ...]
     group_coordinator_threads: int
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    group_share_assignment_interval_ms: int
     group_share_assignors: tuple[str, ...]
     group_share_delivery_count_limit: int
     group_share_heartbeat_interval_ms: int
+    group_share_max_assignment_interval_ms: int
+    group_share_max_delivery_count_limit: int
     group_share_max_heartbeat_interval_ms: int
+    group_share_max_partition_max_record_locks: int
     group_share_max_record_lock_duration_ms: int
     group_share_max_session_timeout_ms: int
     group_share_max_share_sessions: int
     group_share_max_size: int
+    group_share_min_assignment_interval_ms: int
+    group_share_min_delivery_count_limit: int
     group_share_min_heartbeat_interval_ms: int
+    group_share_min_partition_max_record_locks: int
     group_share_min_record_lock_duration_ms: int
     group_share_min_session_timeout_ms: int
     group_share_partition_max_record_locks: int
     group_share_record_lock_duration_ms: int
     group_share_session_timeout_ms: int
+    group_streams_assignment_interval_ms: int
     group_streams_heartbeat_interval_ms: int
+    group_streams_initial_rebalance_delay_ms: int
+    group_streams_max_assignment_interval_ms: int
     group_streams_max_heartbeat_interval_ms: int
     group_streams_max_session_timeout_ms: int
     group_streams_max_size: int
     group_streams_max_standby_replicas: int
+    group_streams_min_assignment_interval_ms: int
     group_streams_min_heartbeat_interval_ms: int
     group_streams_min_session_timeout_ms: int
     group_streams_num_standby_replicas: int
@@ -220,6 +242,7 @@ class BrokerAttributes:
     remote_log_manager_fetch_max_bytes_per_second: int
     remote_log_manager_fetch_quota_window_num: int
     remote_log_manager_fetch_quota_window_size_seconds: int
+    remote_log_manager_follower_thread_pool_size: int
     remote_log_manager_task_interval_ms: int
     remote_log_manager_thread_pool_size: int
     remote_log_metadata_custom_metadata_max_bytes: int
@@ -282,7 +305,7 @@ class BrokerAttributes:
     sasl_oauthbearer_client_credentials_client_id: str | None
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_clock_skew_seconds: int
-    sasl_oauthbearer_expected_audience: tuple[str, ...] | None
+    sasl_oauthbearer_expected_audience: tuple[str, ...]
     sasl_oauthbearer_expected_issuer: str | None
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int
@@ -299,6 +322,7 @@ class BrokerAttributes:
     security_inter_broker_protocol: str
     security_providers: str | None
     share_coordinator_append_linger_ms: int
+    share_coordinator_cached_buffer_max_bytes: int
     share_coordinator_load_buffer_size: int
     share_coordinator_snapshot_update_records_per_snapshot: int
     share_coordinator_state_topic_compression_codec: int

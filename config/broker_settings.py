@@ -1,6 +1,6 @@
 """Every broker setting, one line each: name | type | default | check | when it may change | what it does here.
 
-Names, types, defaults and checks are Kafka 4.1's. `null` is not set, `empty` the empty text. A check is `>= n`, `a..b`,
+Names, types, defaults and checks are Kafka 4.3's. `null` is not set, `empty` the empty text. A check is `>= n`, `a..b`,
 `a..b or -1`, or the words allowed. It may change: `-` only at start, `broker` for one broker, `cluster` for one or all;
 `hidden` ones are left out of DescribeConfigs unless somebody set them. `-` as the meaning: has no effect here.
 A new line needs the attribute in broker_attributes.py; a test says what to write there.
@@ -23,6 +23,8 @@ compression.gzip.level | INT | -1 | 1..9 or -1 | cluster | Level when the broker
 compression.lz4.level | INT | 9 | 1..17 | cluster | Level when the broker compresses.
 compression.type | STRING | producer | uncompressed, zstd, lz4, snappy, gzip, producer | cluster | Codec of stored batches, or the producer's.
 compression.zstd.level | INT | 3 | -131072..22 | cluster | Level when the broker compresses.
+config.providers | LIST | empty | - | - | -
+cordoned.log.dirs | LIST | empty | - | - | -
 create.topic.policy.class.name | CLASS | null | - | - | -
 default.replication.factor | INT | 1 | - | - | Replicas of a topic made without a number.
 delete.topic.enable | BOOLEAN | true | - | - | Allow topics to be deleted.
@@ -152,16 +154,21 @@ leader.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
 follower.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
 replica.alter.log.dirs.io.max.bytes.per.second | LONG | null | >= 0 | cluster hidden | -
 # Groups and offsets
+group.consumer.assignment.interval.ms | INT | 1000 | >= 0 | cluster | Least time between two assignments of a consumer group: those who join meanwhile are assigned together.
 group.consumer.assignors | LIST | uniform,range | - | - | How partitions may be shared out in consumer groups (KIP-848); the first is the default.
 group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of consumer groups' members.
+group.consumer.max.assignment.interval.ms | INT | 15000 | >= 0 | - | The longest assignment interval that a group may have.
 group.consumer.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | The longest time between heartbeats that a group may have.
 group.consumer.max.session.timeout.ms | INT | 60000 | >= 1 | - | The longest session timeout that a consumer group may have.
 group.consumer.max.size | INT | 2147483647 | >= 1 | - | Members of one consumer group.
 group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL | - | Whether groups with members go from the classic to the consumer protocol (upgrade), and back.
+group.consumer.min.assignment.interval.ms | INT | 0 | >= 0 | - | The shortest assignment interval that a group may have.
 group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | The shortest time between heartbeats that a group may have.
 group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | The shortest session timeout that a consumer group may have.
 group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a member of a consumer group is removed.
-group.coordinator.append.linger.ms | INT | 5 | >= 0 | - | -
+group.coordinator.append.linger.ms | INT | -1 | >= -1 | - | -
+group.coordinator.background.threads | INT | 2 | >= 1 | - | -
+group.coordinator.cached.buffer.max.bytes | INT | 1048588 | >= 524288 | cluster | -
 group.coordinator.rebalance.protocols | LIST | classic,consumer,streams | consumer, classic, share, streams | - | Without consumer, members of the consumer protocol (KIP-848) are refused.
 group.coordinator.threads | INT | 4 | >= 1 | - | -
 group.initial.rebalance.delay.ms | INT | 3000 | - | - | Wait for more members when a group begins.
@@ -217,30 +224,42 @@ quota.window.size.seconds | INT | 1 | >= 1 | - | -
 replication.quota.window.num | INT | 11 | >= 1 | - | -
 replication.quota.window.size.seconds | INT | 1 | >= 1 | - | -
 # Share and streams groups
+group.share.assignment.interval.ms | INT | 1000 | >= 0 | cluster | -
 group.share.assignors | LIST | simple | - | - | -
 group.share.delivery.count.limit | INT | 5 | 2..10 | - | -
 group.share.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
+group.share.max.assignment.interval.ms | INT | 15000 | >= 0 | - | -
+group.share.max.delivery.count.limit | INT | 10 | 5..25 | - | -
 group.share.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | -
+group.share.max.partition.max.record.locks | INT | 4000 | 2000..10000 | - | -
 group.share.max.record.lock.duration.ms | INT | 60000 | 30000..3600000 | - | -
 group.share.max.session.timeout.ms | INT | 60000 | >= 1 | - | -
 group.share.max.share.sessions | INT | 2000 | >= 1 | - | -
 group.share.max.size | INT | 200 | 1..1000 | - | -
+group.share.min.assignment.interval.ms | INT | 0 | >= 0 | - | -
+group.share.min.delivery.count.limit | INT | 2 | 2..5 | - | -
 group.share.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
+group.share.min.partition.max.record.locks | INT | 100 | 100..2000 | - | -
 group.share.min.record.lock.duration.ms | INT | 15000 | 1000..30000 | - | -
 group.share.min.session.timeout.ms | INT | 45000 | >= 1 | - | -
 group.share.partition.max.record.locks | INT | 2000 | 100..10000 | - | -
 group.share.record.lock.duration.ms | INT | 30000 | 1000..3600000 | - | -
 group.share.session.timeout.ms | INT | 45000 | >= 1 | - | -
+group.streams.assignment.interval.ms | INT | 1000 | >= 0 | cluster | -
 group.streams.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
+group.streams.initial.rebalance.delay.ms | INT | 3000 | >= 0 | - | -
+group.streams.max.assignment.interval.ms | INT | 15000 | >= 0 | - | -
 group.streams.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | -
 group.streams.max.session.timeout.ms | INT | 60000 | >= 1 | - | -
 group.streams.max.size | INT | 2147483647 | >= 1 | - | -
 group.streams.max.standby.replicas | INT | 2 | >= 0 | - | -
+group.streams.min.assignment.interval.ms | INT | 0 | >= 0 | - | -
 group.streams.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | -
 group.streams.min.session.timeout.ms | INT | 45000 | >= 1 | - | -
 group.streams.num.standby.replicas | INT | 0 | >= 0 | - | -
 group.streams.session.timeout.ms | INT | 45000 | >= 1 | - | -
-share.coordinator.append.linger.ms | INT | 5 | >= 0 | - | -
+share.coordinator.append.linger.ms | INT | -1 | >= -1 | - | -
+share.coordinator.cached.buffer.max.bytes | INT | 1048588 | >= 524288 | cluster | -
 share.coordinator.load.buffer.size | INT | 5242880 | >= 1 | - | -
 share.coordinator.snapshot.update.records.per.snapshot | INT | 500 | >= 0 | - | -
 share.coordinator.state.topic.compression.codec | INT | 0 | - | - | -
@@ -256,9 +275,12 @@ broker.heartbeat.interval.ms | INT | 2000 | - | - | -
 broker.session.timeout.ms | INT | 9000 | - | - | -
 controller.listener.names | STRING | null | - | - | Listeners that are left out, because KRaft's controllers used them.
 controller.quorum.append.linger.ms | INT | 25 | >= 0 | - | -
+controller.quorum.auto.join.enable | BOOLEAN | false | - | - | -
 controller.quorum.bootstrap.servers | LIST | empty | - | - | -
 controller.quorum.election.backoff.max.ms | INT | 1000 | >= 0 | - | -
 controller.quorum.election.timeout.ms | INT | 1000 | >= 0 | - | -
+controller.quorum.fetch.max.bytes | INT | 1048576 | >= 1 | - | -
+controller.quorum.fetch.snapshot.max.bytes | INT | 1048576 | >= 1 | - | -
 controller.quorum.fetch.timeout.ms | INT | 2000 | >= 0 | - | -
 controller.quorum.request.timeout.ms | INT | 2000 | >= 0 | - | -
 controller.quorum.retry.backoff.ms | INT | 20 | >= 0 | - | -
@@ -276,6 +298,7 @@ process.roles | LIST | null | broker, controller | - | Read for the sake of KRaf
 # Tiered storage
 remote.fetch.max.wait.ms | INT | 500 | >= 1 | cluster | -
 remote.list.offsets.request.timeout.ms | LONG | 30000 | >= 1 | cluster | -
+follower.fetch.last.tiered.offset.enable | BOOLEAN | false | - | cluster | -
 remote.log.index.file.cache.total.size.bytes | LONG | 1073741824 | >= 1 | cluster | -
 remote.log.manager.copier.thread.pool.size | INT | 10 | >= 1 | cluster | -
 remote.log.manager.copy.max.bytes.per.second | LONG | 9223372036854775807 | >= 1 | cluster | -
@@ -285,6 +308,7 @@ remote.log.manager.expiration.thread.pool.size | INT | 10 | >= 1 | cluster | -
 remote.log.manager.fetch.max.bytes.per.second | LONG | 9223372036854775807 | >= 1 | cluster | -
 remote.log.manager.fetch.quota.window.num | INT | 11 | >= 1 | - | -
 remote.log.manager.fetch.quota.window.size.seconds | INT | 1 | >= 1 | - | -
+remote.log.manager.follower.thread.pool.size | INT | 2 | >= 1 | cluster | -
 remote.log.manager.task.interval.ms | LONG | 30000 | >= 1 | - | -
 remote.log.manager.thread.pool.size | INT | 2 | >= 1 | - | -
 remote.log.metadata.custom.metadata.max.bytes | INT | 128 | >= 0 | - | -
@@ -339,7 +363,7 @@ sasl.oauthbearer.assertion.template.file | STRING | null | - | - | -
 sasl.oauthbearer.client.credentials.client.id | STRING | null | - | - | -
 sasl.oauthbearer.client.credentials.client.secret | PASSWORD | null | - | - | -
 sasl.oauthbearer.clock.skew.seconds | INT | 30 | - | - | -
-sasl.oauthbearer.expected.audience | LIST | null | - | - | -
+sasl.oauthbearer.expected.audience | LIST | empty | - | - | -
 sasl.oauthbearer.expected.issuer | STRING | null | - | - | -
 sasl.oauthbearer.jwks.endpoint.refresh.ms | LONG | 3600000 | - | - | -
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms | LONG | 10000 | - | - | -

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.broker_settings import BROKER_SETTINGS
-from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, group_default
+from barnabas.config.entities import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, broker_name, group_default
 from barnabas.config.settings import UNUSED, ConfigError, Dynamic, Setting, Type, Value, render
 from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS, broker_default
 
@@ -139,10 +139,14 @@ def group_rows(
     """The rows of every group setting (or of those named) for a group that has these settings of its own."""
     rows = []
     for setting in _wanted(GROUP_SETTINGS.values(), names):
-        value, source = overrides.get(setting.name), ConfigSource.GROUP
-        if value is None:
-            value, source = render(group_default(setting.name, broker)), ConfigSource.DEFAULT
-        rows.append(_row(setting, value, [(setting.name, value, source)], read_only=False))
+        own, of_broker = overrides.get(setting.name), broker_name(setting.name)
+        synonyms: list[Synonym] = [] if own is None else [(setting.name, own, ConfigSource.GROUP)]
+        if of_broker is not None:
+            synonyms += _broker_synonyms(of_broker, broker)
+        else:
+            synonyms.append((setting.name, setting.default, ConfigSource.DEFAULT))
+        value = render(group_default(setting.name, broker)) if own is None else own
+        rows.append(_row(setting, value, synonyms, read_only=False))
     return rows
 
 
@@ -184,6 +188,12 @@ def _broker_synonyms(name: str, broker: BrokerConfig) -> list[Synonym]:
     return synonyms
 
 
+# Kafka says that these are lists. Here each is one text, which `listeners.py` or the start takes apart.
+_LISTS_OF_KAFKA = frozenset(
+    ("advertised.listeners", "controller.listener.names", "early.start.listeners", "listeners", "log.dir", "log.dirs")
+)
+
+
 def _row(setting: Setting, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> ConfigRow:
     return ConfigRow(
         setting.name,
@@ -192,7 +202,7 @@ def _row(setting: Setting, value: str | None, synonyms: list[Synonym], *, read_o
         synonyms[0][2] if synonyms else ConfigSource.DEFAULT,
         setting.sensitive,
         tuple(synonyms),
-        setting.type,
+        Type.LIST if setting.name in _LISTS_OF_KAFKA else setting.type,
         setting.doc,
     )
 

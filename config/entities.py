@@ -6,18 +6,26 @@ import re
 from collections.abc import Mapping
 
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.settings import ConfigError, Table, Value, invalid, read_table
 from barnabas.protocol.errors import ErrorCode
 
 GROUP_SETTINGS: Table = read_table("""
+consumer.assignment.interval.ms | INT | 1000 | >= 0 | - | Least time between two assignments.
 consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of the group's members.
 consumer.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a member is removed.
+share.assignment.interval.ms | INT | 1000 | >= 0 | - | Least time between two assignments.
 share.auto.offset.reset | STRING | latest | - | - | Where a share group begins to read.
+share.delivery.count.limit | INT | 5 | >= 2 | - | How often a record is delivered at most.
 share.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of the share group's members.
 share.isolation.level | STRING | read_uncommitted | read_committed, read_uncommitted | - | Whether a share group sees open transactions.
+share.partition.max.record.locks | INT | 2000 | >= 100 | - | Records of a partition that are held at a time.
 share.record.lock.duration.ms | INT | 30000 | >= 1000 | - | How long a member may hold a record.
+share.renew.acknowledge.enable | BOOLEAN | true | - | - | Whether a member may hold a record for longer.
 share.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a share group's member is removed.
+streams.assignment.interval.ms | INT | 1000 | >= 0 | - | Least time between two assignments.
 streams.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of the streams group's members.
+streams.initial.rebalance.delay.ms | INT | 3000 | >= 0 | - | How long a new group waits for more members.
 streams.num.standby.replicas | INT | 0 | >= 0 | - | Standby copies of each task.
 streams.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a streams group's member is removed.
 """)
@@ -26,12 +34,10 @@ streams.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a stre
 _BOUNDED = {
     f"{kind}.{what}": (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
     for kind in ("consumer", "share", "streams")
-    for what in ("heartbeat.interval.ms", "session.timeout.ms")
+    for what in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
 }
-_BOUNDED["share.record.lock.duration.ms"] = (
-    "group.share.min.record.lock.duration.ms",
-    "group.share.max.record.lock.duration.ms",
-)
+for _what in ("delivery.count.limit", "partition.max.record.locks", "record.lock.duration.ms"):
+    _BOUNDED[f"share.{_what}"] = f"group.share.min.{_what}", f"group.share.max.{_what}"
 _DURATION = re.compile(
     r"[-+]?P(?=[-+\dT])([-+]?\d+D)?(T(?=[-+\d])([-+]?\d+H)?([-+]?\d+M)?([-+]?\d+([.,]\d*)?S)?)?", re.I
 )
@@ -53,11 +59,17 @@ _MATCH_NAMES = (
 )
 
 
+def broker_name(name: str) -> str | None:
+    """The broker setting that a setting of a group has its default from; None: there is none."""
+    return f"group.{name}" if f"group.{name}" in BROKER_SETTINGS else None
+
+
 def group_default(name: str, broker: BrokerConfig) -> Value:
     """The value for a group that does not have the setting itself."""
-    from_broker: Value = getattr(broker, f"group_{name.replace('.', '_')}", None)
-    if from_broker is not None:
-        return from_broker
+    of_broker = broker_name(name)
+    if of_broker is not None:
+        value: Value = getattr(broker, BROKER_SETTINGS[of_broker].attribute)
+        return value
     default = GROUP_SETTINGS[name].default
     return None if default is None else GROUP_SETTINGS[name].parse(default)
 

@@ -34,6 +34,7 @@ PROFILES: dict[str, Profile] = {
         {
             "control.enable": "true",
             "control.sync.enable": "false",
+            "group.consumer.assignment.interval.ms": "0",
             "group.consumer.heartbeat.interval.ms": "200",
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.min.session.timeout.ms": "100",

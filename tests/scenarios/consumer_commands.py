@@ -120,7 +120,7 @@ class ConsumerCommands:
             classic = " classic" if of.classic is not None else ""
             return f"member {name}{classic} reads {','.join(of.topic_names) or 'nothing'}{regex}"
         if kind is Kind.TARGET_EPOCH:
-            return f"target epoch {of}"
+            return f"target epoch {of.epoch}"
         if kind is Kind.TARGET_MEMBER:
             return f"target {name} {self._partitions(of)}"
         if kind is Kind.REGEX:

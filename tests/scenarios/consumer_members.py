@@ -199,7 +199,7 @@ def image(group: ConsumerGroup) -> Any:
     """All that a restart must bring back."""
     return (
         group.of_group,
-        group.assignment_epoch,
+        group.of_targets,
         group.members,
         {member_id: target for member_id, target in group.targets.items() if member_id in group.members},
         group.regexes,

@@ -17,12 +17,15 @@ from simulator.coordination import SimCoordination, SimTree
 from simulator.env import sim_env
 
 DEFAULTS = {
+    "group_consumer_assignment_interval_ms": 0,
     "group_consumer_assignors": ("uniform", "range"),
     "group_consumer_heartbeat_interval_ms": 5000,
+    "group_consumer_max_assignment_interval_ms": 15000,
     "group_consumer_max_heartbeat_interval_ms": 15000,
     "group_consumer_max_session_timeout_ms": 60000,
     "group_consumer_max_size": 2**31 - 1,
     "group_consumer_migration_policy": "bidirectional",
+    "group_consumer_min_assignment_interval_ms": 0,
     "group_consumer_min_heartbeat_interval_ms": 5000,
     "group_consumer_min_session_timeout_ms": 45000,
     "group_consumer_session_timeout_ms": 45000,

@@ -65,7 +65,7 @@ class ConsumerAnswers:
     def situation_of(self, group_id: str) -> Situation:
         """What decisions about a group depend on now."""
         settings = settings_of(self._config, self.overrides_of(group_id))
-        return Situation(settings, self._topics, self._clock.monotonic_ms())
+        return Situation(settings, self._topics, self._clock.monotonic_ms(), self._clock.now_ms())
 
     # ---- ConsumerGroupHeartbeat ----
 

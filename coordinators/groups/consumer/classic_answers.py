@@ -37,7 +37,6 @@ class ClassicAnswers:
 
     def __init__(self, env: Env, situation_of: Callable[[str], Situation], refusals: Refusals) -> None:
         self._env = env
-        self._clock = env.clock
         self._situation_of = situation_of
         self._refusals = refusals
 
@@ -79,7 +78,11 @@ class ClassicAnswers:
     def heartbeat(self, shard: Shard, group: ConsumerGroup, request: messages.HeartbeatRequest) -> ErrorCode:
         """Heartbeat: whether the member must join again."""
         error = classic_members.heartbeat(
-            group, request.member_id, request.group_instance_id, request.generation_id, self._clock.monotonic_ms()
+            group,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            self._situation_of(group.group_id),
         )
         shard.consumer.arm(group)
         return error

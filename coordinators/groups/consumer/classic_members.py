@@ -152,7 +152,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, situation: Situation) 
 
 
 def heartbeat(
-    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, monotonic_ms: float
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int, situation: Situation
 ) -> ErrorCode:
     """A classic member lives. REBALANCE_IN_PROGRESS: it must join again, because there is a step to take."""
     member = find(group, member_id, instance_id)
@@ -162,18 +162,30 @@ def heartbeat(
         return ErrorCode.ILLEGAL_GENERATION
     classic = member.subscription.classic
     assert classic is not None
-    timers = group.timers
+    timers, monotonic_ms = group.timers, situation.monotonic_ms
     timers.set(timers.sessions, member_id, monotonic_ms, classic.session_timeout_ms)
-    if not _has_a_step(group, member):
+    if not _has_a_step(group, member) and not _is_to_assign(group, situation):
         return ErrorCode.NONE
     if member_id not in timers.joins:
         timers.set(timers.joins, member_id, monotonic_ms, member.subscription.rebalance_timeout_ms, member.epoch)
     return ErrorCode.REBALANCE_IN_PROGRESS
 
 
+def _is_to_assign(group: ConsumerGroup, situation: Situation) -> bool:
+    """Whether a classic member must bring about the next assignment by joining again: nobody else is left to do it.
+
+    Otherwise it waits, as with Kafka, until a member of the consumer protocol has asked.
+    """
+    return (
+        group.epoch > group.assignment_epoch
+        and heartbeats.may_assign(group, situation)
+        and all(member.is_classic for member in group.members.values())
+    )
+
+
 def _has_a_step(group: ConsumerGroup, member: ConsumerMember) -> bool:
     state = member.current.state
-    if member.epoch < group.epoch or state is MemberState.UNREVOKED_PARTITIONS:
+    if member.epoch < group.assignment_epoch or state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return state is MemberState.UNRELEASED_PARTITIONS and not any(
         partition not in member.current.assigned.get(topic_id, ()) and group.is_owned(topic_id, partition)

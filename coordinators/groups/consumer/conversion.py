@@ -12,7 +12,7 @@ from barnabas.coordinators.groups.consumer.classic_members import assignment_byt
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, CurrentAssignment, Subscription
 from barnabas.coordinators.groups.consumer.reconciliation import merged
-from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, TargetEpoch
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, metadata_hash
 from barnabas.coordinators.groups.events import cut
@@ -68,7 +68,7 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     for member_id, of_member in assigned.items():
         target = {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
         change.add(Kind.TARGET_MEMBER, member_id, target)
-    change.add(Kind.TARGET_EPOCH, "", epoch)
+    change.add(Kind.TARGET_EPOCH, "", TargetEpoch(epoch))
     for member_id, of_member in assigned.items():
         change.add(Kind.CURRENT_ASSIGNMENT, member_id, CurrentAssignment(epoch, epoch, assigned=of_member))
     return change

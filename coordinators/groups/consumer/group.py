@@ -19,7 +19,7 @@ from barnabas.coordinators.groups.consumer.member import (
     Partitions,
     Subscription,
 )
-from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, ResolvedRegex
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, ResolvedRegex, TargetEpoch
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.consumer.timers import Timers
 from barnabas.protocol.java_hash import in_java_order, java_hash_code
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
-NO_GROUP = GroupEpoch(0, 0)
+# Of a group that has no records of its own yet: nothing is assigned in its first epoch, as in Kafka since 4.3.
+NO_GROUP = GroupEpoch(1, 0)
+NO_TARGETS = TargetEpoch(1)
 
 
 class ConsumerGroup:
@@ -40,13 +42,13 @@ class ConsumerGroup:
         "_owners",
         "_regex_subscribers",
         "_topic_subscribers",
-        "assignment_epoch",
         "by_instance",
         "exists",
         "group_id",
         "is_resolving",
         "members",
         "of_group",
+        "of_targets",
         "regexes",
         "resolved_ms",
         "seen_names",
@@ -60,7 +62,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self.of_group = NO_GROUP
         self.exists = False
-        self.assignment_epoch = 0
+        self.of_targets = NO_TARGETS
         self.members: dict[str, ConsumerMember] = {}
         self.by_instance: dict[str, str] = {}  # group.instance.id -> member id
         self.targets: dict[str, Partitions] = {}
@@ -84,6 +86,11 @@ class ConsumerGroup:
     def epoch(self) -> int:
         """The epoch of the group: it grows with each change of members, subscriptions or topics."""
         return self.of_group.epoch
+
+    @property
+    def assignment_epoch(self) -> int:
+        """The epoch of the group for which its target assignment was computed."""
+        return self.of_targets.epoch
 
     @property
     def state(self) -> GroupState:
@@ -194,8 +201,8 @@ class ConsumerGroup:
             before_target = _set(self.targets, name, targets)
             before = before_target
         elif kind is Kind.TARGET_EPOCH:
-            assert value is None or isinstance(value, int)
-            before, self.assignment_epoch = self.assignment_epoch, value or 0
+            assert value is None or isinstance(value, TargetEpoch)
+            before, self.of_targets = self.of_targets, value or NO_TARGETS
         elif kind is Kind.GROUP:
             assert value is None or isinstance(value, GroupEpoch)
             before = self.of_group if self.exists else None
@@ -240,8 +247,12 @@ class ConsumerGroup:
 
     def _set_current(self, member_id: str, current: CurrentAssignment | None) -> CurrentAssignment | None:
         member = self.members.get(member_id)
-        if member is None:  # compaction has left the record of a member that is gone
-            return None
+        if member is None:
+            if current is None:
+                return None
+            # A load: compaction has taken the member's first record, and a newer one follows.
+            member = ConsumerMember(member_id)
+            self._hash_codes[member_id] = java_hash_code(member_id)
         new = CurrentAssignment() if current is None else current
         self._own(member_id, member.current, (new.assigned, new.revoking))
         self.members[member_id] = member._replace(current=new)

@@ -1,5 +1,6 @@
 """ConsumerGroupHeartbeat: one request creates or changes a member, moves the group's epoch if that changes what is to
-be assigned, computes the target assignment if there is none of this epoch, and takes the member one step towards it.
+be assigned, computes the target assignment if there is none of this epoch and the last one is old enough, and takes the
+member one step towards it.
 
 Functions here change the group by records (change.py) and answer, or refuse before they have changed anything.
 """
@@ -40,6 +41,7 @@ class Situation(NamedTuple):
     settings: GroupSettings
     topics: Topics
     monotonic_ms: float
+    now_ms: int
 
 
 def heartbeat(
@@ -166,8 +168,11 @@ def check_static(found: ConsumerMember | None, member_id: str, instance_id: str)
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> Refusal | None:
-    """Whether a member may go on. Its last epoch will do, too, if the answer that told the new one may be lost."""
+    """Whether a member may go on. Its last epoch will do, too, if the answer that told the new one may be lost; and a
+    member may join again at any time: it owns nothing then, which `requests.py` has checked."""
     known = member.current
+    if epoch == JOIN_EPOCH:
+        return None
     if epoch > known.epoch:
         relation = "greater"
     elif epoch < known.epoch and not (epoch == known.previous_epoch and _has_all(known, owned)):
@@ -239,6 +244,7 @@ def drop_unread(change: Change, regexes: set[str]) -> None:
 def advance(change: Change, bumps: bool, situation: Situation, assignor: str | None = None) -> None:
     """Move the epoch of the group if its members or topics have changed, and assign anew if its epoch is new.
 
+    Those who join soon after an assignment wait for the next one, with nothing, in the epoch of the last (KIP-1263).
     `assignor`: what the member names that asks.
     """
     group, topics = change.group, situation.topics
@@ -246,11 +252,18 @@ def advance(change: Change, bumps: bool, situation: Situation, assignor: str | N
     if bumps or group.seen_topics != topics.changes:
         now = metadata_hash(topics, group.subscribed_topics())
         group.seen_topics = topics.changes
-    if bumps or group.epoch == 0 or now != group.of_group.metadata_hash:
-        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, now))
-    if group.epoch > group.assignment_epoch:
+    bumps = bumps or now != group.of_group.metadata_hash
+    if bumps or not group.exists:
+        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + bumps, now))
+    if group.epoch > group.assignment_epoch and may_assign(group, situation):
         preferred = group.preferred_assignor(situation.settings.default_assignor, assignor)
-        target.update(change, preferred, topics)
+        target.update(change, preferred, topics, situation.now_ms)
+
+
+def may_assign(group: ConsumerGroup, situation: Situation) -> bool:
+    """Whether the last assignment is long enough ago. A clock that went back does not make the group wait for it."""
+    age_ms = situation.now_ms - group.of_targets.timestamp
+    return not 0 <= age_ms < situation.settings.assignment_interval_ms
 
 
 def step(change: Change, member_id: str, owned: Owned, monotonic_ms: float) -> ConsumerMember:
@@ -331,8 +344,7 @@ def delete(change: Change) -> None:
     """Remove a group that has no members."""
     group = change.group
     assert not group.members
-    if group.assignment_epoch:
-        change.add(Kind.TARGET_EPOCH, "", None)
+    change.add(Kind.TARGET_EPOCH, "", None)
     for regex in sorted(group.regexes):
         change.add(Kind.REGEX, regex, None)
     change.add(Kind.PARTITION_METADATA, "", None)

@@ -50,6 +50,13 @@ class GroupEpoch(NamedTuple):
     metadata_hash: int
 
 
+class TargetEpoch(NamedTuple):
+    """The epoch of the group for which its target assignment was computed, and when (0: it is not known)."""
+
+    epoch: int
+    timestamp: int = 0
+
+
 class ResolvedRegex(NamedTuple):
     """The topics that an expression means. `version`: of the metadata that it was resolved against, for Kafka."""
 
@@ -63,7 +70,7 @@ class Record(NamedTuple):
 
     kind: Kind
     name: str
-    value: GroupEpoch | int | Subscription | Partitions | CurrentAssignment | ResolvedRegex | None
+    value: GroupEpoch | TargetEpoch | Subscription | Partitions | CurrentAssignment | ResolvedRegex | None
 
 
 class ConsumerRecords:
@@ -139,8 +146,10 @@ def encode_value(record: Record) -> bytes | None:
         assert isinstance(value, Subscription)
         message = _of_subscription(value)
     elif record.kind is Kind.TARGET_EPOCH:
-        assert isinstance(value, int)
-        message = stored.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=value)
+        assert isinstance(value, TargetEpoch)
+        message = stored.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=value.epoch, assignment_timestamp=value.timestamp
+        )
     elif record.kind is Kind.CURRENT_ASSIGNMENT:
         assert isinstance(value, CurrentAssignment)
         message = _of_current(value)
@@ -224,8 +233,9 @@ def _read_group(value: bytes) -> GroupEpoch:
     return GroupEpoch(found.epoch, found.metadata_hash)
 
 
-def _read_target_epoch(value: bytes) -> int:
-    return stored.decode_versioned(stored.ConsumerGroupTargetAssignmentMetadataValue, value)[1].assignment_epoch
+def _read_target_epoch(value: bytes) -> TargetEpoch:
+    found = stored.decode_versioned(stored.ConsumerGroupTargetAssignmentMetadataValue, value)[1]
+    return TargetEpoch(found.assignment_epoch, found.assignment_timestamp)
 
 
 def _read_regex(value: bytes) -> ResolvedRegex:

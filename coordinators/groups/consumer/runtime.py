@@ -160,7 +160,7 @@ class ConsumerGroups:
         if self._writer.closed:
             return
         logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
-        if not group.exists:
+        if not group.exists and not group.members:
             self.forget(group.group_id)
         else:
             self._start_missing_sessions(group)
@@ -205,7 +205,7 @@ class ConsumerGroups:
 
     def end_load(self) -> None:
         """Everything is read: what is left of groups that are gone is dropped."""
-        for group_id in [group_id for group_id, group in self.by_id.items() if not group.exists]:
+        for group_id in [each for each, group in self.by_id.items() if not group.exists and not group.members]:
             del self.by_id[group_id]
 
     def forget(self, group_id: str) -> None:

@@ -9,12 +9,15 @@ from typing import NamedTuple, Protocol
 class ConsumerConfig(Protocol):
     """The broker settings of consumer groups. They are read each time, because they may change."""
 
+    group_consumer_assignment_interval_ms: int
     group_consumer_assignors: tuple[str, ...]
     group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_assignment_interval_ms: int
     group_consumer_max_heartbeat_interval_ms: int
     group_consumer_max_session_timeout_ms: int
     group_consumer_max_size: int
     group_consumer_migration_policy: str
+    group_consumer_min_assignment_interval_ms: int
     group_consumer_min_heartbeat_interval_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_session_timeout_ms: int
@@ -26,6 +29,7 @@ class GroupSettings(NamedTuple):
 
     heartbeat_interval_ms: int
     session_timeout_ms: int
+    assignment_interval_ms: int
     assignors: tuple[str, ...]
     size_max: int
     classic_size_max: int
@@ -37,6 +41,7 @@ class GroupSettings(NamedTuple):
         return self.assignors[0]
 
 
+ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
@@ -50,9 +55,14 @@ def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings
     if SESSION_TIMEOUT in own:
         least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
         session_ms = min(max(int(own[SESSION_TIMEOUT]), least), most)
+    interval_ms = config.group_consumer_assignment_interval_ms
+    if ASSIGNMENT_INTERVAL in own:
+        least, most = config.group_consumer_min_assignment_interval_ms, config.group_consumer_max_assignment_interval_ms
+        interval_ms = min(max(int(own[ASSIGNMENT_INTERVAL]), least), most)
     return GroupSettings(
         heartbeat_ms,
         session_ms,
+        interval_ms,
         tuple(config.group_consumer_assignors),
         config.group_consumer_max_size,
         config.group_max_size,

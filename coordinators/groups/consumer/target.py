@@ -8,7 +8,7 @@ from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS, Assignabl
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.member import Partitions
-from barnabas.coordinators.groups.consumer.records import Kind
+from barnabas.coordinators.groups.consumer.records import Kind, TargetEpoch
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 
 
@@ -36,7 +36,7 @@ def assign(group: ConsumerGroup, assignor: str, topics: Topics) -> Mapping[str, 
     return ASSIGNORS[assignor](Assignable(members, counts, group.is_homogeneous))
 
 
-def update(change: Change, assignor: str, topics: Topics) -> None:
+def update(change: Change, assignor: str, topics: Topics, now_ms: int) -> None:
     """Write the target assignment of the group's epoch: the members whose target is another one, then the epoch."""
     group = change.group
     targets = assign(group, assignor, topics)
@@ -44,4 +44,4 @@ def update(change: Change, assignor: str, topics: Topics) -> None:
         target = targets.get(member.member_id, {})
         if group.targets.get(member.member_id) != target:
             change.add(Kind.TARGET_MEMBER, member.member_id, target)
-    change.add(Kind.TARGET_EPOCH, "", group.epoch)
+    change.add(Kind.TARGET_EPOCH, "", TargetEpoch(group.epoch, now_ms))

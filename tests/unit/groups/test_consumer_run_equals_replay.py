@@ -2,10 +2,12 @@
 and the state after a run is that of a replay of its records."""
 
 import random
+from typing import Any
 
 import pytest
+from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
-from consumer_members import Party, image
+from consumer_members import ConsumerMember, Party, image
 from group_world import GroupWorld
 
 FAILURES = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.MESSAGE_TOO_LARGE)
@@ -56,3 +58,31 @@ def test_the_log_fails_stalls_and_moves(seed: int) -> None:
     after = {group_id: image(group) for group_id, group in world.coordinator.shards[0].consumer.by_id.items()}
     assert after == before
     party.calm()
+
+
+def test_a_compacted_log_says_the_same() -> None:
+    """The newest record of each key is left, so that what a member says of itself may come after its assignment."""
+    world = GroupWorld()
+    one, other = (ConsumerMember(world, "g", name, ["t"]) for name in ("one", "other"))
+    for member in (one, other, one, one, other):
+        member.send()
+    one.send(rack_id="r2")
+    before = image(world.coordinator.shards[0].consumer.by_id["g"])
+    log = world.logs[0]
+    newest: dict[Any, tuple[int, Any]] = {}
+    for base, data in log.batches:
+        for number, record in enumerate(record_batch.records(memoryview(data))):
+            newest.pop(record.key, None)
+            newest[record.key] = base + number, record.value
+    log.batches = []
+    for key, (offset, value) in newest.items():
+        records = record_batch.PlainRecords()
+        records.add(key, value)
+        batch = record_batch.build_plain(records, 0)
+        record_batch.patch(batch, 0, offset, 0)
+        log.batches.append((offset, bytes(batch)))
+    world.restart()
+    assert image(world.coordinator.shards[0].consumer.by_id["g"]) == before
+    assert one.owned
+    one.send()
+    assert not one.answer.error_code

@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from barnabas.coordinators.groups.consumer.records import TargetEpoch
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.records import decode_group
 from barnabas.coordinators.groups.runtime import Shard
@@ -76,7 +77,7 @@ def test_a_group_of_the_consumer_protocol_comes_back(world: GroupWorld) -> None:
     shard = shard_of(world, "robots")
     assert "robots" not in shard.groups
     group = shard.consumer.by_id["robots"]
-    assert (group.epoch, group.assignment_epoch, group.state) == (1, 1, GroupState.STABLE)
+    assert (group.epoch, group.of_targets, group.state) == (1, TargetEpoch(1), GroupState.STABLE)
     (member,) = group.members.values()
     assert member.member_id == "la/O+oVoRgayK13B320ieg"
     assert member.subscription.topic_names == ("events",)

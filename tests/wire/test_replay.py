@@ -21,6 +21,7 @@ from barnabas.protocol.messages import (
 # Connections of a section build on one another (offsets, listings), so whole sections are sent; what takes the time is
 # the waiting in fetches, of which the newest version stands for all.
 SELECTION = {
+    "4.3.1": "*",
     "4.1.0": "*,!fetch-[4-9],!fetch-1[0-7]",
     "3.9.1": "*,!fetch-[0-9]*,!produce-[0-9]*,!groups-[2-9]*,!groups-10*",
 }

@@ -12,7 +12,7 @@ from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
-from barnabas.coordinators.groups.consumer.member import Assigned, ConsumerMember, Partitions
+from barnabas.coordinators.groups.consumer.member import NOTHING_ASSIGNED, Assigned, ConsumerMember, Partitions
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
@@ -324,18 +324,23 @@ class ConsumerAnswers:
                 client_host=of.client_host,
                 subscribed_topic_names=list(of.topic_names),
                 subscribed_topic_regex=of.topic_regex,
-                assignment=self._named(member.current.assigned),
+                assignment=self._named(member.current.assigned, member.current.revoking),
                 target_assignment=self._named(group.target_of(member.member_id)),
                 member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
             )
 
-    def _named(self, assigned: Assigned | Partitions) -> ConsumerGroupDescribeResponse.Assignment:
-        """An assignment with the names of its topics. Topics that are gone have none, and are left out."""
+    def _named(
+        self, assigned: Assigned | Partitions, revoking: Assigned = NOTHING_ASSIGNED
+    ) -> ConsumerGroupDescribeResponse.Assignment:
+        """An assignment with the names of its topics, and what the member has not given up yet behind what it keeps.
+
+        Topics that are gone have no name, and are left out.
+        """
         make = messages.ConsumerGroupDescribeResponse
         rows = []
-        for topic_id in sorted(assigned):
+        for topic_id in sorted(assigned.keys() | revoking.keys()):
             name = self._topics.topic_name(topic_id)
             if name is not None:
-                partitions = sorted(assigned[topic_id])
+                partitions = sorted(assigned.get(topic_id, ())) + sorted(revoking.get(topic_id, ()))
                 rows.append(make.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=partitions))
         return make.Assignment(topic_partitions=rows)

@@ -3,7 +3,7 @@
 A commit goes to the topic first, then to the tree. What is read is the larger of both offsets, as consumers of 0.8 did.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from barnabas.offsets.manager import Done, OffsetManager, Offsets, OffsetShard
 from barnabas.offsets.records import GroupOffsets, TopicPartition
@@ -12,20 +12,11 @@ from barnabas.runtime.pending import Pending
 
 
 class DualOffsetManager:
-    """`OffsetManager` over the topic and the tree. The owner of the two starts them and shuts them down."""
+    """`OffsetManager` over the topic and the tree. Their owner starts them, and tells them of deleted topics."""
 
     def __init__(self, topic: OffsetManager, tree: OffsetManager) -> None:
         self._topic = topic
         self._tree = tree
-
-    def startup(self) -> None:
-        """No effect."""
-
-    def shutdown(self) -> None:
-        """No effect."""
-
-    def cleanup(self) -> None:
-        """No effect."""
 
     def get(
         self,
@@ -72,11 +63,6 @@ class DualOffsetManager:
 
         self._topic.remove(shard, group_id, partitions, removed, origin)
         self._tree.remove(shard, group_id, partitions, removed)
-
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove from both."""
-        self._topic.forget(partitions)
-        self._tree.forget(partitions)
 
 
 def larger(one: Offsets, other: Offsets) -> Offsets:

@@ -38,6 +38,7 @@ from struct import Struct
 from struct import error as _struct_error
 from typing import Final, NamedTuple
 
+from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition
 
 VERSION: Final = 0
@@ -46,11 +47,8 @@ NO_OFFSET: Final = -1
 NOT_KNOWN: Final = -2
 NO_POSITION: Final = -1
 ROWS_MAX: Final = 2_000  # of one record; a larger commit has several
-_KEPT_LENGTH_MAX: Final = (
-    512  # characters of a client's names: those of hostile ones are up to 32 KiB, and new each time
-)
+_KEPT_LENGTH_MAX: Final = 512  # characters of a client's names: hostile ones have up to 32 KiB, and new ones each time
 TEXT_BYTES_MAX: Final = 200_000  # metadata in one record, unless one row has more
-ANYBODY: Final = "User:ANONYMOUS"  # the principal of every client, because there is no authentication yet
 
 _START: Final = Struct(">bb")
 _HEAD: Final = Struct(">bbhqq")
@@ -146,12 +144,12 @@ def encode_origin(
     generation: int = -1,
     client_id: str | None = "",
     host: str = "",
-    principal: str = ANYBODY,
+    principal: str = ANONYMOUS,
     member_id: str = "",
 ) -> bytes:
     """Who changes offsets, and why, as the records hold it. A client commits often, so its bytes are kept."""
     name = client_id or ""
-    encode = _kept_origin if len(name) + len(member_id) <= _KEPT_LENGTH_MAX else _origin
+    encode = _kept_origin if len(name) + len(principal) + len(member_id) <= _KEPT_LENGTH_MAX else _origin
     return encode(cause, generation, name, host, principal, member_id)
 
 

@@ -38,22 +38,6 @@ def new_position(row: Row) -> Position:
     return Position(row.new_offset, row.new_leader_epoch, row.new_metadata, row.topic_id)
 
 
-def fold(records: Iterable[Changes | Gap]) -> dict[str, Positions]:
-    """The offsets of all groups after these changes, which begin with nothing committed. Without topic ids."""
-    groups: dict[str, Positions] = {}
-    for record in records:
-        if isinstance(record, Gap):
-            continue
-        positions = groups.setdefault(record.group_id, {})
-        for row in record.rows:
-            key = (row.topic, row.partition)
-            if row.new_offset == NO_OFFSET:
-                positions.pop(key, None)
-            else:
-                positions[key] = Position(row.new_offset, row.new_leader_epoch, row.new_metadata)
-    return {group_id: positions for group_id, positions in groups.items() if positions}
-
-
 def _time_ms(record: Changes | Gap) -> int:
     return record.last_ms if isinstance(record, Gap) else record.time_ms
 

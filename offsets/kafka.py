@@ -61,7 +61,7 @@ class KafkaOffsetManager:
         self._env = env
         self._config = config
         self._shards = shards
-        self._expiry: Task[GroupInShard[OffsetShard]] | None = None
+        self.expiry: Task[GroupInShard[OffsetShard]] | None = None  # of the upkeep, while that goes on
         self._ahead_ms = 0.0  # the wall clock, compared with the one that does not jump
         self._expires_from_ms = 0.0
         self._warned: dict[str, None] = {}  # groups whose offsets will expire soon, as the log has said
@@ -71,15 +71,15 @@ class KafkaOffsetManager:
     def startup(self) -> None:
         """Start looking for expired offsets, every offsets.retention.check.interval.ms."""
         self._ahead_ms = self._env.clock.now_ms() - self._env.clock.monotonic_ms()
-        self._expiry = self._env.upkeep.every(
+        self.expiry = self._env.upkeep.every(
             "offset expiry", lambda: self._config.offsets_retention_check_interval_ms, self._all_groups, self._clean
         )
 
     def shutdown(self) -> None:
         """Stop looking for expired offsets."""
-        if self._expiry is not None:
-            self._expiry.stop()
-            self._expiry = None
+        if self.expiry is not None:
+            self.expiry.stop()
+            self.expiry = None
 
     def get(
         self,
@@ -181,13 +181,6 @@ class KafkaOffsetManager:
                 shard.write(group_id, OffsetRemovals(group_id, piece, origin), write_next, patient=True)
 
         write_next()
-
-    def cleanup(self) -> None:
-        """Remove expired offsets soon, and groups that are then empty and have none left (KIP-211). A group with a
-        write in flight is left for the next round.
-        """
-        if self._expiry is not None:
-            self._expiry.run_soon()
 
     def _all_groups(self) -> Iterator[GroupInShard[OffsetShard]]:
         if self._waits_after_a_jump():

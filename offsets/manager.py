@@ -94,9 +94,6 @@ class OffsetManager(Protocol):
     `shard` is the offsets partition of the group, which the caller has looked up. Only kafka.py uses it.
     """
 
-    def startup(self) -> None:
-        """Start the background work."""
-
     def get(
         self,
         shard: OffsetShard,
@@ -120,12 +117,3 @@ class OffsetManager(Protocol):
         `done` is called when no later `get` will see them, or with an error. `origin`: who wants it, for the journal
         (journal.py, `encode_origin`).
         """
-
-    def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove the offsets of deleted topics in every group."""
-
-    def cleanup(self) -> None:
-        """Remove expired offsets."""
-
-    def shutdown(self) -> None:
-        """Stop the background work."""

@@ -56,16 +56,10 @@ class ZooKeeperOffsetManager:
         self._coordination = coordination
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def startup(self) -> None:
-        """No effect: there is no background work."""
-
     def shutdown(self) -> None:
         """Cancel all reads and writes."""
         for task in self._tasks:
             task.cancel()
-
-    def cleanup(self) -> None:
-        """No effect: offsets in the tree have no time, so they do not expire."""
 
     def get(
         self,

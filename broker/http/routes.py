@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from barnabas.broker.http.schemas import Schema
+from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class HttpRequest:
     """A request that is as its route says. `path` has the decoded parameters of the path."""
 
     __slots__ = ("body", "client_host", "client_id", "method", "path", "query", "target")
+    principal = ANONYMOUS  # the HTTP API knows nobody by name
 
     def __init__(
         self,

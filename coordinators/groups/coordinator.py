@@ -171,7 +171,6 @@ class GroupCoordinator(Coordinator[Shard]):
         """Answer requests from now on."""
         super().start()
         self.kafka_offsets.startup()
-        self.legacy_offsets.startup()
         if self.journal is not None:
             self.journal.start()
         self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _recover_timer)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.coordinators.groups.consumer.topics import Topics as ConsumerTopics
 from barnabas.coordinators.groups.events import EventBook
-from barnabas.offsets.journal import ANYBODY, Cause, encode_origin
+from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Clock
 
@@ -47,6 +47,10 @@ class Asker(Protocol):
     @property
     def client_host(self) -> str:
         """Its address, with a slash before it."""
+
+    @property
+    def principal(self) -> str:
+        """Who it is, as security says it."""
 
 
 class Context(Asker, Protocol):
@@ -107,4 +111,4 @@ class Origins:
         """The origin as the journal has it; empty without one."""
         if not self.wanted:
             return b""
-        return encode_origin(cause, generation, asker.client_id, asker.client_host, ANYBODY, member_id)
+        return encode_origin(cause, generation, asker.client_id, asker.client_host, asker.principal, member_id)

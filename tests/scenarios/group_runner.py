@@ -356,7 +356,7 @@ class Conversation(ConsumerCommands):
             topic, _, index = key.rpartition("-")
             offsets.setdefault(topic, {})[int(index)] = CommittedOffset(int(offset))
 
-        asker = SimpleNamespace(client_id="admin", client_host="/127.0.0.1")
+        asker = SimpleNamespace(client_id="admin", client_host="/127.0.0.1", principal="User:alice")
 
         async def on_the_loop() -> Any:
             return self.world.coordinator.live_resets.begin(options.get("group", "g"), offsets, asker)

@@ -230,7 +230,9 @@ class GroupWorld:
 
     def call(self, name: str, request: Any, version: int, client_id: str = "client") -> Any:
         """Send a request; returns the answer, or the Pending of it."""
-        context = SimpleNamespace(api_version=version, client_id=client_id, client_host="/127.0.0.1", is_long=False)
+        context = SimpleNamespace(
+            api_version=version, client_id=client_id, client_host="/127.0.0.1", principal="User:alice", is_long=False
+        )
         more = [lambda index: self.verified] if name == "txn_offset_commit" else []
 
         async def on_the_loop() -> Any:

@@ -4,14 +4,14 @@ The journal folded is the table, whenever all that was noted is written. Each re
 cause that can be, and names who did it. No gap: what a crash takes is recovered.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.broker.broker import Broker
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.offsets import journal
 from barnabas.offsets.journal import NO_OFFSET, NO_POSITION, NOT_KNOWN, Cause, Changes, Gap, Row
-from barnabas.offsets.journal_history import fold
+from barnabas.offsets.journal_history import Position, Positions
 from barnabas.offsets.table import partitions_of
 from barnabas.protocol import record_batch
 
@@ -26,6 +26,22 @@ WRITTEN_WITHIN_MS = 60_000.0  # when all is calm
 LOOK_MS = 250.0
 
 Key = tuple[str, str, int]  # group, topic, partition
+
+
+def fold(records: Iterable[Changes | Gap]) -> dict[str, Positions]:
+    """The offsets of all groups after these changes, which begin with nothing committed. Without topic ids."""
+    groups: dict[str, Positions] = {}
+    for record in records:
+        if isinstance(record, Gap):
+            continue
+        positions = groups.setdefault(record.group_id, {})
+        for row in record.rows:
+            key = (row.topic, row.partition)
+            if row.new_offset == NO_OFFSET:
+                positions.pop(key, None)
+            else:
+                positions[key] = Position(row.new_offset, row.new_leader_epoch, row.new_metadata)
+    return {group_id: positions for group_id, positions in groups.items() if positions}
 
 
 class _Last(NamedTuple):

@@ -459,7 +459,9 @@ class LiveResets(Simulation):
         if coordinator is None or (is_bad and rng.random() < 0.5):
             await self.clock.sleep(rng.uniform(10, 100))
             return None
-        context = SimpleNamespace(api_version=version, client_id="c", client_host="/h", is_long=False)
+        context = SimpleNamespace(
+            api_version=version, client_id="c", client_host="/h", principal="User:alice", is_long=False
+        )
         part = PARTS.get(method)  # of the coordinator: which one answers
         reply = getattr(getattr(coordinator, part) if part else coordinator, method)(request, context)
         if isinstance(reply, Pending):
@@ -621,7 +623,9 @@ class LiveResets(Simulation):
             self.read_up_to[index, number] = target
             offsets[TOPIC][index] = CommittedOffset(target, commit_timestamp=self.clock.now_ms())
         self.note(f"live reset {number} of {sorted(indexes)}")
-        reply = coordinator.live_resets.begin(GROUP, offsets, SimpleNamespace(client_id="c", client_host="/h"))
+        reply = coordinator.live_resets.begin(
+            GROUP, offsets, SimpleNamespace(client_id="c", client_host="/h", principal="User:alice")
+        )
         if not isinstance(reply, Pending):
             return
         arrived: asyncio.Future[LiveReset] = self.clock.loop.create_future()

@@ -11,7 +11,7 @@ from barnabas.protocol.errors import ErrorCode
 from group_world import GroupWorld, answer_of, join_request
 
 MINUTE = 60_000
-ASKER = SimpleNamespace(client_id="c", client_host="/h")
+ASKER = SimpleNamespace(client_id="c", client_host="/h", principal="User:alice")
 
 
 def clean(world: GroupWorld, seen: dict[tuple[str, int], int], group: str = "g") -> ErrorCode:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from barnabas.offsets import journal_writer, offset_journal
-from barnabas.offsets.journal import ANYBODY, NO_OFFSET, NOT_KNOWN, Cause, Changes, Gap
-from barnabas.offsets.journal_history import Position, fold
+from barnabas.offsets.journal import NO_OFFSET, NOT_KNOWN, Cause, Changes, Gap
+from barnabas.offsets.journal_history import Position
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from conversations import converse
 from group_world import GroupWorld, answer_of, join_request
 from memory_journal import ELSEWHERE, HERE, MemoryJournal
+from simulator.journal_inspection import fold
 
 
 def journal_of(world: GroupWorld) -> MemoryJournal:
@@ -81,7 +82,7 @@ def test_a_commit_is_written_in_the_same_pass() -> None:
     assert isinstance(record, Changes)
     assert record[:3] == ("g", 0, world.clock.now_ms())
     assert record.cause is Cause.COMMIT
-    assert (record.client_id, record.host, record.principal) == ("client", "/127.0.0.1", ANYBODY)
+    assert (record.client_id, record.host, record.principal) == ("client", "/127.0.0.1", "User:alice")
     (row,) = record.rows
     assert (row.topic, row.topic_id, row.partition) == ("t", world.topics.topic_id("t"), 0)
     assert (row.old_offset, row.new_offset) == (NO_OFFSET, 7)

@@ -18,7 +18,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from group_world import GroupWorld, answer_of
 
-ASKER = SimpleNamespace(client_id="barnabas-cli", client_host="/10.0.0.9")
+ASKER = SimpleNamespace(client_id="barnabas-cli", client_host="/10.0.0.9", principal="User:alice")
 
 
 def reset(world: GroupWorld, offsets: dict[int, int], group: str = "g") -> Any:

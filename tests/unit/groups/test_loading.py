@@ -32,7 +32,7 @@ def begin_load(world: GroupWorld) -> None:
 
 def gate_errors(world: GroupWorld) -> dict[str, int]:
     make = messages
-    context = SimpleNamespace(api_version=5, client_id="c", client_host="/h", is_long=False)
+    context = SimpleNamespace(api_version=5, client_id="c", client_host="/h", principal="User:alice", is_long=False)
     coordinator = world.coordinator
     commit = make.OffsetCommitRequest.OffsetCommitRequestTopic(
         name="t",

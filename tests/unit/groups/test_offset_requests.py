@@ -229,7 +229,7 @@ def test_the_offsets_topics_own_compression(codec_number: int) -> None:
 
 
 def _context(version: int) -> Any:
-    return SimpleNamespace(api_version=version, client_id="c", client_host="/h", is_long=False)
+    return SimpleNamespace(api_version=version, client_id="c", client_host="/h", principal="User:alice", is_long=False)
 
 
 def test_offsets_of_very_many_groups_are_told_over_several_passes() -> None:

@@ -11,12 +11,12 @@ from barnabas.offsets.journal_history import (
     Positions,
     before,
     clock_set_back,
-    fold,
     lacking,
     last_operation,
     positions_at,
 )
 from barnabas.offsets.records import NO_TOPIC_ID
+from simulator.journal_inspection import fold
 
 KEY = ("t", 0)
 

@@ -5,9 +5,9 @@ import struct
 import sys
 
 import pytest
+from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.offsets import journal
 from barnabas.offsets.journal import (
-    ANYBODY,
     NO_OFFSET,
     NOT_KNOWN,
     ROWS_MAX,
@@ -28,7 +28,7 @@ from barnabas.offsets.journal import (
 )
 
 ID = bytes(range(16))
-ORIGIN = encode_origin(Cause.RESET, 7, "a client", "/10.0.0.5", ANYBODY, "member-1")
+ORIGIN = encode_origin(Cause.RESET, 7, "a client", "/10.0.0.5", ANONYMOUS, "member-1")
 
 
 def row(topic: str = "t", partition: int = 0, old: int = 5, new: int = 9, texts: tuple[str, str] = ("", "")) -> Row:
@@ -36,7 +36,7 @@ def row(topic: str = "t", partition: int = 0, old: int = 5, new: int = 9, texts:
 
 
 def changes(rows: list[Row], position: int = 40) -> Changes:
-    return Changes("g", position, 1_000, Cause.RESET, 7, "a client", "/10.0.0.5", ANYBODY, "member-1", rows)
+    return Changes("g", position, 1_000, Cause.RESET, 7, "a client", "/10.0.0.5", ANONYMOUS, "member-1", rows)
 
 
 def test_a_record_of_one_row() -> None:

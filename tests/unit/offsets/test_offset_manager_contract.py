@@ -98,7 +98,7 @@ def test_offsets_of_topics_that_are_gone_go_in_every_group(world: TreeWorld) -> 
     groups = ("g", "with/slash", *(f"many-{number}" for number in range(250)))
     for group in groups:
         put(world, group, ("t", 0), ("t", 1), ("events", 0))
-    in_loop(world, lambda: manager(world).forget([("t", 0), ("t", 1), ("never", 0)]))
+    in_loop(world, lambda: world.coordinator.on_partitions_deleted([("t", 0), ("t", 1), ("never", 0)]))
     wait(world, lambda: all(held(world, group) == {("events", 0): 5} for group in groups[::50]))
     assert all(held(world, group) == {("events", 0): 5} for group in groups)
 

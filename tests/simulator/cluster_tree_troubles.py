@@ -87,10 +87,12 @@ class TreeTroubles(Choices):
         copy = world.tree.copy()
         self._put_back(EMPTY_TREE, "the tree is empty")
         self._begin_the_service()
+        stops, may_notice = sum(host.stops for host in hosts), not any(host.is_stopped for host in hosts)
         await self._sleep(world.tree.session_timeout_ms, 2 * world.tree.session_timeout_ms)  # until they notice it
         before = len(world.history.events)
         await self._sleep(0, 4 * world.tree.session_timeout_ms)
-        self._check_nothing_is_taken(world.history.events[before:])
+        if may_notice and stops == sum(host.stops for host in hosts):  # else one has gone on, and not looked yet
+            self._check_nothing_is_taken(world.history.events[before:])
         if rng.random() < 0.5:
             rng.shuffle(hosts)
             for host in hosts:

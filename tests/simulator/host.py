@@ -176,6 +176,7 @@ class Host:
         self.settings = settings
         self.wall_clock_error_ms = 0
         self._pauses: dict[str, None] = {}  # why the process stands still
+        self.stops = 0  # how often it was paused from outside
         self._stalls = 0
         self._wall_clock_errors: list[tuple[float, int]] = []  # earlier errors of the wall clock, and until when
         self.life: Life | None = None
@@ -300,11 +301,17 @@ class Host:
 
     # -- pauses
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is paused from outside."""
+        return "stopped" in self._pauses
+
     def pause(self, reason: str = "stopped") -> None:
         """Stop the process as SIGSTOP does. Its connections stay open, and its clocks go on."""
         if self.life is not None:
             self._pauses[reason] = None
             self.life.is_paused = True
+            self.stops += reason == "stopped"
 
     def resume(self, reason: str = "stopped") -> None:
         """Let it go on, unless there is another reason for a pause."""

@@ -60,8 +60,8 @@ of which somebody has removed records (`storage/missing_records.py`). If this
 broker was the only one in sync, those that left the ISR last take its place (`LeaderAndIsr.eligible` in
 `cluster/leader_and_isr.py`): nothing was acknowledged without them. The same holds if the machine lost its power,
 which takes what was not synced (`.boot_id` in each directory says so), and one of them registers within a session.
-Who is eligible and has lost records, too, is no longer (`last_known`), so that nobody gives way to it who still has
-more.
+A replica that could take its place and has lost records itself is taken off that list (`last_known`): else one that
+has more would leave the leadership to it.
 
 **An older copy of the tree is back.** What it says of leaders and ISRs was true once. A broker knows it by its mark,
 a number that it counts up in the tree and on its disks when the controller tells something, and now and then

@@ -13,7 +13,7 @@ from barnabas.config.settings import Table, read_table
 _TABLE = """
 # General and identity
 alter.config.policy.class.name | CLASS | null | - | - | -
-allow.everyone.if.no.acl.found | BOOLEAN | false | - | - hidden | Who has no rules against him may use what nobody has rules for.
+allow.everyone.if.no.acl.found | BOOLEAN | false | - | - hidden | What no rule speaks of may be used by everybody.
 authorizer.class.name | STRING | empty | - | - | Any of Kafka's own authorizers: requests are asked for their rights; empty: everybody may do everything.
 auto.create.topics.enable | BOOLEAN | true | - | - | Make a topic when a client first asks for it.
 background.threads | INT | 10 | >= 1 | cluster | -

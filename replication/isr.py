@@ -139,9 +139,9 @@ def high_watermark_candidate(
 ) -> int:
     """The lowest log end of the replicas in the ISR and of those about to enter it: caught up, alive, not refused.
 
-    Kafka leaves out those that it knows to be fenced or shutting down, and no others (KAFKA-15021). A replica that the
-    controller refuses for another reason, because its disk is full, is only here, and is left out for the same reason:
-    it would hold all producers up for replica.lag.time.max.ms.
+    Kafka leaves out those that it knows to be fenced or shutting down (KAFKA-15021), because such a replica would hold
+    all producers up for replica.lag.time.max.ms. The controller of Barnabas refuses replicas for one reason more, a
+    full disk. They are left out, too.
     """
     candidate = leader_end_offset
     for replica in remote:

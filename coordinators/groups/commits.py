@@ -120,7 +120,7 @@ class Commits:
         if shard.is_held(group_id):
             return shard.until_released(group_id).and_then(
                 lambda is_free: (
-                    self.offset_commit(request, context) if is_free else refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                    self._commit(request, context, screened) if is_free else refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 )
             )
         group = shard.groups.get(group_id)

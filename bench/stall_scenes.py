@@ -8,7 +8,7 @@ from typing import Any
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.coordinator import partition_for
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey

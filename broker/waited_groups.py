@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.coordinator import partition_for
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode

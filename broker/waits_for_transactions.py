@@ -7,7 +7,7 @@ a producer has, and when its timeout ends the transaction, is asked of all trans
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.messages import (
     DescribeTransactionsRequest,

@@ -1,6 +1,6 @@
 """`lag` of a small source without Spark, whose start is most of what a small run costs.
 
-It makes the table that a run with Spark makes (`jobs/lag_columns.py`), in the same folder (`day_table.py`), so the two
+It makes the table that a run with Spark makes (`jobs/lag_in_arrow.py`), in the same folder (`day_table.py`), so the two
 follow one another in any order, and what a killed run has begun the next one ends.
 
 Tables of a catalog, other formats, runs that follow, and a small source that makes a large table need Spark.
@@ -19,8 +19,8 @@ from barnabas.pipeline.day_table import DAY, DayFolder, Made
 from barnabas.pipeline.file_sink import SUCCESS, data_files
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.history_state import held_back
-from barnabas.pipeline.jobs import lag_columns
-from barnabas.pipeline.jobs.lag_columns import COLUMNS, ROWS_MAX, TooManyRowsError
+from barnabas.pipeline.jobs import lag_in_arrow
+from barnabas.pipeline.jobs.lag_in_arrow import COLUMNS, ROWS_MAX, TooManyRowsError
 from barnabas.pipeline.local_files import local_path
 from barnabas.pipeline.losses import lost_in
 from barnabas.pipeline.once import GROUP_PREFIX
@@ -63,7 +63,7 @@ def small_lag(source: Source, out: str, settings: Mapping[str, Any]) -> Summary 
     held = commits.filter(pc.fill_null(pc.equal(state, "open"), False))["group_id"].to_pylist()
     commits = commits.filter(pc.fill_null(pc.equal(state, "committed"), True))
     try:
-        rows = lag_columns.lag(commits, batches, every_s, time.time_ns() // 1000)
+        rows = lag_in_arrow.lag(commits, batches, every_s, time.time_ns() // 1000)
     except TooManyRowsError:
         return None
     about = made.about(StructType([*COLUMNS.fields, StructField(DAY, DATE)]).json())
@@ -71,7 +71,7 @@ def small_lag(source: Source, out: str, settings: Mapping[str, Any]) -> Summary 
         _write(rows, table.making_all)
         table.put_all(about)
     else:
-        _write(lag_columns.merged(_last_days(table, there, every_s), rows, every_s), table.making)
+        _write(lag_in_arrow.merged(_last_days(table, there, every_s), rows, every_s), table.making)
         table.put(about)
     said = lag_summary(_groups(table), f"{out}/lag")
     return with_losses(said, lost_in(out, "lag"), aside, held_back(len(held), held))

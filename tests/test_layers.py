@@ -369,7 +369,7 @@ ONCE = {
     "broker/tree_mark.py": "one write, asked for by the task `tree mark`",
     "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
     "coordinators/groups/consumer/runtime.py": "the deadline of a consumer group (the task `group timers`)",
-    "coordinators/groups/runtime.py": "the deadline of a group (the task `group timers`), of a wait for a held group",
+    "coordinators/groups/shard.py": "the deadline of a group (the task `group timers`), of a wait for a held group",
     "cluster/controlled_shutdown.py": "the end of the wait for one answer",
     "coordinators/loading.py": "one load, tried again, and a line of the log while it waits",
     "coordinators/shard.py": "the deadline of writes under way",

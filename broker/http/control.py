@@ -17,7 +17,7 @@ from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Para
 from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
 from barnabas.broker.requests import TABLE
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 

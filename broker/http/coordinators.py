@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.coordinator import partition_for
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.views import GroupView, view
 from barnabas.offsets.manager import Offsets
 from barnabas.offsets.records import GroupOffsets

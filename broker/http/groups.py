@@ -9,7 +9,7 @@ from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, member, record, text
 from barnabas.broker.waits_for_transactions import as_json, waits
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES, GroupView, group_ids, member_views, view
 from barnabas.offsets.expiry import Kept, forecast, warning_ms

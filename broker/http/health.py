@@ -15,7 +15,7 @@ from barnabas.coordinators.groups.consumer.runtime import identity as consumer_i
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.events import Event, Identity, Kind, identity
 from barnabas.coordinators.groups.explanation import STORM_WITHIN_MS, advice
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES

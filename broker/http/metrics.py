@@ -25,7 +25,7 @@ from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
-    from barnabas.coordinators.groups.runtime import Shard
+    from barnabas.coordinators.groups.shard import Shard
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 LINES_PER_PIECE = 100

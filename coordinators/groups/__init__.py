@@ -1,7 +1,7 @@
 """Groups of consumers: members, generations, commits. `consumer/` has those of the consumer protocol (KIP-848).
 
 `coordinator.py` is the gate in front of every group request: is the group's partition led here, and loaded? Behind it
-is one `runtime.py` per offsets partition (a `coordinators/shard.py`). `classic.py` answers members, `rebalance.py`
+is one `shard.py` per offsets partition (a `coordinators/shard.py`). `classic.py` answers members, `rebalance.py`
 takes a group from generation to generation over the states of `states.py`, `members.py` is its table of members, and
 `effects.py` what a transition asks of its caller.
 

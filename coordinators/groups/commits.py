@@ -15,7 +15,7 @@ from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.commits import Partition, check_commit
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, OffsetCommits
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager

@@ -1,6 +1,6 @@
 """The group coordinator: it checks each group request, and passes it to the shard and the group.
 
-Groups live in shards: one shard for each partition of `__consumer_offsets` that this broker leads (runtime.py). The
+Groups live in shards: one shard for each partition of `__consumer_offsets` that this broker leads (shard.py). The
 group decides what a member may do (classic.py). Requests about offsets have parts of their own: `commits`,
 `transactional_commits`, `offset_fetches`, `removals`, `live_resets`. Methods that answer a request take its message and
 its context, and return the response or a `Pending` of it.
@@ -38,7 +38,7 @@ from barnabas.coordinators.groups.requests import (
     Refusals,
     Topics,
 )
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.transactional_commits import TransactionalCommits
 from barnabas.coordinators.groups.views import CLASSIC, CONSUMER

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.standstill import Standstills, Unread
 from barnabas.offsets.lag_history import LagHistories, Point
 from barnabas.offsets.table import Positions

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.records import CONSUMER_KEYS, decode
 from barnabas.coordinators.groups.records import GROUP_KEY_VERSION, decode_group
-from barnabas.coordinators.groups.runtime import Shard, ShardConfig
+from barnabas.coordinators.groups.shard import Shard, ShardConfig
 from barnabas.coordinators.loading import CoordinatorLoader
 from barnabas.offsets.records import OFFSET_KEY_VERSIONS, TopicPartition, decode_change, decode_key, key_version
 from barnabas.offsets.stored import Splitter

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from barnabas.coordinators.groups.consumer.commits import check_fetch
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Topics
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.manager import OffsetManager, Offsets
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, TopicPartition
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Asker, Context, Gate, Origins, Topics
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.manager import OffsetManager, Offsets

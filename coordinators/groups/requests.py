@@ -12,7 +12,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Clock
 
 if TYPE_CHECKING:
-    from barnabas.coordinators.groups.runtime import Shard
+    from barnabas.coordinators.groups.shard import Shard
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11  # read, delete, describe, and the two on configs
 ROWS_PER_PIECE = 500  # of a long request: less than a millisecond

@@ -20,7 +20,7 @@ from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.commits import CommitConfig, utf16_length, with_ids
 from barnabas.coordinators.groups.consumer.commits import check_transactional_commit
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.shard import Producer
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import (

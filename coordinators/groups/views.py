@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 
 CLASSIC = "classic"

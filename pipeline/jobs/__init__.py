@@ -12,7 +12,7 @@ joins what a run finds with what earlier ones have found and the log has lost, i
 `runs.py` is what `barnabas pipeline NAME` runs, `run.py` what one run reads and writes, `streamed.py` the table of a
 streaming query, `file_sink.py` how its micro-batches become files that any engine reads, `held_back.py` what open
 transactions hold back from one that follows, `small_export.py` is `export` of a small source without Spark, in the same
-checkpoint, `small_lag.py` the same of `lag` (`jobs/lag_columns.py`), `export_files.py` says what is in the folder of an
+checkpoint, `small_lag.py` that of `lag` (`jobs/lag_in_arrow.py`), `export_files.py` says what is in the folder of an
 export, `source.py` what its `--source` can be, `progress.py` what it shows meanwhile.
 `docs/pipeline-clusters.md` and `pipeline/Dockerfile` are for `spark-submit`.
 """

@@ -19,7 +19,7 @@ from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline import session, small_lag
 from barnabas.pipeline.day_table import DAY, DayTable, Made
 from barnabas.pipeline.files import LocalFiles
-from barnabas.pipeline.jobs import kept, lag_columns
+from barnabas.pipeline.jobs import kept, lag_in_arrow
 from barnabas.pipeline.jobs.lag import RESULT, lag
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.run import Run, Summary
@@ -43,15 +43,15 @@ DAY_MS = 86_400_000
 def of_columns(tables: Tables, every_s: int) -> pa.Table:
     """Made from the same files."""
     commits, batches = (pq.read_table(table.inputFiles()[0][7:]) for table in (tables.commits, tables.batches))
-    return in_order(lag_columns.lag(commits, batches, every_s, time.time_ns() // 1000))
+    return in_order(lag_in_arrow.lag(commits, batches, every_s, time.time_ns() // 1000))
 
 
 def of_spark(rows: DataFrame) -> pa.Table:
-    return in_order(rows.toArrow().cast(lag_columns.arrow_schema(lag_columns.COLUMNS)))
+    return in_order(rows.toArrow().cast(lag_in_arrow.arrow_schema(lag_in_arrow.COLUMNS)))
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    names = lag_columns.COLUMNS.names
+    names = lag_in_arrow.COLUMNS.names
     return rows.select(names).sort_by([(name, "ascending") for name in names[1:4] + names[:1]])
 
 
@@ -121,19 +121,19 @@ def test_columns_go_on_as_spark_does(spark: SparkSession, tmp_path: Path, every_
         commits = tables.commits.where((F.col("log_timestamp") >= low) & (F.col("log_timestamp") < high))
         batches = tables.batches.where(F.col("max_timestamp") < high)
         expected = table.update(lag(commits, batches, every_s), partial(kept.lag, every_s=every_s), made)
-        now = lag_columns.lag(commits.toArrow(), batches.toArrow(), every_s, time.time_ns() // 1000)
+        now = lag_in_arrow.lag(commits.toArrow(), batches.toArrow(), every_s, time.time_ns() // 1000)
         if old is None:
             old = now
         else:
             days = [one.date() for one in old["at"].to_pylist()]
-            changed = lag_columns.merged(old, now, every_s)
+            changed = lag_in_arrow.merged(old, now, every_s)
             first = min(one.date() for one in changed["at"].to_pylist())
             old = pa.concat_tables([old.filter(pa.array([day < first for day in days])), changed])
         assert in_order(old).equals(of_spark(expected.drop(DAY)))
 
 
 def test_it_knows_the_columns() -> None:
-    assert ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in lag_columns.COLUMNS) == RESULT
+    assert ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in lag_in_arrow.COLUMNS) == RESULT
 
 
 # ------------------------------------------------------------ whole runs

@@ -507,7 +507,7 @@ FAULTS = (
     Fault(
         "group's timer not armed again",
         "world",
-        "coordinators.groups.runtime:Shard.run_effects",
+        "coordinators.groups.shard:Shard.run_effects",
         "self._arm(group)",
         "pass",
         "timers fire",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from barnabas.broker import connection
-from barnabas.broker.api import control
+from barnabas.broker.api import from_controller
 from barnabas.cluster.tree import payloads
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -156,7 +156,7 @@ def test_a_new_topic_has_the_settings_that_it_was_made_with(make_world: Any) -> 
 
 # --- very many partitions in one request ---
 
-MANY = 3 * control.ROLES_PER_PART + 7
+MANY = 3 * from_controller.ROLES_PER_PART + 7
 
 
 def roles(world: World, leader: int, leader_epoch: int, count: int = MANY, **changes: int) -> LeaderAndIsrRequest:
@@ -216,14 +216,14 @@ def test_very_many_roles_change_in_parts(told_much: World, monkeypatch: pytest.M
     calls = most_in_a_pass(told_much, monkeypatch, "_lead_or_follow")
     answer = told_much.ask(ApiKey.LEADER_AND_ISR, 7, roles(told_much, leader=0, leader_epoch=1))
     assert errors_of(answer) == [[0] * MANY] * 2
-    assert max(calls) <= control.FOLDERS_PER_PART
+    assert max(calls) <= from_controller.FOLDERS_PER_PART
     calls.clear()
     calls.append(0)
     answer = told_much.ask(ApiKey.LEADER_AND_ISR, 4, roles(told_much, leader=1, leader_epoch=2))
     assert [(row.topic_name, row.error_code) for row in answer.partition_errors] == [("x", 0)] * MANY + [
         ("y", 0)
     ] * MANY
-    assert control.FOLDERS_PER_PART < max(calls) <= control.ROLES_PER_PART
+    assert from_controller.FOLDERS_PER_PART < max(calls) <= from_controller.ROLES_PER_PART
     assert not any(manager.partitions[name, index].is_leader for name in "xy" for index in range(MANY))
 
     calls = most_in_a_pass(told_much, monkeypatch, "_stop_one")
@@ -246,7 +246,7 @@ def test_very_many_roles_change_in_parts(told_much: World, monkeypatch: pytest.M
     answer = told_much.ask(ApiKey.STOP_REPLICA, 4, stop)
     assert {row.error_code for row in answer.partition_errors} == {0}
     assert len(answer.partition_errors) == 2 * MANY
-    assert max(calls) <= control.FOLDERS_PER_PART
+    assert max(calls) <= from_controller.FOLDERS_PER_PART
     assert ("x", 0) not in manager.partitions
 
 

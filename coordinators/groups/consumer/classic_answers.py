@@ -15,7 +15,7 @@ from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.events import Kind, cut
 from barnabas.coordinators.groups.members import join_error
 from barnabas.coordinators.groups.requests import Context, Refusals
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.uuids import to_text

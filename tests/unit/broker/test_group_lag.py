@@ -11,7 +11,7 @@ from barnabas.broker.broker import Broker
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.requests import RequestContext
 from barnabas.config.broker import BrokerConfig
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsResponse, OffsetCommitRequest

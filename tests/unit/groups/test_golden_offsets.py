@@ -8,7 +8,7 @@ import pytest
 from barnabas.coordinators.groups.consumer.records import TargetEpoch
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.records import decode_group
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.records import OffsetCommits, OffsetRemovals, decode_key, decode_value, key_version
 from barnabas.protocol import messages, record_batch

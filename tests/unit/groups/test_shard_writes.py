@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from barnabas.coordinators.groups.runtime import Shard
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.shard import BATCH_RECORDS_MAX
 from barnabas.offsets.records import CommittedOffset, OffsetCommits
 from barnabas.protocol import messages

@@ -76,6 +76,7 @@ class Broker:
     """
 
     own_registration: OwnRegistration  # made later than the mark, which asks it
+    before_elections: Callable[[], Awaitable[None]] | None = None  # what a start waits for when it has registered
 
     def __init__(
         self,
@@ -290,6 +291,8 @@ class Broker:
         self.tree_mark.start()
         self.restored_tree.start()
         self.server.read()  # the controller's word may come by a connection
+        if self.before_elections is not None:
+            await self.before_elections()
         await self._hear_from_the_controller()
         await in_tree(self.features.start)  # the controller may have made them just now
         self.producer_ids.start()
@@ -367,6 +370,10 @@ class Broker:
                 "not all partitions were sent by the controller within %d ms: serving the others", TOLD_WITHIN_MS
             )
         told.set()
+
+    async def decide_no_more(self) -> None:
+        """This broker, which goes on serving for a moment, decides nothing about others any more: they end, too."""
+        await self.controller.stop()
 
     async def stop(self, *, hands_over: bool = True, keeps_data: bool = True) -> None:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.

@@ -430,7 +430,7 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     logger.info("the %s build of Barnabas starts", build_name())
-    _finish_restores(env, order.config)
+    await _finish_restores(env, order.config)
     if not order.config.control_enable:
         code = await _serve_once(env, order, stop, None)
         assert code is not None
@@ -446,7 +446,7 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     try:
         order = replace(order, config=config.twin())
         while (code := await _serve_once(env, order, stop, lives)) is None:
-            lives.between()
+            await lives.between()
             network.begin_life()
             order = replace(order, config=config.twin())
     finally:
@@ -470,11 +470,12 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
         if lives is not None:
             lives.begin()
             cast("ControlledGate", broker.request_gate).join(lives)
+            broker.before_elections = lives.are_registered
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE
     except Exception as error:
-        if lives is not None and lives.goes_back(error):
+        if lives is not None and await lives.goes_back(error):
             return None
         if isinstance(error, OSError):
             fail(_what_to_do(error, config, data))
@@ -482,7 +483,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
             fail(str(error))
         raise
     if lives is not None and lives.number > 1:
-        lives.serves()
+        await lives.serves()
         return await _end_life(broker, stop, lives)
     if order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
@@ -494,16 +495,17 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     return await _end_life(broker, stop, lives)
 
 
-def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
-    """A process of this broker may have been killed while it put a snapshot back."""
-    for directory in map(os.path.abspath, config.data_directories):
+async def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
+    """A process of this broker, or one of its cluster, may have been killed while it put a snapshot back."""
+    shared = [os.path.dirname(config.coordination_path)] if config.coordination_path else []
+    for directory in map(os.path.abspath, [*shared, *config.data_directories]):
         for plan in (RESTORE_PLAN, RESTORED_PLAN):
             if env.disk.exists(f"{directory}/{plan}"):
                 from barnabas.runtime import restoring  # late: hardly ever needed
 
                 try:
                     if plan == RESTORE_PLAN:
-                        restoring.finish(directory, env.disk)
+                        await restoring.finish_if_begun(directory, env.disk)
                     else:
                         restoring.forget(directory)
                 except OSError as error:
@@ -512,7 +514,7 @@ def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
 
 async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:
     """Wait until the broker is to end, and end it; returns the exit code, or None if tests want another life."""
-    if lives is not None and await lives.end(stop):
+    if lives is not None and await lives.end(stop, broker.decide_no_more):
         await broker.stop(hands_over=False, keeps_data=lives.keeps_data)
         return None
     await stop.wait()

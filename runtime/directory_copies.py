@@ -18,6 +18,7 @@ from barnabas.runtime.temporary import LOCK_NAME
 COPIED_BYTES = 4 << 20  # at once
 NOTE = "snapshot.json"  # in the folder of a snapshot, beside a folder for each data directory
 LOG_SUFFIX = ".log"
+TREE_ENDS = ("", "-wal", "-shm", ".newest")  # of the names of the files of a coordination tree, but for its sessions
 CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 
 
@@ -43,6 +44,13 @@ def copy(
             copy(entry.path, to, left_out=(), with_links=with_links)
         elif not (with_links and entry.name in full and link(entry.path, to)):
             shutil.copyfile(entry.path, to)
+
+
+def copy_file(source: str, target: Path) -> None:
+    """Copy one file. OSError."""
+    import shutil
+
+    shutil.copyfile(source, target)
 
 
 def copy_for_itself(source: str, target: str, *, without: str, goes_on: Callable[[], bool]) -> None:
@@ -126,19 +134,55 @@ def clear(folder: Path, *, left_out: Collection[str] = (LOCK_NAME,)) -> None:
             os.unlink(entry.path)
 
 
+def files_of_tree(tree: str) -> list[str]:
+    """The names of the files, of those that are there, that make up a tree which no process uses.
+
+    OSError: one does.
+    """
+    folder, name = os.path.split(tree)
+    sessions = f"{name}.session-"
+    for path in (os.path.join(folder, each) for each in os.listdir(folder) if each.startswith(sessions)):
+        if _is_locked(path):
+            raise OSError(errno.EBUSY, "a broker uses it that does not take part", tree)
+    return [f"{name}{end}" for end in TREE_ENDS if os.path.exists(f"{tree}{end}")]
+
+
+def _is_locked(path: str) -> bool:
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class Note(NamedTuple):
-    """What a snapshot has: the time, and in each data directory these files with so many bytes."""
+    """What a snapshot has: the time, and in each data directory these files with so many bytes.
+
+    `tree`: beside the directories, the files of a tree that is in none of them.
+    """
 
     clock_moved_ms: int
     clock_stands_at_ms: int | None
     files: list[dict[str, int]]
+    tree: dict[str, int] = {}  # noqa: RUF012  (never changed)
 
 
-def write_note(folder: Path, clock_moved_ms: int, clock_stands_at_ms: int | None, directories: int) -> None:
+def write_note(
+    folder: Path, clock_moved_ms: int, clock_stands_at_ms: int | None, directories: int, tree: Iterable[str] = ()
+) -> None:
     """Write down what a snapshot has. Without it, a folder is not that of a whole snapshot."""
     places = [folder / str(number) for number in range(directories)]
     files = [{path: os.stat(place / path).st_size for path in files_in(place)} for place in places]
-    (folder / NOTE).write_text(json.dumps(Note(clock_moved_ms, clock_stands_at_ms, files)._asdict()))
+    of_tree = {name: os.stat(folder / name).st_size for name in tree}
+    (folder / NOTE).write_text(json.dumps(Note(clock_moved_ms, clock_stands_at_ms, files, of_tree)._asdict()))
 
 
 def read_note(folder: Path) -> Note:
@@ -150,6 +194,7 @@ def read_note(folder: Path) -> Note:
             if type(number) is not int or abs(number) > CLOCK_MS_MAX:
                 raise ValueError(f"{number!r} is no time that a snapshot has")
         files = [(str(place), path, size) for place, sizes in enumerate(note.files) for path, size in sizes.items()]
+        files += [("", name, size) for name, size in note.tree.items()]
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{NOTE} is damaged: {error}") from None
     for place, path, size in files:

@@ -4,6 +4,10 @@ A life hands nothing to the next but its data directories. So a restore is whole
 that starts there. `cli/start.py` begins the lives, and does between two of them what a command (`broker/http/lives.py`)
 wants done. The sockets that listen stay open meanwhile: who connects waits, and is not refused. Faults and the record
 of requests go on from life to life.
+
+The brokers of a cluster whose tree is a file on this machine end their lives together, and begin the next ones together
+(`meeting.py`): none decides anything while others end, one of them copies the data of all, and none is elected before
+all have registered. So the leaders and the replicas in sync are those that the data says.
 """
 
 import asyncio
@@ -12,11 +16,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from barnabas.runtime import directory_copies, restoring, temporary
 from barnabas.runtime.clock import MovableClock
+from barnabas.runtime.meeting import Meeting, MeetingError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 
@@ -27,6 +34,42 @@ logger = logging.getLogger("barnabas.broker")
 
 class SnapshotError(Exception):
     """A snapshot cannot be made or restored. The message says why; the data of the broker is unchanged."""
+
+
+class OthersFailedError(Exception):
+    """Another broker of the cluster cannot start with what was put back."""
+
+
+class SharedTree(NamedTuple):
+    """The tree of a cluster on this machine, and the brokers that are told to do the same."""
+
+    path: str
+    node_id: int  # of this broker
+    node_ids: tuple[int, ...]  # of all of them
+
+
+class _Outcome(NamedTuple):
+    """What came of a command. It goes from broker to broker as JSON."""
+
+    is_done: bool
+    folder: str
+    error: str = ""
+
+
+class _Command(NamedTuple):
+    """What is to be done between two lives."""
+
+    directories: list[str]
+    act: Callable[[Sequence[str]], _Outcome]  # with the data directories of all brokers that take part
+    clock: tuple[int, int | None] | None = None  # how far it is ahead then, and where it stands; None: as it is
+    plan_in: str = ""  # the directory with the plan of a restore; empty: it is no restore
+
+
+class _Replaced(NamedTuple):
+    """How things were before a restore."""
+
+    command: _Command
+    clock: tuple[int, int | None]
 
 
 def _exists(path: Path) -> bool:
@@ -59,11 +102,12 @@ class Lives:
         self._snapshots = 0
         self._same = restoring.Same()
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
-        self._between: Callable[[], Path | SnapshotError] | None = None
+        self._command: _Command | None = None
+        self._meeting: Meeting | None = None  # with the other brokers of a cluster, which got the same command
         self._answer: Pending[Path | SnapshotError] | None = None
-        self._outcome: Path | SnapshotError | None = None
+        self._outcome = _Outcome(False, "")
         self._is_wanted = asyncio.Event()
-        self._replaced: tuple[str, int, int | None] | None = None  # the first directory, and the time before a restore
+        self._replaced: _Replaced | None = None  # until it is known that a broker can start with what took its place
         self._forgetting: threading.Thread | None = None  # removes what was there before the last restore
         self.keeps_data = True  # whether the next life goes on with the data of this one
 
@@ -78,65 +122,156 @@ class Lives:
         """A life is about to start."""
         self.number += 1
 
-    def serves(self) -> None:
+    async def are_registered(self) -> None:
+        """This broker is registered, and could take part in elections. Of a cluster, wait until all are that far.
+
+        OthersFailedError: another one has failed to start with what was put back.
+        """
+        if self._meeting is None:
+            return
+        reached = await self._together("", self._keep_if_all_start)
+        if reached is None:
+            self._keep()  # the host may not have come to it
+        else:
+            failed = [f"broker {number}: {why}" for number, why in reached[0].items() if why]
+            if failed:
+                raise OthersFailedError("; ".join(failed))
+        self._replaced = None
+
+    async def serves(self) -> None:
         """This life serves: answer the command that began it, and remove what was there before a restore."""
-        replaced, self._replaced = self._replaced, None
-        if replaced is not None:
-            self._keep(replaced[0])
+        if self._meeting is not None:
+            await self._together()
+            self._meeting.close()
+            self._meeting = None
+        self._keep()
+        self._replaced = None
         answer, self._answer = self._answer, None
         if answer is not None:
-            assert self._outcome is not None, "a command was not carried out between two lives"
-            answer.complete(self._outcome)
+            done = self._outcome
+            answer.complete(SnapshotError(done.error) if done.error else Path(done.folder))
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
 
-    def _keep(self, directory: str) -> None:
+    def _keep_if_all_start(self, failures: dict[int, str]) -> None:
+        if not any(failures.values()):
+            self._keep()
+
+    def _keep(self) -> None:
         """Keep what a restore has put there, and remove what was there before in a thread: nobody waits for that."""
+        if self._replaced is None:
+            return
+        directory = self._replaced.command.plan_in
         try:
             restoring.keep(directory)
+        except FileNotFoundError:  # another broker of the cluster has done it
+            return
         except OSError as error:
             logger.warning("could not note that the restore is complete: %s", error)
         self._forgetting = threading.Thread(target=_forget, args=(directory,), name="restored")
         self._forgetting.start()
 
-    async def end(self, stop: asyncio.Event) -> bool:
-        """Wait until this life is to end; True: another one follows."""
-        told = [asyncio.ensure_future(event.wait()) for event in (stop, self._is_wanted)]
-        await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
-        for each in told:
-            each.cancel()
-        return not stop.is_set()
+    async def end(self, stop: asyncio.Event, be_quiet: Callable[[], Awaitable[None]]) -> bool:
+        """Wait until this life is to end; True: another one follows.
 
-    def between(self) -> None:
+        The lives of a cluster end together, after each was quiet: it then decides nothing about the others.
+        """
+        while True:
+            told = [asyncio.ensure_future(event.wait()) for event in (stop, self._is_wanted)]
+            await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+            for each in told:
+                each.cancel()
+            if stop.is_set():
+                return False
+            if self._meeting is None:
+                return True
+            try:
+                await self._meeting.reach()
+            except MeetingError as error:
+                self._go_on(SnapshotError(f"the brokers of the cluster do not come together: {error}"))
+                continue
+            await be_quiet()
+            await self._together()
+            return True
+
+    def _go_on(self, error: SnapshotError) -> None:
+        """A command is not carried out, and this life goes on."""
+        self._is_wanted.clear()
+        self._command = self._meeting = None
+        self.keeps_data = True
+        answer, self._answer = self._answer, None
+        assert answer is not None, "nobody has commanded"
+        answer.complete(error)
+
+    async def _together(
+        self, said: Any = None, act: Callable[[dict[int, Any]], Any] | None = None
+    ) -> tuple[dict[int, Any], Any] | None:
+        """Come that far with the other brokers. None: one has gone, so that each goes on for itself."""
+        assert self._meeting is not None, "this broker is alone"
+        try:
+            return await self._meeting.reach(said, act)
+        except MeetingError as error:
+            logger.warning("the brokers of the cluster do not end and begin together any more: %s", error)
+            return None
+
+    async def between(self) -> None:
         """No broker uses the data: do what was commanded."""
-        between, self._between = self._between, None
-        assert between is not None, "a life has ended without a command"
+        command, self._command = self._command, None
+        assert command is not None, "a life has ended without a command"
         self._is_wanted.clear()
         self.keeps_data = True
         if self._forgetting is not None:
             self._forgetting.join()
+        if self._meeting is None:
+            self._outcome = self._carried_out(command, command.directories)
+        else:
+            self._outcome = await self._carried_out_together(command)
+        if not self._outcome.is_done:
+            return
+        if command.plan_in:
+            self._replaced = _Replaced(command, (self._clock.moved_ms, self._clock.stands_at_ms))
+        if command.clock is not None:
+            self._clock.put_back(*command.clock)
+
+    def _carried_out(self, command: _Command, directories: Sequence[str]) -> _Outcome:
         try:
-            self._outcome = between()
+            return command.act(directories)
+        except SnapshotError as error:
+            return _Outcome(False, "", str(error))
         except OSError as error:
-            self._outcome = SnapshotError(
-                f"{error.filename or ''}: {error.strerror}. Make room, or name another folder"
-            )
+            what = f"{error.filename or ''}: {error.strerror}"
+            return _Outcome(False, "", f"{what}. Make room, or name another folder")
         except Exception as error:  # whatever was commanded, the broker goes on
             logger.exception("could not make or restore a snapshot")
-            self._outcome = SnapshotError(f"{type(error).__name__}: {error}")
+            return _Outcome(False, "", f"{type(error).__name__}: {error}")
 
-    def goes_back(self, error: Exception) -> bool:
+    async def _carried_out_together(self, command: _Command) -> _Outcome:
+        def act(directories_of: dict[int, list[str]]) -> _Outcome:
+            in_order = [each for _, directories in sorted(directories_of.items()) for each in directories]
+            return self._carried_out(command, in_order)
+
+        reached = await self._together(command.directories, act)
+        if reached is not None:
+            return _Outcome(*reached[1])
+        if command.plan_in:  # the broker that did it may have been killed in the middle
+            await restoring.finish_if_begun(command.plan_in, self._disk)
+        return _Outcome(False, "", "a broker of the cluster has gone meanwhile")
+
+    async def goes_back(self, error: Exception) -> bool:
         """This life cannot start: whether the next one finds what was there before a restore."""
         if self._replaced is None:
             return False
-        (directory, moved_ms, stands_at_ms), self._replaced = self._replaced, None
+        is_told = self._meeting is None or isinstance(error, OthersFailedError)
+        if not is_told and await self._together(str(error), self._keep_if_all_start) is None:
+            return False
+        (command, clock), self._replaced = self._replaced, None
 
-        def go_back() -> SnapshotError:
-            restoring.go_back(directory, self._disk)
-            self._clock.put_back(moved_ms, stands_at_ms)
-            return SnapshotError(f"no broker can start with {self._outcome}, so all is as it was: {error}")
+        def go_back(_: Sequence[str]) -> _Outcome:
+            restoring.go_back(command.plan_in, self._disk)
+            folder = self._outcome.folder
+            return _Outcome(True, folder, f"no broker can start with {folder}, so all is as it was: {error}")
 
-        self._between = go_back
+        self._command = _Command(command.directories, go_back, clock)
         return True
 
     def close(self) -> None:
@@ -148,9 +283,13 @@ class Lives:
 
     # ------------------------------------------------------------------ the side of commands
 
-    def snapshot(self, directories: Sequence[str], folder: str | None) -> Pending[Path | SnapshotError]:
+    def snapshot(
+        self, directories: list[str], folder: str | None, shared: SharedTree | None = None
+    ) -> Pending[Path | SnapshotError]:
         """Note what is in these data directories, in a new folder. SnapshotError if that cannot be."""
         self._check()
+        if shared is not None and folder is None:
+            raise SnapshotError("name a folder: the brokers of a cluster want the same one")
         target = Path(folder) if folder is not None else self._own()
         if not target.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
@@ -158,65 +297,71 @@ class Lives:
             raise SnapshotError(f"{target} is in a data directory: name a folder that is not")
         if _exists(target):
             raise SnapshotError(f"{target} is there already: name a folder that is not")
-        moved_ms, stands_at_ms = self._clock.moved_ms, self._clock.stands_at_ms
+        clock = self._clock.moved_ms, self._clock.stands_at_ms
 
-        def note() -> Path:
+        def note(directories: Sequence[str]) -> _Outcome:
             with restoring.held(directories, self._disk):
+                tree = [] if shared is None else _files_of_tree(shared.path, directories)
                 try:
                     for number, directory in enumerate(directories):
-                        directory_copies.copy(Path(directory), target / str(number), with_links=True)
+                        # A follower may cut off full segments, too, so those of a cluster are not linked.
+                        directory_copies.copy(directory, target / str(number), with_links=shared is None)
                         self._same.note_all(Path(directory), target / str(number), time.time_ns())
-                    directory_copies.write_note(target, moved_ms, stands_at_ms, len(directories))
+                    for path in tree:
+                        directory_copies.copy_file(path, target / os.path.basename(path))
+                    directory_copies.write_note(target, *clock, len(directories), map(os.path.basename, tree))
                 except OSError:
                     temporary.remove(str(target))
                     raise
-            return target
+            return _Outcome(True, str(target))
 
-        return self._change(note)
+        return self._change(_Command(directories, note), self._meeting_for("snapshot", str(target), shared))
 
-    def restore(self, directories: Sequence[str], folder: str) -> Pending[Path | SnapshotError]:
+    def restore(
+        self, directories: list[str], folder: str, shared: SharedTree | None = None
+    ) -> Pending[Path | SnapshotError]:
         """Put back what a snapshot has: all data, and the time. SnapshotError if that cannot be."""
         self._check()
         source = Path(folder)
         if not source.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
-        try:
-            noted = directory_copies.read_note(source)
-        except (OSError, ValueError) as error:
-            raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
-        count = len(noted.files)
-        if count != len(directories):
-            raise SnapshotError(f"{folder} has {count} data directories, and this broker {len(directories)}")
         if any(source.is_relative_to(directory) for directory in directories):
             raise SnapshotError(f"{folder} is in a data directory, which is replaced")
-        try:
-            owners = [directory_copies.owner(source / str(number)) for number in range(count)]
-            for number, directory in enumerate(directories):
-                trees = [path.name for path in Path(directory).glob("*.sqlite")]
-                if not noted.files[number].keys() >= {"meta.properties", *trees}:
-                    raise ValueError("meta.properties or the tree is missing")
-                directory_copies.check_trees(source / str(number), trees)
-        except (OSError, ValueError) as error:
-            raise SnapshotError(f"{folder} is not the folder of a whole snapshot ({error})") from None
-        if owners != [directory_copies.owner(Path(directory)) for directory in directories]:
-            raise SnapshotError(f"{folder} is of another broker: `barnabas start --from` serves a copy of its data")
+        noted = _noted(source, None if shared is None else os.path.basename(shared.path))
+        if shared is None:
+            _check_owners(source, noted, directories)
 
-        def put_back() -> Path:
-            restoring.replace(directories, source, noted.files, self._same, self._disk)
-            self._replaced = directories[0], self._clock.moved_ms, self._clock.stands_at_ms
-            self._clock.put_back(noted.clock_moved_ms, noted.clock_stands_at_ms)
-            return source
+        def put_back(directories: Sequence[str]) -> _Outcome:
+            cluster = None
+            if shared is not None:
+                _check_owners(source, noted, directories)
+                _files_of_tree(shared.path, directories)
+                cluster = restoring.Cluster(shared.path, noted.tree)
+            restoring.replace(directories, source, noted.files, self._same, self._disk, cluster)
+            return _Outcome(True, folder)
 
+        clock = noted.clock_moved_ms, noted.clock_stands_at_ms
+        plan_in = directories[0] if shared is None else os.path.dirname(shared.path)
+        meeting = self._meeting_for("restore", folder, shared)
         self.keeps_data = False
-        return self._change(put_back)
+        return self._change(_Command(directories, put_back, clock, plan_in), meeting)
 
     def _check(self) -> None:
         if self._answer is not None:
             raise SnapshotError("another snapshot is being made or restored: try again")
 
-    def _change(self, between: Callable[[], Path]) -> Pending[Path | SnapshotError]:
-        assert self._between is None, "a life ends for one command only"
-        self._between = between
+    @staticmethod
+    def _meeting_for(what: str, folder: str, shared: SharedTree | None) -> Meeting | None:
+        if shared is None:
+            return None
+        try:
+            return Meeting(f"{shared.path}.meeting", f"{what} {folder}", shared.node_id, shared.node_ids)
+        except MeetingError as error:
+            raise SnapshotError(str(error)) from None
+
+    def _change(self, command: _Command, meeting: Meeting | None) -> Pending[Path | SnapshotError]:
+        assert self._command is None, "a life ends for one command only"
+        self._command, self._meeting = command, meeting
         self._answer = Pending()
         self._is_wanted.set()
         return self._answer
@@ -227,3 +372,48 @@ class Lives:
             self._lock = temporary.lock(self._own_folder)
         self._snapshots += 1
         return Path(self._own_folder, str(self._snapshots))
+
+
+def _files_of_tree(tree: str, directories: Sequence[str]) -> list[str]:
+    """The files of a tree that brokers share. SnapshotError: it is in the data directory of one of them."""
+    folder = os.path.dirname(tree)
+    if folder in directories:
+        raise SnapshotError(f"the tree {tree} is in a data directory of another broker")
+    return [os.path.join(folder, name) for name in directory_copies.files_of_tree(tree)]
+
+
+def _noted(source: Path, tree: str | None) -> directory_copies.Note:
+    """What a snapshot has. SnapshotError: it is not whole, or not one of brokers that share a tree of this name.
+
+    `tree` is None for a broker that has its own, in a data directory.
+    """
+    try:
+        noted = directory_copies.read_note(source)
+        if tree is not None and noted.tree:
+            if tree not in noted.tree:
+                raise ValueError(f"the tree {tree} is missing")
+            directory_copies.check_trees(source, [tree])
+    except (OSError, ValueError) as error:
+        raise SnapshotError(f"{source} is not the folder of a whole snapshot ({error})") from None
+    if bool(noted.tree) != (tree is not None):
+        whose = "a cluster" if noted.tree else "a broker that shares no tree"
+        raise SnapshotError(f"{source} is of {whose}")
+    return noted
+
+
+def _check_owners(source: Path, noted: directory_copies.Note, directories: Sequence[str]) -> None:
+    """SnapshotError unless the snapshot is whole, and one of these data directories, in this order."""
+    count = len(noted.files)
+    if count != len(directories):
+        raise SnapshotError(f"{source} has {count} data directories, and here are {len(directories)}")
+    try:
+        owners = [directory_copies.owner(source / str(number)) for number in range(count)]
+        for number, directory in enumerate(directories):
+            trees = [path.name for path in Path(directory).glob("*.sqlite")]
+            if not noted.files[number].keys() >= {"meta.properties", *trees}:
+                raise ValueError("meta.properties or the tree is missing")
+            directory_copies.check_trees(source / str(number), trees)
+    except (OSError, ValueError) as error:
+        raise SnapshotError(f"{source} is not the folder of a whole snapshot ({error})") from None
+    if owners != [directory_copies.owner(Path(directory)) for directory in directories]:
+        raise SnapshotError(f"{source} is of another broker: `barnabas start --from` serves a copy of its data")

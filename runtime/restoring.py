@@ -4,25 +4,30 @@ Each file that differs is first copied beside the one whose place it takes. Then
 kept in a folder until a broker serves what is there now (`keep`, `forget`), or cannot (`go_back`). A plan in the first
 directory says how far this is. If the process is killed, the next start does the rest (`finish`). Directories are named
 from the first one, so that they may be moved together.
+
+Of a cluster, the first one is the folder of its tree, of which only the files of the tree are replaced: all brokers
+know where it is, so each finds the plan.
 """
 
+import asyncio
 import errno
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from barnabas.runtime.directory_copies import files_in, full_segments, link
+from barnabas.runtime.directory_copies import TREE_ENDS, files_in, full_segments, link
 from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN, Disk
 from barnabas.runtime.temporary import LOCK_NAME
 
 STAGED_SUFFIX = ".restored"
 REPLACED = ".replaced"  # the folder in a data directory for what was there
 REWRITTEN_IN_PLACE = (".sqlite", ".sqlite-wal", ".sqlite-shm")  # all other files grow, or are replaced by another
+FINISHED_WITHIN_S, FINISHED_TRIED_EVERY_S = 10.0, 0.02
 TICK_NS = 20_000_000  # a file system may write down the time of a change this roughly
 
 # What a broker puts into its data directory. What else is there stays.
@@ -80,30 +85,64 @@ class _Plan(NamedTuple):
     changed: dict[str, list[str]]
     new: dict[str, list[str]]
     wanted: dict[str, list[str]]
+    tree: str = ""  # the name of the tree, if the first directory is not one of data, but its folder
+
+    def is_of_brokers(self, directory: str, name: str) -> bool:
+        """Whether a broker has put this file into the directory."""
+        if self.tree and directory == os.curdir:
+            return name in (f"{self.tree}{end}" for end in TREE_ENDS)
+        return bool(OF_BROKERS.fullmatch(name))
+
+    def data(self, first: Path) -> list[str]:
+        """The data directories."""
+        return [str(first / name) for name in self.wanted if not (self.tree and name == os.curdir)]
+
+
+class Cluster(NamedTuple):
+    """The tree of several brokers, and the files of it that a snapshot has."""
+
+    tree: str
+    files: Iterable[str]
 
 
 def replace(
-    directories: Sequence[str], source: Path, files: Sequence[Mapping[str, object]], same: Same, disk: Disk
+    directories: Sequence[str],
+    source: Path,
+    files: Sequence[Iterable[str]],
+    same: Same,
+    disk: Disk,
+    cluster: Cluster | None = None,
 ) -> None:
     """Make data directories copies of those of a snapshot, which have these files. OSError: they are as they were.
 
-    What is the same is left as it is. What no broker has put there stays. Call `forget` or `go_back` then.
+    What is the same is left as it is. What no broker has put there stays. Call `forget` or `go_back` then. `cluster`:
+    its tree is replaced, too, and `forget` and `go_back` want its folder.
     """
     assert len(files) == len(directories), "the snapshot has another number of data directories"
     with held(directories, disk):
+        sources = [source / str(number) for number in range(len(directories))]
+        if cluster is not None:
+            directories = [os.path.dirname(cluster.tree), *directories]
+            sources, files = [source, *sources], [cluster.files, *files]
         first = Path(directories[0])
         places = {os.path.relpath(directory, first): Path(directory) for directory in directories}
-        sources = {name: source / str(number) for number, name in enumerate(places)}
+        assert len(places) == len(directories), "the tree is in a data directory"
+        sources_of = dict(zip(places, sources))
         wanted = {name: sorted(files[number]) for number, name in enumerate(places)}
+        tree = "" if cluster is None else os.path.basename(cluster.tree)
         changed = {
-            name: [path for path in wanted[name] if not same.holds(f"{place}/{path}", f"{sources[name]}/{path}")]
+            name: [
+                path
+                for path in wanted[name]
+                if (tree and name == os.curdir) or not same.holds(f"{place}/{path}", f"{sources_of[name]}/{path}")
+            ]
             for name, place in places.items()
         }
         new = {
             name: [path for path in changed[name] if not os.path.exists(f"{place}/{path}")]
             for name, place in places.items()
         }
-        plan = _Plan("copying", changed, new, wanted)
+        plan = _Plan("copying", changed, new, wanted, tree)
         for place in places.values():
             _remove_replaced(place)  # of a restore that could not be forgotten
         with suppress(FileNotFoundError):
@@ -111,11 +150,12 @@ def replace(
         try:
             _write(first, plan)
             for name, paths in changed.items():
-                full = full_segments(wanted[name])
+                # A follower may cut off full segments, too, so those of a cluster are not linked.
+                full = full_segments(wanted[name]) if cluster is None else ()
                 for path in paths:
                     target = places[name] / (path + STAGED_SUFFIX)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    _copy_with_time(sources[name] / path, target, may_link=path in full)
+                    _copy_with_time(sources_of[name] / path, target, may_link=path in full)
             plan = plan._replace(step="changing")
             _write(first, plan)
         except OSError:
@@ -128,7 +168,7 @@ def replace(
             raise
         for name, paths in changed.items():
             for path in paths:
-                same.note(f"{places[name]}/{path}", f"{sources[name]}/{path}")
+                same.note(f"{places[name]}/{path}", f"{sources_of[name]}/{path}")
 
 
 def keep(directory: str) -> None:
@@ -149,7 +189,7 @@ def go_back(directory: str, disk: Disk) -> None:
     """Make the directories what they were before `replace`. OSError."""
     first = Path(directory)
     plan = _read(first)
-    with held([str(first / name) for name in plan.wanted], disk):
+    with held(plan.data(first), disk):
         _go_back(first, plan)
 
 
@@ -160,7 +200,7 @@ def finish(directory: str, disk: Disk) -> None:
     """
     first = Path(directory)
     plan = _read(first)
-    directories = [str(first / name) for name in plan.wanted]
+    directories = plan.data(first)
     for each in directories:
         if not os.path.isdir(each):
             message = f"a restore of it was interrupted, and {each} is missing: put that directory back"
@@ -173,6 +213,22 @@ def finish(directory: str, disk: Disk) -> None:
             _undo(first, plan)
     what = "completed" if plan.step == "changing" else "rolled back"
     logger.info("%s: %s an interrupted restore", directory, what)
+
+
+async def finish_if_begun(directory: str, disk: Disk) -> None:
+    """`finish`, if there is something to be completed. Other brokers of a cluster may do it at the same time.
+
+    OSError: it cannot be, or a broker that uses the data keeps others from it.
+    """
+    tries = FINISHED_WITHIN_S / FINISHED_TRIED_EVERY_S
+    while os.path.exists(os.path.join(directory, RESTORE_PLAN)):
+        try:
+            finish(directory, disk)
+        except OSError as error:
+            tries -= 1
+            if error.errno not in (errno.EBUSY, errno.ENOENT) or tries < 0:
+                raise
+            await asyncio.sleep(FINISHED_TRIED_EVERY_S)
 
 
 def held(directories: Sequence[str], disk: Disk) -> ExitStack:
@@ -196,7 +252,7 @@ def _write(first: Path, plan: _Plan) -> None:
 def _read(first: Path, name: str = RESTORE_PLAN) -> _Plan:
     try:
         plan = _Plan(**json.loads((first / name).read_text()))
-        if not all(isinstance(part, dict) for part in plan[1:]):
+        if not all(isinstance(part, dict) for part in plan[1:4]) or not isinstance(plan.tree, str):
             raise ValueError("a part is missing")
     except (ValueError, TypeError):
         message = "the plan of an interrupted restore is damaged. Remove it to use the directory as it is"
@@ -223,9 +279,11 @@ def _carry_out(first: Path, plan: _Plan) -> None:
                 if (
                     entry.name not in wanted
                     and entry.name != f"{RESTORE_PLAN}.tmp"
-                    and OF_BROKERS.fullmatch(entry.name)
+                    and plan.is_of_brokers(name, entry.name)
                 ):
                     _move(Path(entry.path), replaced / entry.name)
+            elif plan.tree and name == os.curdir:
+                continue  # the folder of a tree has none of its own
             elif entry.name in folders:
                 for path in set(files_in(directory, entry.name)) - wanted:
                     _move(directory / path, replaced / path)

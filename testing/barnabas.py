@@ -5,6 +5,7 @@ import atexit
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -416,17 +417,18 @@ class Barnabas:
     def snapshot(self) -> Snapshot:
         """Note all that the brokers have. Connections are cut, and they serve again at their addresses when it returns.
 
-        One broker does it in its process; several stop for it, so that what they have is of the same moment.
+        They do it in their processes, at the same moment. If one does not run, all are stopped for it, and started.
         """
         self._snapshots += 1
         mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
-        if self._is_single and self.running:
-            self.ask("POST", "/v1/control/snapshots", body={"folder": str(mark.folder)})
+        if self._all_answer:
+            self._tell_all("/v1/control/snapshots", mark)
         else:
             for process in self.processes.values():
                 process.stop()
             directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
-            directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, 1)
+            tree = () if self._is_single else directory_copies.files_of_tree(str(mark.folder / TREE_FILE))
+            directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, len(self.processes), tree)
             self._begin(self.processes.values())
         for node_id in self.running:  # a broker that begins again counts from 1
             answer = self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)
@@ -436,8 +438,8 @@ class Barnabas:
     def restore(self, mark: Snapshot) -> None:
         """Put everything back as it was at a snapshot, at the same addresses. Connections are cut."""
         self._close_producer()  # its sequence numbers may be ahead of what is put back
-        if self._is_single and self.running:
-            self.ask("POST", "/v1/control/restore", body={"folder": str(mark.folder)})
+        if self._all_answer:
+            self._tell_all("/v1/control/restore", mark)
             self.clock.ahead_ms = mark.clock_ahead_ms
             return
         for process in self.processes.values():
@@ -446,6 +448,20 @@ class Barnabas:
         directory_copies.copy(mark.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single)
         self.clock.ahead_ms = mark.clock_ahead_ms
         self._begin(self.processes.values())
+
+    def _tell_all(self, path: str, mark: Snapshot) -> None:
+        """Each broker does its part of it when all have been told."""
+        body = {"folder": str(mark.folder)} | ({} if self._is_single else {"brokers": list(self.processes)})
+
+        def tell(node_id: int) -> None:
+            self.ask("POST", path, body=body, node_id=node_id)
+
+        with ThreadPoolExecutor(len(self.processes)) as threads:
+            list(threads.map(tell, self.processes))
+
+    @property
+    def _all_answer(self) -> bool:
+        return all(process.answers for process in self.processes.values())
 
     @property
     def _is_single(self) -> bool:

@@ -1,4 +1,4 @@
-"""`/v1/control/snapshots` and `/v1/control/restore`: note what a broker has, and put it back, in the same process."""
+"""`/v1/control/snapshots` and `/v1/control/restore`: note what brokers have, and put it back, in the same processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from barnabas.broker.http.control import gate_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
-from barnabas.broker.http.schemas import integer, record, text
+from barnabas.broker.http.schemas import array, integer, record, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,18 +14,28 @@ if TYPE_CHECKING:
 
     from barnabas.broker.services import Services
     from barnabas.runtime.clock import MovableClock
-    from barnabas.runtime.lives import Lives, SnapshotError
+    from barnabas.runtime.lives import Lives, SharedTree, SnapshotError
     from barnabas.runtime.pending import Pending
 
 ROLLED_BYTES = 1 << 20  # a longer segment is ended by a snapshot, so that it is linked and not copied
 CHANGED_WITHIN_MS = 300_000.0  # a copy of very much data may take long
 
+BROKERS = array(
+    integer("A node id."),
+    "Of a cluster whose tree is a file: the brokers that are told the same. Default: all that are registered.",
+)
 SNAPSHOT_BODY = record(
     "Where the snapshot goes.",
-    optional=("folder",),
-    folder=text("A path on the broker's machine that does not exist yet. Default: one that is gone when it ends."),
+    optional=("folder", "brokers"),
+    folder=text(
+        "A path on the broker's machine that does not exist yet. Default, for one broker: one that is gone when it "
+        "ends."
+    ),
+    brokers=BROKERS,
 )
-RESTORE_BODY = record("What to put back.", folder=text("The folder of the snapshot."))
+RESTORE_BODY = record(
+    "What to put back.", optional=("brokers",), folder=text("The folder of the snapshot."), brokers=BROKERS
+)
 SNAPSHOT = record(
     "A snapshot, and the broker that serves since.",
     folder=text("Where it is."),
@@ -45,15 +55,17 @@ SNAPSHOT = record(
 )
 def take_snapshot(services: Services, request: HttpRequest) -> Pending[HttpAnswer]:
     """Records, offsets, groups, transactions, topics and settings, and the time. Connections of clients are cut; the
-    broker serves again, at the same addresses, when the answer comes. Full segments are linked, not copied.
+    broker serves again, at the same addresses, when the answer comes. Full segments are linked, not copied. Of a
+    cluster on this machine, tell all brokers at the same time: the snapshot is one of all.
     """
 
-    def note(lives: Lives, directories: list[str]) -> Pending[Path | SnapshotError]:
-        noted = lives.snapshot(directories, request.body.get("folder"))
-        _end_long_segments(services)
+    def note(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
+        noted = lives.snapshot(directories, request.body.get("folder"), shared)
+        if shared is None:
+            _end_long_segments(services)
         return noted
 
-    return _changed(services, note)
+    return _changed(services, request, note)
 
 
 @route(
@@ -67,13 +79,20 @@ def take_snapshot(services: Services, request: HttpRequest) -> Pending[HttpAnswe
 )
 def restore(services: Services, request: HttpRequest) -> Pending[HttpAnswer]:
     """What came after the snapshot is gone. Connections of clients are cut; the broker serves again, at the same
-    addresses, when the answer comes. Faults and the record of requests go on. If this fails, all is as it was.
+    addresses, when the answer comes. Faults and the record of requests go on. If this fails, all is as it was. Of a
+    cluster on this machine, tell all brokers at the same time.
     """
-    return _changed(services, lambda lives, directories: lives.restore(directories, request.body["folder"]))
+
+    def put_back(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
+        return lives.restore(directories, request.body["folder"], shared)
+
+    return _changed(services, request, put_back)
 
 
 def _changed(
-    services: Services, change: Callable[[Lives, list[str]], Pending[Path | SnapshotError]]
+    services: Services,
+    request: HttpRequest,
+    change: Callable[[Lives, list[str], SharedTree | None], Pending[Path | SnapshotError]],
 ) -> Pending[HttpAnswer]:
     from barnabas.runtime import lives as process  # late: brokers without control do not import it
 
@@ -84,9 +103,7 @@ def _changed(
     directories = [each.path for each in log_manager.open_directories]
     if log_manager.failed_directories:
         raise HttpError(409, "SNAPSHOT_FAILED", "a data directory has failed: mend it, and start this broker again.")
-    if services.tree_path is None or services.tree_path.rpartition("/")[0] not in directories:
-        message = "the tree of this broker is not in its data directories, so other brokers may use it."
-        raise HttpError(409, "SNAPSHOT_FAILED", message)
+    shared = _shared_tree(services, directories, request.body.get("brokers"))
 
     def answer(outcome: Path | SnapshotError) -> HttpAnswer:
         if isinstance(outcome, process.SnapshotError):
@@ -95,9 +112,27 @@ def _changed(
         return HttpAnswer.json({"folder": str(outcome), "life": lives.number, "clock_moved_ms": moved_ms})
 
     try:
-        return change(lives, directories).map(answer)
+        return change(lives, directories, shared).map(answer)
     except process.SnapshotError as error:
         raise HttpError(409, "SNAPSHOT_FAILED", f"{error}.") from None
+
+
+def _shared_tree(services: Services, directories: list[str], node_ids: list[int] | None) -> SharedTree | None:
+    """The tree that this broker shares with others; None: it has its own, in a data directory."""
+    from barnabas.runtime.lives import SharedTree
+
+    tree, node_id = services.tree_path, services.node_id
+    registered = services.metadata_cache.brokers.keys()
+    if tree is None:
+        raise HttpError(409, "SNAPSHOT_FAILED", "the tree of this broker is in ZooKeeper, which nobody puts back.")
+    if tree.rpartition("/")[0] in directories:
+        if registered != {node_id}:
+            raise HttpError(409, "SNAPSHOT_FAILED", "other brokers use the tree that is in the data of this one.")
+        return None
+    told = registered if node_ids is None else node_ids
+    if node_id not in told:
+        raise HttpError(400, "INVALID_BODY", f"brokers are those that are told the same, this one ({node_id}) also.")
+    return SharedTree(tree, node_id, tuple(sorted(told)))
 
 
 def _end_long_segments(services: Services) -> None:

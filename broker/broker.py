@@ -371,10 +371,6 @@ class Broker:
             )
         told.set()
 
-    async def decide_no_more(self) -> None:
-        """This broker, which goes on serving for a moment, decides nothing about others any more: they end, too."""
-        await self.controller.stop()
-
     async def stop(self, *, hands_over: bool = True, keeps_data: bool = True) -> None:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.
 

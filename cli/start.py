@@ -469,8 +469,9 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
         broker = Broker(env, config, directories, choice=order.choice)
         if lives is not None:
             lives.begin()
-            cast("ControlledGate", broker.request_gate).join(lives)
-            broker.before_elections = lives.are_registered
+            gate = cast("ControlledGate", broker.request_gate)
+            gate.join(lives)
+            broker.before_elections = partial(gate.before_elections, lives)
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE
@@ -514,7 +515,8 @@ async def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
 
 async def _end_life(broker: "Broker", stop: asyncio.Event, lives: "Lives | None") -> int | None:
     """Wait until the broker is to end, and end it; returns the exit code, or None if tests want another life."""
-    if lives is not None and await lives.end(stop, broker.decide_no_more):
+    if lives is not None and await lives.end(stop):
+        await cast("ControlledGate", broker.request_gate).end_life(lives)
         await broker.stop(hands_over=False, keeps_data=lives.keeps_data)
         return None
     await stop.wait()

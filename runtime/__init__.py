@@ -10,8 +10,9 @@ prints and logs in threads, which may block, because the loop must not; `counted
 `parent.py` notices that the process which started the broker is gone, and `watchdog.py` that the loop stands still;
 `processes.py` tells one process from another that gets its number, `lock_holders.py` finds the process that keeps
 others from the tree; `temporary.py` makes and removes temporary data, `directory_copies.py` copies data directories.
-For tests, `lives.py` lets a broker begin again on such a copy, in the same process, `restoring.py` puts the copy in the
-place of the data, and `broken_machine.py` is a disk and a network that fail on command.
+For tests, `lives.py` lets a broker begin again on such a copy, in the same process, `meeting.py` all brokers of a
+cluster together, `restoring.py` puts the copy in the place of the data, and `broken_machine.py` is a disk and a network
+that fail on command.
 
 **Waiting, and work that is done later: which to use when.** Of what is not in this package the path says where it is.
 

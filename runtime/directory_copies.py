@@ -172,7 +172,7 @@ class Note(NamedTuple):
     clock_moved_ms: int
     clock_stands_at_ms: int | None
     files: list[dict[str, int]]
-    tree: dict[str, int] = {}  # noqa: RUF012  (never changed)
+    tree: dict[str, int] = {}
 
 
 def write_note(

@@ -16,8 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,6 +109,7 @@ class Lives:
         self._replaced: _Replaced | None = None  # until it is known that a broker can start with what took its place
         self._forgetting: threading.Thread | None = None  # removes what was there before the last restore
         self.keeps_data = True  # whether the next life goes on with the data of this one
+        self._numbers: list[Any] = []
 
     @property
     def is_ending(self) -> bool:
@@ -119,7 +119,7 @@ class Lives:
     # ------------------------------------------------------------------ the process's side
 
     def begin(self) -> None:
-        """A life is about to start."""
+        """A life is about to start. When it is registered, it calls `are_registered`; then `serves`, or `goes_back`."""
         self.number += 1
 
     async def are_registered(self) -> None:
@@ -171,11 +171,8 @@ class Lives:
         self._forgetting = threading.Thread(target=_forget, args=(directory,), name="restored")
         self._forgetting.start()
 
-    async def end(self, stop: asyncio.Event, be_quiet: Callable[[], Awaitable[None]]) -> bool:
-        """Wait until this life is to end; True: another one follows.
-
-        The lives of a cluster end together, after each was quiet: it then decides nothing about the others.
-        """
+    async def end(self, stop: asyncio.Event) -> bool:
+        """Wait until this life is to end; True: another one follows, call `are_quiet`."""
         while True:
             told = [asyncio.ensure_future(event.wait()) for event in (stop, self._is_wanted)]
             await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
@@ -189,10 +186,27 @@ class Lives:
                 await self._meeting.reach()
             except MeetingError as error:
                 self._go_on(SnapshotError(f"the brokers of the cluster do not come together: {error}"))
-                continue
-            await be_quiet()
-            await self._together()
-            return True
+            else:
+                return True
+
+    @property
+    def has_others(self) -> bool:
+        """Whether this broker is one of a cluster, in which all do what this one does."""
+        return self._meeting is not None
+
+    async def are_quiet(self, numbers: Any) -> None:
+        """This broker decides nothing about others any more. Of a cluster, wait until all are that far.
+
+        `numbers` are those of this broker that are to go on after a restore, as JSON can have them: see `take_numbers`.
+        """
+        reached = None if self._meeting is None else await self._together(numbers)
+        self._numbers = [numbers] if reached is None else list(reached[0].values())
+
+    def take_numbers(self) -> list[Any]:
+        """Those of all brokers, after a restore, for the one that takes care of all."""
+        told, self._numbers = self._numbers, []
+        is_ours = self._meeting is None or self._meeting.is_host
+        return told if self._replaced is not None and is_ours else []
 
     def _go_on(self, error: SnapshotError) -> None:
         """A command is not carried out, and this life goes on."""

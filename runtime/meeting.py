@@ -15,7 +15,7 @@ from typing import Any
 MET_WITHIN_S = 10.0  # until all have got the command of the test
 STEP_WITHIN_S = 120.0  # a copy of very much data may take long
 TRIED_EVERY_S = 0.005
-LINE_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX = 1 << 24
 PATH_BYTES_MAX = 100  # of a socket; the system's limit is 104 to 108
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -64,8 +64,9 @@ class Meeting:
                 return await self._as_host(said, act)
             return await self._as_guest(said)
         except TimeoutError:
+            missing = self._missing()
             self.close()
-            raise MeetingError(f"not all brokers took part in time: {self._missing()}") from None
+            raise MeetingError(f"not all brokers took part in time: {missing}") from None
         except (OSError, ValueError) as error:  # a connection that ended, in the middle of a line perhaps
             self.close()
             raise MeetingError(str(error)) from None
@@ -145,7 +146,9 @@ class Meeting:
 
 async def _read(reader: asyncio.StreamReader, node_id: int) -> Any:
     """What the other says. ConnectionError: it is gone."""
-    line = await asyncio.wait_for(reader.readline(), STEP_WITHIN_S)
+    line = b""
+    with suppress(ConnectionError):
+        line = await asyncio.wait_for(reader.readline(), STEP_WITHIN_S)
     if not line.endswith(b"\n"):
         raise ConnectionError(f"broker {node_id} has gone, or does not take part any more")
     return json.loads(line)

@@ -3,8 +3,8 @@
     def test_orders(barnabas, barnabas_topic):
         barnabas_topic.produce(["a"])
 
-`barnabas` is one broker for the run (with pytest-xdist, one for each worker), put back to its start before each test.
-`barnabas_cluster` is three brokers, of which only the faults of a test are gone when it ends.
+`barnabas` is one broker for the run (with pytest-xdist, one for each worker), put back to its start before each test;
+`barnabas_cluster` is three.
 `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of its own.
 
 When a test fails, its report shows what clients have asked meanwhile, what has happened in their groups, and what the
@@ -175,17 +175,17 @@ class Shared:
 
     def __init__(self, brokers: int, settings: Mapping[str, str]) -> None:
         self.kafka = Barnabas(brokers, settings)
-        self._start: Snapshot | None = None  # of a single broker
+        self._start: Snapshot
         self._is_as_at_start = False
         self._begin()
 
     def _begin(self) -> None:
         self.kafka.start()
-        self._start = self.kafka.snapshot() if len(self.kafka.processes) == 1 else None
+        self._start = self.kafka.snapshot()
         self._is_as_at_start = True
 
     def put_back(self) -> None:
-        """Bring back what a test has ended or paused, end its faults, and put back the data of a single broker."""
+        """Bring back what a test has ended or paused, end its faults, and put back all data."""
         if not self.kafka.folder.exists():  # a test has stopped it
             self._begin()
         for node_id, process in self.kafka.processes.items():
@@ -196,11 +196,7 @@ class Shared:
                     self.kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
                 except OSError:  # it is ending just now
                     process.kill()
-            if not process.runs and self._start is None:
-                self.kafka.restart(node_id)
-        if self._start is None:
-            self.kafka.clock.resume()
-        elif not self._is_as_at_start:
+        if not self._is_as_at_start:
             self.kafka.restore(self._start)
         self._is_as_at_start = False
 

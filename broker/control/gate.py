@@ -10,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.api.metadata import live_brokers
+from barnabas.broker.control import numbers
 from barnabas.broker.control.facts import NOTHING, Facts, detached, facts_of, facts_of_file
+from barnabas.broker.control.numbers import Numbers
 from barnabas.broker.control.parts import READS, TopicName, failure_of, merge, split, with_session
 from barnabas.broker.control.recorder import Exchange, Recorder
 from barnabas.broker.control.rules import (
@@ -25,6 +27,7 @@ from barnabas.broker.control.rules import (
     When,
 )
 from barnabas.broker.control.stale_metadata import stale
+from barnabas.broker.own_registration import until_answered
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.requests import CLOSE, NOT_YET, Api, RequestContext, RequestGate
 from barnabas.protocol import frames
@@ -65,6 +68,22 @@ class ControlledGate(RequestGate):
         if isinstance(network, BreakableNetwork):
             network.is_cut_off = partial(self._is_hit, OF_NETWORK)
         self._services.coordination.is_unreachable = partial(self._is_hit, OF_TREE)
+
+    async def end_life(self, lives: "Lives") -> None:
+        """This broker is about to end for another life. In a cluster, it decides nothing about others any more."""
+        services = self._services
+        if lives.has_others:
+            await services.controller.stop()
+        await lives.are_quiet(await numbers.known(services.coordination, services.metadata_cache))
+
+    async def before_elections(self, lives: "Lives") -> None:
+        """This broker is registered, and those of its cluster perhaps not yet."""
+        services = self._services
+        told = [Numbers(*each) for each in lives.take_numbers()]
+        if told:
+            go_on = partial(numbers.go_on_from, services.coordination, Numbers.of_all(told), services.node_id)
+            await until_answered(self._clock, go_on)
+        await lives.are_registered()
 
     def add(self, rule: Rule) -> ActiveRule:
         """From now on the rule holds."""

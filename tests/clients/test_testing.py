@@ -528,12 +528,21 @@ def test_a_clock_that_stood_stands_again() -> None:
         assert kafka.clock.now_ms == stands_ms
 
 
-def test_a_broker_whose_tree_is_elsewhere_is_not_put_back(tmp_path: Path) -> None:
-    with (
-        Barnabas(config={"coordination.path": str(tmp_path / "tree.sqlite")}) as kafka,
-        pytest.raises(CommandError, match="the tree of this broker is not in its data directories"),
-    ):
-        kafka.snapshot()
+def test_a_broker_whose_tree_is_elsewhere_is_put_back(tmp_path: Path) -> None:
+    (tmp_path / "snapshot-1").mkdir()
+    (tmp_path / "notes.sqlite").write_text("of somebody else")
+    with Barnabas(config={"coordination.path": str(tmp_path / "tree.sqlite")}) as kafka:
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        mark = kafka.snapshot()
+        topic.produce(["b"])
+        later = kafka.topic("later")
+        kafka.restore(mark)
+        assert topic.values() == ["a"]
+        with pytest.raises(CommandError, match="there is no topic"):
+            kafka.leader_of(later, 0)
+    assert (tmp_path / "snapshot-1").is_dir()
+    assert (tmp_path / "notes.sqlite").read_text() == "of somebody else"
 
 
 def test_three_brokers() -> None:

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,10 +43,12 @@ class Place:
             for name in NAMES:
                 (directory / name).write_text(name)
             directory_copies.copy(directory, self.snapshot / str(number))
+        self.folders = self.data
+        self.first = self.data[0]  # has the plan
         self.wanted = self.trees()
 
     def trees(self) -> list[dict[str, str]]:
-        return [tree(directory) for directory in self.data]
+        return [tree(directory) for directory in self.folders]
 
     def change(self) -> None:
         for directory in self.data:
@@ -54,16 +58,17 @@ class Place:
             (directory / "new-0" / "0.log").write_text("new")
             (directory / "some-checkpoint").write_text("1")
 
-    def restore(self, same: Same | None = None) -> None:
-        files = [dict.fromkeys(directory_copies.files_in(self.snapshot / number)) for number in "01"]
-        restoring.replace([str(directory) for directory in self.data], self.snapshot, files, same or Same(), RealDisk())
+    def restore(self, same: Same | None = None, cluster: restoring.Cluster | None = None) -> None:
+        files = [list(directory_copies.files_in(self.snapshot / number)) for number in "01"]
+        data = [str(directory) for directory in self.data]
+        restoring.replace(data, self.snapshot, files, same or Same(), RealDisk(), cluster)
 
     def forget(self) -> None:
-        restoring.keep(str(self.data[0]))
-        restoring.forget(str(self.data[0]))
+        restoring.keep(str(self.first))
+        restoring.forget(str(self.first))
 
     def start(self) -> None:
-        for directory in self.data:
+        for directory in self.folders:
             if (directory / RESTORE_PLAN).exists():
                 restoring.finish(str(directory), RealDisk())
             if (directory / RESTORED_PLAN).exists():
@@ -74,9 +79,41 @@ class Place:
         return [str(path) for path in self.folder.rglob("*") if path.name.endswith(ends)]
 
 
+class ClusterPlace(Place):
+    """The data directories of two brokers, and a folder with their tree, in which there are other things, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shared = folder / "shared"
+        (self.shared / "somebody-1").mkdir(parents=True)
+        for name in ("tree", "tree.newest", "tree.old", "notes.sqlite", ".lock", "somebody-1/0.log"):
+            (self.shared / name).write_text(name)
+        super().__init__(folder)
+        self.tree_files = directory_copies.files_of_tree(str(self.shared / "tree"))
+        for name in self.tree_files:
+            shutil.copyfile(self.shared / name, self.snapshot / name)
+        self.folders = [self.shared, *self.data]
+        self.first = self.shared
+        self.wanted = self.trees()
+
+    def change(self) -> None:
+        super().change()
+        (self.shared / "tree").write_text("of a later time")
+        (self.shared / "tree-wal").write_text("the end of it")
+        (self.shared / "tree.newest").unlink()
+
+    def restore(self, same: Same | None = None, cluster: restoring.Cluster | None = None) -> None:
+        super().restore(same, cluster or restoring.Cluster(str(self.shared / "tree"), self.tree_files))
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.fixture(params=[Place, ClusterPlace], ids=["one", "cluster"])
+def either(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    made: Place = request.param(tmp_path)
+    return made
 
 
 def test_all_is_as_in_the_snapshot_but_for_locks_and_what_no_broker_has_made(place: Place) -> None:
@@ -211,17 +248,17 @@ def test_what_was_there_is_there_if_a_file_cannot_take_its_place(
     assert place.trees() == place.wanted
 
 
-def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(place: Place) -> None:
+def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(either: Place) -> None:
     """Until 2026-11 a kill while files were renamed left some topics as before and some as in the snapshot."""
-    place.change()
-    before = place.trees()
+    either.change()
+    before = either.trees()
     changing = [
         *((os, name) for name in ("rename", "replace", "unlink", "link", "rmdir")),
         *((shutil, name) for name in ("copyfile", "rmtree")),
     ]
     outcomes, killed_at = [], 1
     while True:
-        for directory, files in zip(place.data, before):
+        for directory, files in zip(either.folders, before):
             shutil.rmtree(directory, ignore_errors=True)
             for name, text in files.items():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -229,19 +266,19 @@ def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(place: Pla
         with pytest.MonkeyPatch.context() as patch:
             calls = count_and_fail(patch, killed_at, Killed, changing)
             with contextlib.suppress(Killed):
-                place.restore()
-                place.forget()
+                either.restore()
+                either.forget()
         if len(calls) < killed_at:
             break
         with pytest.MonkeyPatch.context() as patch:  # the next start is killed, too
             count_and_fail(patch, 1 + killed_at % 3, Killed, changing)
             with contextlib.suppress(Killed):
-                place.start()
-        place.start()
-        (place.data[0] / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)  # nobody reads it
-        assert place.trees() in (before, place.wanted), f"killed at {killed_at}"
-        assert not place.left(), f"killed at {killed_at}"
-        outcomes.append(place.trees() == place.wanted)
+                either.start()
+        either.start()
+        (either.first / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)  # nobody reads it
+        assert either.trees() in (before, either.wanted), f"killed at {killed_at}"
+        assert not either.left(), f"killed at {killed_at}"
+        outcomes.append(either.trees() == either.wanted)
         killed_at += 1
     assert outcomes == sorted(outcomes), "first all of the old, then all of the new"
     assert outcomes.count(True) > 10 < outcomes.count(False)
@@ -280,47 +317,60 @@ def test_directories_that_were_moved_together_are_finished_and_one_alone_is_refu
     with pytest.raises(OSError, match=r"was interrupted, and .*more/data is missing"):
         restoring.finish(str(moved / "data"), RealDisk())
     os.rename(place.folder / "more", moved / "more")
-    place.data = [moved / "data", moved / "more" / "data"]
+    place.folders = place.data = [moved / "data", moved / "more" / "data"]
     place.start()
     assert place.trees() == place.wanted
 
 
 @pytest.mark.parametrize("kind", ["full", "killed"])
-def test_what_was_there_comes_back_if_no_broker_starts_on_it(place: Place, kind: str) -> None:
-    place.change()
-    before = place.trees()
+def test_what_was_there_comes_back_if_no_broker_starts_on_it(either: Place, kind: str) -> None:
+    either.change()
+    before = either.trees()
     changing = [(os, name) for name in ("rename", "replace", "unlink")] + [(shutil, "rmtree")]
     killed_at = 1
     while True:
-        place.restore()
-        assert {name for name in place.trees()[0] if not name.startswith(".replaced/")} == {
-            *place.wanted[0],
-            RESTORE_PLAN,
-        }
+        either.restore()
+        there = {name for name in either.trees()[0] if not name.startswith(".replaced/")}
+        assert there == {*either.wanted[0], RESTORE_PLAN}
         if kind == "full":
-            restoring.go_back(str(place.data[0]), RealDisk())
+            restoring.go_back(str(either.first), RealDisk())
             break
         with pytest.MonkeyPatch.context() as patch:
             calls = count_and_fail(patch, killed_at, Killed, changing)
             with contextlib.suppress(Killed):
-                restoring.go_back(str(place.data[0]), RealDisk())
+                restoring.go_back(str(either.first), RealDisk())
         if len(calls) < killed_at:
             break
-        place.start()
-        (place.data[0] / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)
+        either.start()
+        (either.first / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)
         if killed_at == 1:  # what nobody has begun to undo is done to its end
-            assert place.trees() == place.wanted
-            for directory, files in zip(place.data, before):
+            assert either.trees() == either.wanted
+            for directory, files in zip(either.folders, before):
                 shutil.rmtree(directory)
                 for name, text in files.items():
                     (directory / name).parent.mkdir(parents=True, exist_ok=True)
                     (directory / name).write_text(text)
-        assert place.trees() == before, f"killed at {killed_at}"
-        assert not place.left()
+        assert either.trees() == before, f"killed at {killed_at}"
+        assert not either.left()
         killed_at += 1
-    assert place.trees() == before
-    assert not place.left()
+    assert either.trees() == before
+    assert not either.left()
     assert kind == "full" or killed_at > 10
+
+
+def test_a_tree_that_a_broker_uses_is_noticed(tmp_path: Path) -> None:
+    place = ClusterPlace(tmp_path)
+    assert place.tree_files == ["tree", "tree.newest"]
+    (place.shared / "tree.session-3").touch()  # of a process that was killed
+    assert directory_copies.files_of_tree(str(place.shared / "tree")) == place.tree_files
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    command = [sys.executable, "-c", code, str(place.shared / "tree.session-3")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(OSError, match="a broker uses it that does not take part"):
+            directory_copies.files_of_tree(str(place.shared / "tree"))
+        other.communicate(b"\n")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"changed": 1, "wanted": 2, "is_staged": true}'])

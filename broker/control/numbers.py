@@ -1,0 +1,70 @@
+"""Numbers that clients remember go on after a restore, which has them as they were: leader epochs and producer ids.
+
+A client ignores a leader whose epoch is less than the one that it knows. If a producer id were given out once more, a
+producer that has it since before the restore and the new one would share one row of sequence numbers, so that records
+of one would be taken for repeated ones of the other.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple, Self
+
+from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.cluster.tree import paths
+from barnabas.cluster.tree.payloads import ProducerIdBlock
+from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, Operation, Set
+
+FIRST = 0  # a leader epoch that nothing is less than
+
+
+class Numbers(NamedTuple):
+    """The largest that clients may have been told. It goes from broker to broker as JSON."""
+
+    producer_id: int = -1
+    leader_epochs: list[tuple[str, int, int]] = []
+
+    @classmethod
+    def of_all(cls, told: Iterable[Self]) -> "Numbers":
+        """The largest of what several brokers know."""
+        producer_id, epochs = -1, dict[tuple[str, int], int]()
+        for each in told:
+            producer_id = max(producer_id, each[0])
+            for topic, index, epoch in each[1]:
+                epochs[topic, index] = max(epochs.get((topic, index), FIRST), epoch)
+        return cls(producer_id, [(*partition, epoch) for partition, epoch in epochs.items()])
+
+
+async def known(tree: Coordination, cache: MetadataCache) -> Numbers:
+    """As this broker knows them, which is about to end."""
+    producer_id = -1
+    with suppress(CoordinationError):  # another broker may reach it
+        (node,) = await tree.get_many([paths.PRODUCER_ID_BLOCK])
+        block = None if node is None else ProducerIdBlock.decode(node[0])
+        producer_id = -1 if block is None else block.last
+    epochs = [
+        (topic, index, partition.leader_epoch)
+        for topic, partitions in cache.topics.items()
+        for index, partition in partitions.items()
+        if partition.leader_epoch > FIRST
+    ]
+    return Numbers(producer_id, epochs)
+
+
+async def go_on_from(tree: Coordination, numbers: Numbers, node_id: int) -> None:
+    """Raise them in the tree, before there is a controller. May be done twice."""
+    writes: list[Operation] = []
+    (node,) = await tree.get_many([paths.PRODUCER_ID_BLOCK])
+    block = None if node is None else ProducerIdBlock.decode(node[0])
+    if numbers.producer_id > (-1 if block is None else block.last):
+        data = ProducerIdBlock(node_id, numbers.producer_id, numbers.producer_id).encode()
+        path = paths.PRODUCER_ID_BLOCK
+        writes.append(Create(path, data) if node is None else Set(path, data, node[1].version))
+    nodes = await tree.get_many([paths.partition_state(topic, index) for topic, index, _ in numbers.leader_epochs])
+    for (topic, index, epoch), state_node in zip(numbers.leader_epochs, nodes):
+        state = LeaderAndIsr.of_node(state_node)
+        if state is not None and state.leader_epoch < epoch:
+            raised = state._replace(leader_epoch=epoch + 1)
+            writes.append(Set(paths.partition_state(topic, index), raised.encode(), state.partition_epoch))
+    for write in writes:
+        await tree.multi([write])

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
+from typing import TYPE_CHECKING
 
 from barnabas.broker import adoption
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
@@ -39,6 +40,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.tls import has_tls
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
@@ -51,6 +53,9 @@ from barnabas.storage import log_end
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
 from barnabas.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from barnabas.cluster.security.tls import Tls
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -65,6 +70,14 @@ def _gate_class(config: BrokerConfig) -> type[RequestGate]:
     from barnabas.broker.control.gate import ControlledGate  # late: for tests only
 
     return ControlledGate
+
+
+def _tls(env: Env, config: BrokerConfig) -> "Tls | None":
+    if not any(has_tls(config, endpoint.name) for endpoint in config.endpoints):
+        return None
+    from barnabas.cluster.security.tls import Tls  # late: most brokers have none
+
+    return Tls(env, config)
 
 
 class Broker:
@@ -115,7 +128,9 @@ class Broker:
         env, config, coordination = self.env, self.config, self.coordination
         self.lease = Lease(env, coordination)
         self.metadata_cache = MetadataCache(env.clock)
-        self.broker_clients = BrokerClients(env, config, self.metadata_cache)
+        self.tls = _tls(env, config)
+        self.between_brokers = None if self.tls is None else self.tls.between_brokers
+        self.broker_clients = BrokerClients(env, config, self.metadata_cache, self.between_brokers)
         self.controller_client = ControllerClient(
             env.clock,
             self.node_id,
@@ -171,7 +186,7 @@ class Broker:
             config,
             self.node_id,
             coordination,
-            BrokerChannels(env, config, self.replica_manager),
+            BrokerChannels(env, config, self.replica_manager, self.between_brokers),
             lambda: self.features.finalised.epoch != NOT_READ,
             lambda: self.replica_manager.controller_epoch,
         )
@@ -208,7 +223,8 @@ class Broker:
         """The listeners, and what they need for clients."""
         self.fetch_sessions = FetchSessionCache(self.env.rng, self.config.max_incremental_fetch_session_cache_slots)
         self.logins = Logins(self.env, self.config, self.credentials)
-        self.server = Server(self.env, self.config, self.request_gate, self.logins.by_listener)
+        tls = {} if self.tls is None else self.tls.by_listener
+        self.server = Server(self.env, self.config, self.request_gate, self.logins.by_listener, tls)
         self.http = HttpServer(self, self.request_gate, self.server)
         self.addresses = Addresses(self.config, self.server.ports, self.metadata_cache)
 
@@ -240,8 +256,8 @@ class Broker:
     async def start(self) -> None:
         """Look, decide, then act: recover, register, hear from the controller, serve.
 
-        DataDirectoryError, BrokerIdInUseError and OSError (an address that is taken) refuse the start and say what to
-        do. They are raised before any byte or name is changed, and leave nothing open.
+        DataDirectoryError, BrokerIdInUseError, TlsError and OSError (an address that is taken) refuse the start and say
+        what to do. They are raised before any byte or name is changed, and leave nothing open.
         """
         try:
             await self._start()
@@ -251,6 +267,8 @@ class Broker:
 
     async def _start(self) -> None:
         env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, partial(until_answered, self.env.clock)
+        if self.tls is not None:
+            self.tls.load()
         plan = await self._decide()
         await self.server.reserve(self.config.endpoints)
         await self.http.reserve()
@@ -282,6 +300,8 @@ class Broker:
         # From here on there are connections, whose requests wait until they are read.
         await self.server.listen()
         await self.http.listen()
+        if self.tls is not None:
+            self.tls.start()
         self.group_coordinator.start()
         self.transactions.start()
         self.lag_sampling.start()
@@ -303,7 +323,8 @@ class Broker:
     def _warn_of_open_listeners(self) -> None:
         """Say it once if other hosts reach a listener without logins, and everybody may do everything."""
         listeners = self.config.endpoints
-        is_open = [e for e in listeners if not is_loopback(e.host) and e.name not in self.logins.by_listener]
+        guarded = {name for name, tls in self.server.tls.items() if tls.wants_certificates} | set(self.server.logins)
+        is_open = [e for e in listeners if not is_loopback(e.host) and e.name not in guarded]
         if is_open and self.authorizer is None:
             logger.warning(
                 "whoever reaches %s may read, write and delete everything: listen at 127.0.0.1 only "

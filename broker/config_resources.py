@@ -193,7 +193,9 @@ def _validate(services: "Services", resource: Resource, name: str, values: Overr
     if resource is Resource.TOPIC:
         topic.validate(values)
     elif resource is Resource.BROKER:
-        check_dynamic(services.config, values, cluster=not name)
+        changed = check_dynamic(services.config, values, cluster=not name)
+        if services.tls is not None:
+            services.tls.check_change(changed)
     elif resource is Resource.GROUP:
         entities.validate_group(values, services.config)
     else:

@@ -1,10 +1,11 @@
 """The listeners of a broker, and the connections that they accepted."""
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.connection import Connection
 from barnabas.broker.crowds import Crowds
@@ -15,12 +16,18 @@ from barnabas.broker.requests import Api, RequestGate
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import Endpoint
+from barnabas.config.sasl import protocol_of
 from barnabas.config.settings import address_limits
+from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from barnabas.runtime.ports import Env, Listener
+from barnabas.runtime.tls import HandshakeError, TlsSide, TlsTransport
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.open_files import share_out
+
+if TYPE_CHECKING:
+    from barnabas.cluster.security.tls import ListenerTls
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -39,11 +46,13 @@ class Server:
         config: BrokerConfig,
         gate: RequestGate,
         logins: Mapping[str, ListenerLogins] = MappingProxyType({}),
+        tls: "Mapping[str, ListenerTls]" = MappingProxyType({}),
     ) -> None:
         self.env = env
         self.config = config
         self.gate = gate
         self.logins = logins  # of the listeners whose clients log in
+        self.tls = tls  # of the listeners that have it
         for each in logins.values():
             each.on_failure = self.note_failed_login
         self.read_buffer = ReadBuffer()
@@ -79,10 +88,19 @@ class Server:
         """Bind the addresses; no client can connect yet. OSError when an address cannot be bound."""
         backlog = self.config.socket_listen_backlog_size
         for endpoint in endpoints:
-            factory = partial(Connection, self, endpoint.name)
+            factory = self._factory(endpoint.name)
             listener = await self.env.network.listen(endpoint.host, endpoint.port, factory, backlog)
             self._listeners.append(listener)
             self.ports[endpoint.name] = listener.port
+
+    def _factory(self, name: str) -> Callable[[], asyncio.BaseProtocol]:
+        """Makes the protocol of each connection of a listener."""
+        tls = self.tls.get(name)
+        if tls is None:
+            return partial(Connection, self, name)
+        known, failed = partial(self._take_certificate, tls), partial(self._note_failed_handshake, name)
+        side = TlsSide(self.env.clock, self.env.turns, tls.server_context, known, failed)
+        return lambda: TlsTransport(side, Connection(self, name))
 
     async def listen(self) -> None:
         """Accept connections at the addresses that are bound. Requests wait for `read` and `serve`."""
@@ -95,29 +113,59 @@ class Server:
     def note_unreadable(self, client_host: str, kind: str, what: str) -> None:
         """A connection is closed because of bytes that are no request. The log has the first of a kind in a minute."""
         self.protocol_errors += 1
-        key = client_host, kind
-        level = logging.WARNING if self._unreadable.is_first(key) else logging.DEBUG
-        if logger.isEnabledFor(level):
-            more = self._unreadable.take_before(key)
-            text = f" ({more:,} more of this kind in the minute before)" if more else ""
-            logger.log(level, "closing the connection of %s: %s%s", client_host.removeprefix("/"), what, text)
+        self._say_once((client_host, kind), "closing the connection of %s: %s%s", client_host, what)
 
     def note_failed_login(self, client_host: str, why: str) -> None:
         """A client has failed to log in. The log has the first of a kind in a minute."""
         self.failed_logins += 1
-        key = client_host, why
+        self._say_once((client_host, why), "a login from %s has failed: %s%s", client_host, why)
+
+    def _note_failed_handshake(self, listener: str, transport: TlsTransport, error: HandshakeError) -> None:
+        """A client has failed to speak TLS. The log has the first of a kind in a minute."""
+        client_host = cast(Connection, transport.above).client_host
+        if error.plain:
+            spoken = frames.foreign_protocol(error.plain[:4]) or "Kafka's protocol or another one"
+            wanted = protocol_of(self.config, listener)
+            what = (
+                f"it speaks {spoken} without TLS, and this port has TLS: set security.protocol={wanted} in the client"
+            )
+            self.note_unreadable(client_host, f"{spoken} without TLS", what)
+        else:
+            self.failed_logins += 1
+            key = client_host, str(error)
+            self._say_once(
+                key, f"a TLS handshake with %s (listener {listener}) has failed: %s%s", client_host, str(error)
+            )
+
+    def _take_certificate(self, tls: "ListenerTls", transport: TlsTransport) -> None:
+        """The client of a connection has shown who it is, unless it logs in later, or wants to be nobody."""
+        connection = cast(Connection, transport.above)
+        certificate = transport.peer_certificate()
+        if certificate is None or tls.listener in self.logins:
+            return
+        user = tls.user_of(certificate)
+        if user is None:
+            why = "no rule of ssl.principal.mapping.rules applies to the subject of its certificate"
+            self.note_failed_login(connection.client_host, why)
+            connection.close()
+        else:
+            connection.logged_in(f"User:{user}", for_good=True)
+
+    def _say_once(self, key: tuple[str, str], line: str, client_host: str, what: str) -> None:
         level = logging.WARNING if self._unreadable.is_first(key) else logging.DEBUG
         if logger.isEnabledFor(level):
             more = self._unreadable.take_before(key)
             text = f" ({more:,} more of this kind in the minute before)" if more else ""
-            logger.log(level, "a login from %s has failed: %s%s", client_host.removeprefix("/"), why, text)
+            logger.log(level, line, client_host.removeprefix("/"), what, text)
 
     def words_for_foreign(self, protocol: str) -> str:
         """What is said of a client that speaks another protocol than Kafka's."""
         if protocol == "TLS":
+            ports = [str(port) for name, port in self.ports.items() if name in self.tls]
+            there = f", or ask port {' or '.join(ports)}" if ports else ""
             return (
-                "it speaks TLS, and this port has Kafka's protocol without it, because TLS is not built yet: set "
-                "security.protocol=PLAINTEXT in the client"
+                "it speaks TLS, and this port has Kafka's protocol without it: set security.protocol to PLAINTEXT or "
+                "SASL_PLAINTEXT in the client" + there
             )
         address = self.config.http_address
         there = f"the HTTP API is at http://{address}" if address else "there is no HTTP API (http.listeners=none)"

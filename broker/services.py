@@ -5,7 +5,7 @@ not the wiring of the whole. This module imports no handler, and nothing that im
 """
 
 from collections.abc import MutableSet, Sequence, Sized
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
@@ -32,6 +32,9 @@ from barnabas.coordinators.groups.lag_sampling import LagSampling
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Env
 from barnabas.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from barnabas.cluster.security.tls import Tls
 
 
 class ServerState(Protocol):
@@ -84,6 +87,7 @@ class Services(Protocol):
 
     env: Env
     config: BrokerConfig
+    tls: "Tls | None"
     node_id: int
     cluster_id: str  # empty while the broker starts
     tree_path: str | None  # None: the tree is not in a file

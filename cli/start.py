@@ -460,6 +460,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     from barnabas.cluster.registration import BrokerIdInUseError
     from barnabas.cluster.topic_names import OFFSETS_TOPIC
     from barnabas.cluster.tree.port import CoordinationError
+    from barnabas.runtime.tls import TlsError
     from barnabas.storage.directory_contents import DataDirectoryError
 
     config = order.config
@@ -480,7 +481,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
             return None
         if isinstance(error, OSError):
             fail(_what_to_do(error, config, data))
-        if isinstance(error, DataDirectoryError | CoordinationError | BrokerIdInUseError):
+        if isinstance(error, DataDirectoryError | CoordinationError | BrokerIdInUseError | TlsError):
             fail(str(error))
         raise
     if lives is not None and lives.number > 1:

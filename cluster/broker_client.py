@@ -10,9 +10,10 @@ import asyncio
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.cluster.broker_login import BrokerLogin, login_of
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
@@ -25,6 +26,12 @@ from barnabas.protocol.frames import EncodedFrame
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer
+from barnabas.runtime.tls import HandshakeError, TlsSide, TlsTransport
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from barnabas.cluster.security.tls import ListenerTls
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -71,9 +78,20 @@ class _Connection(asyncio.BufferedProtocol):
     async def _connect(self) -> None:
         endpoint = self._client.endpoint
         try:
-            await self._env.network.connect(endpoint.host, endpoint.port, lambda: self)
+            await self._env.network.connect(endpoint.host, endpoint.port, self._protocol)
         except (OSError, ValueError) as error:  # ValueError: the host cannot be a name
             self.lose(f"cannot connect: {error}")
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        tls = self._client.tls
+        if tls is None:
+            return self
+        host, failed = self._client.endpoint.host, self._handshake_failed
+        side = TlsSide(self._env.clock, self._env.turns, tls, on_failure=failed, server_hostname=host)
+        return TlsTransport(side, self)
+
+    def _handshake_failed(self, transport: TlsTransport, error: HandshakeError) -> None:
+        self._cannot_log_in(error)
 
     # ------------------------------------------------------------------ requests
 
@@ -291,9 +309,11 @@ class BrokerClient:
         client_id: str,
         request_timeout_ms: float,
         config: BrokerConfig | None = None,
+        tls: "Callable[[], SSLContext] | None" = None,
     ) -> None:
-        """`config` says how to log in; None: the listener wants no login."""
+        """`config` says how to log in; None: the listener wants no login. `tls` None: it has no TLS."""
         self._config = config
+        self.tls = tls
         self._login_told_ms = -math.inf  # when it was said last that a login has failed
         self.env = env
         self.endpoint = endpoint
@@ -355,9 +375,16 @@ class BrokerClients:
     A broker that is gone, or has another address, answers nothing any more: what waits for it gets None at once.
     """
 
-    def __init__(self, env: Env, config: BrokerConfig, metadata_cache: MetadataCache) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        metadata_cache: MetadataCache,
+        tls: "ListenerTls | None" = None,
+    ) -> None:
         self._env = env
         self._config = config
+        self._tls = None if tls is None else tls.client_context
         self._metadata_cache = metadata_cache
         self._clients: dict[tuple[int, str], BrokerClient] = {}
         self._is_closed = False
@@ -385,7 +412,9 @@ class BrokerClients:
             timeout_ms = self._config.controller_socket_timeout_ms if request_timeout_ms is None else request_timeout_ms
             if client_id is None:
                 client_id = f"broker-{self._config.node_id}-{purpose}"
-            client = self._clients[key] = BrokerClient(self._env, endpoint, client_id, timeout_ms, self._config)
+            client = self._clients[key] = BrokerClient(
+                self._env, endpoint, client_id, timeout_ms, self._config, self._tls
+            )
         return client
 
     def _endpoint(self, broker_id: int) -> Endpoint | None:

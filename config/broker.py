@@ -13,6 +13,7 @@ from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.listeners import Endpoint, check_http, check_listeners, http_endpoints, own_endpoints
 from barnabas.config.sasl import check_sasl
 from barnabas.config.settings import ConfigError, Dynamic, Setting, Value
+from barnabas.config.tls import check_tls
 from barnabas.protocol.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.config")
@@ -59,7 +60,12 @@ AUTHORIZERS = (
     "kafka.security.auth.SimpleAclAuthorizer",
 )
 # What may be set for one listener, or for a mechanism there (config/sasl.py).
-PER_LISTENER = frozenset(("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.jaas.config"))
+PER_LISTENER = frozenset(
+    (
+        *("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.jaas.config"),
+        *(name for name, setting in BROKER_SETTINGS.items() if name.startswith("ssl.") and setting.has_effect),
+    )
+)
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
 _REPLACED = {"port": "listeners", "host.name": "listeners"}
 # Names of Kafka 0.8 and 0.9, and what they are called since. The newer name counts if both are set.
@@ -192,8 +198,10 @@ def problems(values: Mapping[str, str]) -> Iterator[ConfigError]:
             yield from _combined_problems(config)
 
 
-def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: bool) -> None:
+def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: bool) -> BrokerConfig:
     """Raise ConfigError unless `changed` may be all dynamic settings of this broker (or, `cluster`, of all).
+
+    Returns how the broker would be set then.
 
     Kafka answers INVALID_REQUEST here, whatever is wrong, and prints its Scala sets; clients show that to people.
     """
@@ -218,8 +226,10 @@ def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: 
             if name in _THREAD_COUNTS:
                 _check_thread_count(name, value, getattr(config, setting.attribute))
     levels = (changed, config.dynamic_broker) if cluster else (config.dynamic_cluster, changed)
-    for problem in _combined_problems(BrokerConfig({**config.file, **levels[0], **levels[1]})):
+    result = BrokerConfig({**config.file, **levels[0], **levels[1]})
+    for problem in _combined_problems(result):
         raise _invalid_request(f"requirement failed: {problem}", problem.key)
+    return result
 
 
 _OF_LISTENERS = frozenset(
@@ -451,6 +461,7 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
     yield from listener_problems
     if not listener_problems:
         yield from check_sasl(config)
+        yield from check_tls(config)
     yield from check_http(config)
 
 

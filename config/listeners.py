@@ -7,7 +7,6 @@ from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.settings import ConfigError, split_list
 
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-BUILT = ("PLAINTEXT", "SASL_PLAINTEXT")
 
 
 class Endpoint(NamedTuple):
@@ -107,9 +106,6 @@ def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
             if protocol is None:
                 message = f"Error creating broker listeners from '{text}': No security protocol defined for listener "
                 yield ConfigError(message + name, key=key)
-            elif protocol not in BUILT:  # to serve it without encryption would be worse than not to start
-                message = f"listener {name} asks for {protocol}; TLS is not built yet: leave that listener out"
-                yield ConfigError(message, key=key)
         if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
             yield ConfigError(f"Each listener must have a different name, {key}: {text}", key=key)
     if not listeners:

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.cluster.broker_client import BrokerClient
 from barnabas.cluster.registration import LiveBroker
@@ -28,6 +28,11 @@ from barnabas.protocol.messages import (
 )
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Env, Timer
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from barnabas.cluster.security.tls import ListenerTls
 
 logger = logging.getLogger("barnabas.controller")
 
@@ -139,10 +144,13 @@ class _LocalChannel(_Channel):
 class _RemoteChannel(_Channel):
     """To another broker, by a connection of its own."""
 
-    def __init__(self, env: Env, config: BrokerConfig, broker: LiveBroker) -> None:
+    def __init__(
+        self, env: Env, config: BrokerConfig, broker: LiveBroker, tls: "Callable[[], SSLContext] | None"
+    ) -> None:
         super().__init__(env.clock, broker)
         self._env = env
         self._config = config
+        self._tls = tls
         self._client = self._connect()
 
     def _connect(self) -> BrokerClient | None:
@@ -150,9 +158,8 @@ class _RemoteChannel(_Channel):
         for endpoint in self.broker.endpoints:
             if endpoint.listener == listener:
                 client_id = f"broker-{self._config.node_id}-controller"
-                return BrokerClient(
-                    self._env, endpoint, client_id, self._config.controller_socket_timeout_ms, self._config
-                )
+                timeout_ms = self._config.controller_socket_timeout_ms
+                return BrokerClient(self._env, endpoint, client_id, timeout_ms, self._config, self._tls)
         logger.error("cannot reach broker %d: it has no listener %s", self.broker.broker_id, listener)
         return None
 
@@ -179,9 +186,10 @@ class _RemoteChannel(_Channel):
 class BrokerChannels:
     """Carries the controller's requests to all live brokers; `receiver` is the one of this process."""
 
-    def __init__(self, env: Env, config: BrokerConfig, receiver: Receiver) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, receiver: Receiver, tls: "ListenerTls | None" = None) -> None:
         self._env = env
         self._config = config
+        self._tls = None if tls is None else tls.client_context
         self._receiver = receiver
         self._channels: dict[int, _Channel] = {}
         self._term = 0  # counts the controllerships of this broker
@@ -207,7 +215,7 @@ class BrokerChannels:
     def _channel(self, broker: LiveBroker) -> _Channel:
         if broker.broker_id == self._receiver.node_id:
             return _LocalChannel(self._env.clock, broker, self._receiver)
-        return _RemoteChannel(self._env, self._config, broker)
+        return _RemoteChannel(self._env, self._config, broker, self._tls)
 
     def send(self, broker_id: int, request: ControlRequest, done: Done) -> None:
         """Send; `done` is called later with the answer, or with None when the broker went away first."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from barnabas.runtime.ports import Buffer, File, Listener
+from barnabas.runtime.tls import TlsTransport
 
 from simulator.clock import Process, SimClock
 
@@ -468,4 +469,6 @@ class SimNetwork:
 
     def unread(self, transport: asyncio.Transport) -> bytes:
         """The bytes that had arrived at a transport when it was lost."""
+        if isinstance(transport, TlsTransport):
+            return transport.decrypted(self.unread(transport.below))
         return transport.unread if isinstance(transport, SimTransport) else b""

@@ -1,0 +1,89 @@
+"""The name of a certificate's subject, as Java writes it (RFC 2253): `CN=alice,O=Acme,C=DE`. Pure.
+
+It is the user's name of a client that shows a certificate, so each character counts: it must be what Kafka makes of it.
+"""
+
+_WORDS = {
+    b"\x55\x04\x03": "CN",
+    b"\x55\x04\x06": "C",
+    b"\x55\x04\x07": "L",
+    b"\x55\x04\x08": "ST",
+    b"\x55\x04\x09": "STREET",
+    b"\x55\x04\x0a": "O",
+    b"\x55\x04\x0b": "OU",
+    b"\x09\x92\x26\x89\x93\xf2\x2c\x64\x01\x19": "DC",
+    b"\x09\x92\x26\x89\x93\xf2\x2c\x64\x01\x01": "UID",
+}
+_ESCAPED = ',=+<>#;"\\'
+_VERSION = 0xA0  # the tag of a certificate's first field, which the oldest do not have
+
+
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate (DER). ValueError: it is no certificate."""
+    try:
+        _, whole, _ = _item(certificate)
+        _, fields, _ = _item(whole)
+        tag, _, rest = _item(fields)
+        if tag == _VERSION:
+            _, _, rest = _item(rest)  # the serial number
+        for _ in range(3):  # the algorithm, the issuer, from when to when it is valid
+            _, _, rest = _item(rest)
+        _, name, _ = _item(rest)
+        return ",".join(reversed([_relative(parts) for _, parts in _items(name)]))
+    except IndexError:
+        raise ValueError("it is no certificate") from None
+
+
+def _item(data: bytes) -> tuple[int, bytes, bytes]:
+    """Tag and content of the first item of DER, and what is behind it."""
+    size, position = data[1], 2
+    if size & 0x80:
+        count = size & 0x7F
+        size, position = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
+    if position + size > len(data):
+        raise IndexError
+    return data[0], data[position : position + size], data[position + size :]
+
+
+def _items(data: bytes) -> list[tuple[int, bytes]]:
+    found = []
+    while data:
+        tag, content, data = _item(data)
+        found.append((tag, content))
+    return found
+
+
+def _relative(parts: bytes) -> str:
+    """One part of a name. It may have several attributes, which are joined with a plus."""
+    texts = []
+    for _, attribute in _items(parts):
+        _, kind, value = _item(attribute)
+        tag, content, _ = _item(value)
+        word = _WORDS.get(kind)
+        if word is None:
+            texts.append(
+                f"{_dotted(kind)}=#{bytes([tag]).hex()}{value[1 : len(value) - len(content)].hex()}{content.hex()}"
+            )
+        else:
+            texts.append(f"{word}={_escaped(content.decode('utf-8', 'replace'))}")
+    return "+".join(texts)
+
+
+def _escaped(text: str) -> str:
+    shown = "".join(f"\\{each}" if each in _ESCAPED else "\\00" if each == "\0" else each for each in text)
+    inner = shown.strip(" ")
+    if not inner:
+        return "\\ " * len(shown)
+    lead, trail = len(shown) - len(shown.lstrip(" ")), len(shown) - len(shown.rstrip(" "))
+    return "\\ " * lead + inner + "\\ " * trail
+
+
+def _dotted(kind: bytes) -> str:
+    numbers, number = [], 0
+    for byte in kind:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))

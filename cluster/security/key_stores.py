@@ -1,0 +1,135 @@
+"""Key stores and trust stores as Kafka's settings name them: PEM, PKCS12 and JKS. Pure: bytes in, PEM out.
+
+PKCS12 is read by `cryptography` and JKS by `pyjks`, which are imported when such a file is read: they are the extra
+`keystores`. A file says itself which of the two it is, as Java's key stores do since Java 9.
+"""
+
+import base64
+import re
+import textwrap
+from typing import Any
+
+from barnabas.runtime.tls import TlsError
+from barnabas.runtime.tls_context import Keys
+
+PEM = "PEM"
+TYPES = (PEM, "JKS", "PKCS12")
+EXTRA = "pip install 'barnabas[keystores]'"
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_JKS_BEGIN, _JCEKS_BEGIN = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
+
+
+def read_keys(data: bytes, store_type: str, store_password: str | None, key_password: str | None) -> Keys:
+    """A private key with its chain. TlsError."""
+    if store_type.upper() == PEM:
+        return pem_keys(data.decode("ascii", "replace"), None, key_password)
+    return _of_java(data, store_password, key_password)
+
+
+def read_trusted(data: bytes, store_type: str, store_password: str | None) -> str:
+    """The certificates of a trust store, PEM. TlsError."""
+    if store_type.upper() == PEM:
+        return pem_certificates(data.decode("ascii", "replace"))
+    trusted = _of_java(data, store_password, None, only_trusted=True).trusted
+    if not trusted:
+        raise TlsError("it has no certificate to trust")
+    return trusted
+
+
+# ---------------------------------------------------------------------- PEM
+
+
+def pem_keys(text: str, chain: str | None, key_password: str | None) -> Keys:
+    """A key and its chain, in one text or in two. They may stand in one line, as in a file of settings. TlsError."""
+    keys = [block for kind, block in _blocks(text) if kind.endswith("PRIVATE KEY")]
+    if len(keys) != 1:
+        raise TlsError(f"it has {len(keys) or 'no'} PEM block{'s' if len(keys) > 1 else ''} with a private key")
+    if "ENCRYPTED" in keys[0] and not key_password:
+        raise TlsError("its private key is encrypted, and there is no password for it (ssl.key.password)")
+    return Keys(keys[0].encode(), key_password, pem_certificates(text if chain is None else chain).encode())
+
+
+def pem_certificates(text: str) -> str:
+    """All certificates of a text. TlsError: there are none."""
+    found = [block for kind, block in _blocks(text) if kind in ("CERTIFICATE", "X509 CERTIFICATE")]
+    if not found:
+        raise TlsError("it has no PEM block with a certificate")
+    return "".join(found)
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    found = []
+    for kind, content in _BLOCK.findall(text):
+        if ":" in content:  # headers of an old encrypted key: its lines count
+            lines = "\n".join(map(str.strip, content.strip().splitlines()))
+        else:
+            lines = "\n".join(textwrap.wrap("".join(content.split()), 64))
+        found.append((kind, f"-----BEGIN {kind}-----\n{lines}\n-----END {kind}-----\n"))
+    return found
+
+
+def _pem(der: bytes) -> str:
+    lines = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
+    return f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n"
+
+
+# ---------------------------------------------------------------------- Java's
+
+
+def _of_java(data: bytes, password: str | None, key_password: str | None, *, only_trusted: bool = False) -> Keys:
+    if data[:4] == _JKS_BEGIN or data[:4] == _JCEKS_BEGIN:
+        return _jks(data, password, key_password, only_trusted)
+    if data[:1] == b"\x30":
+        return _pkcs12(data, password, only_trusted)
+    what = "it looks like PEM: set its type to PEM" if b"-----BEGIN " in data else "it is neither PKCS12 nor JKS"
+    raise TlsError(what)
+
+
+def _pkcs12(data: bytes, password: str | None, only_trusted: bool) -> Keys:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise TlsError(f"it is PKCS12, for which `cryptography` is missing: {EXTRA}") from None
+    try:
+        store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    except Exception:  # cryptography has many words for it, and some show what was read
+        raise TlsError("it is PKCS12 and cannot be read: the password is wrong, or the file is damaged") from None
+    der = serialization.Encoding.DER
+    others = "".join(_pem(each.certificate.public_bytes(der)) for each in store.additional_certs)
+    own = "" if store.cert is None else _pem(store.cert.certificate.public_bytes(der))
+    if only_trusted:
+        return Keys(trusted=own + others)
+    if store.key is None or not own:
+        raise TlsError("it has no private key with a certificate")
+    key = store.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Keys(key, None, (own + others).encode())
+
+
+def _jks(data: bytes, password: str | None, key_password: str | None, only_trusted: bool) -> Keys:
+    try:
+        import jks
+    except ImportError:
+        raise TlsError(
+            f"it is JKS, for which `pyjks` is missing: {EXTRA}; or make it PKCS12: keytool -importkeystore "
+            "-srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
+        ) from None
+    try:
+        store: Any = jks.KeyStore.loads(data, password or "", try_decrypt_keys=False)
+        if only_trusted:
+            return Keys(trusted="".join(_pem(entry.cert) for entry in store.certs.values()))
+        if len(store.private_keys) != 1:
+            raise TlsError(f"it has {len(store.private_keys)} private keys, and one is needed")
+        [entry] = store.private_keys.values()
+        if not entry.is_decrypted():
+            entry.decrypt(key_password or password or "")
+        der = entry.pkey_pkcs8
+    except TlsError:
+        raise
+    except Exception:
+        raise TlsError("it is JKS and cannot be read: a password is wrong, or the file is damaged") from None
+    lines = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
+    key = f"-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----\n"
+    return Keys(key.encode(), None, "".join(_pem(certificate) for _, certificate in entry.cert_chain).encode())

@@ -1,0 +1,151 @@
+"""The settings about TLS: of a listener, of what this broker says to others by it, and of a client. What is wrong.
+
+A setting of one listener is written `listener.name.NAME.SETTING`, the name in small letters, as in Kafka.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from barnabas.config.principal_rules import read_rules
+from barnabas.config.sasl import has_sasl, of_listener, protocol_of
+from barnabas.config.settings import ConfigError, split_list
+
+if TYPE_CHECKING:
+    from barnabas.config.broker import BrokerConfig
+
+PROTOCOLS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+STORE_TYPES = ("JKS", "PKCS12", "PEM")
+CLIENT_AUTH = ("none", "requested", "required")
+_PREFIX = "ssl."
+
+
+class TlsSettings(NamedTuple):
+    """What ssl.* says, as text. It has passwords: never log it."""
+
+    keystore_type: str
+    keystore_location: str | None
+    keystore_password: str | None
+    keystore_key: str | None
+    keystore_certificate_chain: str | None
+    key_password: str | None
+    truststore_type: str
+    truststore_location: str | None
+    truststore_password: str | None
+    truststore_certificates: str | None
+    client_auth: str
+    enabled_protocols: tuple[str, ...]
+    cipher_suites: tuple[str, ...]
+    endpoint_identification_algorithm: str
+    principal_mapping_rules: str
+
+    def __repr__(self) -> str:
+        return "TlsSettings(…)"
+
+    @classmethod
+    def of(cls, text: Callable[[str], str | None]) -> "TlsSettings":
+        """The settings as `text` knows them by their names."""
+
+        def one(name: str, default: str) -> str:
+            found = text(_PREFIX + name)
+            return default if found is None else found.strip()
+
+        def perhaps(name: str) -> str | None:
+            return text(_PREFIX + name) or None
+
+        return cls(
+            one("keystore.type", "JKS"),
+            perhaps("keystore.location"),
+            perhaps("keystore.password"),
+            perhaps("keystore.key"),
+            perhaps("keystore.certificate.chain"),
+            perhaps("key.password"),
+            one("truststore.type", "JKS"),
+            perhaps("truststore.location"),
+            perhaps("truststore.password"),
+            perhaps("truststore.certificates"),
+            one("client.auth", "none"),
+            split_list(one("enabled.protocols", "TLSv1.2,TLSv1.3")),
+            split_list(one("cipher.suites", "")),
+            one("endpoint.identification.algorithm", "https"),
+            one("principal.mapping.rules", "DEFAULT"),
+        )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a private key is named."""
+        return self.keystore_location is not None or self.keystore_key is not None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that they name."""
+        return tuple(each for each in (self.keystore_location, self.truststore_location) if each is not None)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with them, without a look at the files: the setting, and a sentence about it."""
+        for kind in ("keystore", "truststore"):
+            name, value = f"ssl.{kind}.type", str(getattr(self, f"{kind}_type"))
+            if value.upper() not in STORE_TYPES:
+                yield name, f"{name}={value}: there are {', '.join(STORE_TYPES)} here"
+        if self.keystore_location and self.keystore_key:
+            yield "ssl.keystore.key", "both ssl.keystore.key and ssl.keystore.location are set: only one of them may be"
+        if bool(self.keystore_key) != bool(self.keystore_certificate_chain):
+            yield "ssl.keystore.key", "ssl.keystore.key and ssl.keystore.certificate.chain go together: one is missing"
+        if self.keystore_key and self.keystore_type.upper() != "PEM":
+            yield "ssl.keystore.type", "ssl.keystore.key is PEM: set ssl.keystore.type=PEM"
+        if self.truststore_certificates and self.truststore_type.upper() != "PEM":
+            yield "ssl.truststore.type", "ssl.truststore.certificates is PEM: set ssl.truststore.type=PEM"
+        if self.truststore_certificates and self.truststore_location:
+            message = "both ssl.truststore.certificates and ssl.truststore.location are set: only one of them may be"
+            yield "ssl.truststore.certificates", message
+        unknown = [each for each in self.enabled_protocols if each not in PROTOCOLS]
+        if unknown or not self.enabled_protocols:
+            name = "ssl.enabled.protocols"
+            yield name, f"{name}={','.join(self.enabled_protocols)}: there are {', '.join(PROTOCOLS)} here"
+        if self.client_auth not in CLIENT_AUTH:
+            yield "ssl.client.auth", f"ssl.client.auth={self.client_auth}: it is one of {', '.join(CLIENT_AUTH)}"
+        if self.client_auth != "none" and not (self.truststore_location or self.truststore_certificates):
+            message = f"ssl.client.auth={self.client_auth} wants certificates of clients, and there are none to trust: "
+            yield "ssl.client.auth", message + "set ssl.truststore.location"
+        if self.endpoint_identification_algorithm.lower() not in ("", "https"):
+            yield (
+                "ssl.endpoint.identification.algorithm",
+                "ssl.endpoint.identification.algorithm is https, or empty: then names of hosts are not checked",
+            )
+        try:
+            read_rules(self.principal_mapping_rules)
+        except ValueError as error:
+            yield "ssl.principal.mapping.rules", f"ssl.principal.mapping.rules: {error}"
+
+
+def has_tls(config: "BrokerConfig", listener: str) -> bool:
+    """Whether clients of the listener speak TLS."""
+    return protocol_of(config, listener) in ("SSL", "SASL_SSL")
+
+
+def settings_of(config: "BrokerConfig", listener: str) -> TlsSettings:
+    """The settings of a listener. With SASL clients show certificates only where that is said for the listener itself,
+    as in Kafka (KIP-684)."""
+    settings = TlsSettings.of(lambda name: of_listener(config, listener, name))
+    if has_sasl(config, listener):
+        own = config.text(f"listener.name.{listener.lower()}.ssl.client.auth")
+        settings = settings._replace(client_auth=own or "none")
+    return settings
+
+
+def check_tls(config: "BrokerConfig") -> Iterator[ConfigError]:
+    """Everything wrong with the settings of listeners that have TLS, without a look at the files."""
+    for endpoint in config.endpoints:
+        if not has_tls(config, endpoint.name):
+            continue
+        what = f"listener {endpoint.name}:"
+        for name in ("ssl.engine.factory.class",):
+            if of_listener(config, endpoint.name, name):
+                message = f"{what} {name} names Java code, which cannot run here: leave it out"
+                yield ConfigError(message, key=name)
+        settings = settings_of(config, endpoint.name)
+        for name, message in settings.problems():
+            own = f"listener.name.{endpoint.name.lower()}.{name}"
+            yield ConfigError(f"{what} {message}", key=own if config.text(own) is not None else name)
+        if not settings.has_keys:
+            message = f"{what} it has TLS, and no certificate: set ssl.keystore.location, its type and its password"
+            yield ConfigError(message, key="ssl.keystore.location")

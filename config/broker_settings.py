@@ -380,8 +380,8 @@ sasl.server.max.receive.size | INT | 524288 | - | - | Largest request of a clien
 security.providers | STRING | null | - | - | -
 ssl.allow.dn.changes | BOOLEAN | false | - | - | -
 ssl.allow.san.changes | BOOLEAN | false | - | - | -
-ssl.cipher.suites | LIST | empty | - | broker | Cipher suites before TLS 1.3, by the names that Java has for them; empty: those of OpenSSL. One of TLS 1.3 stands for all of it.
-ssl.client.auth | STRING | none | required, requested, none | broker | Whether clients show certificates. With SASL it counts only as listener.name.NAME.ssl.client.auth, as in Kafka.
+ssl.cipher.suites | LIST | empty | - | broker | Cipher suites by Java's names; one of TLS 1.3 stands for all of it; empty: those of OpenSSL.
+ssl.client.auth | STRING | none | required, requested, none | broker | Whether clients show certificates; with SASL only as listener.name.NAME.ssl.client.auth, as in Kafka.
 ssl.enabled.protocols | LIST | TLSv1.2,TLSv1.3 | - | broker | Versions of TLS.
 ssl.endpoint.identification.algorithm | STRING | https | - | broker | https: a broker checks the host names of others; empty: it does not.
 ssl.engine.factory.class | CLASS | null | - | broker | -
@@ -389,16 +389,16 @@ ssl.key.password | PASSWORD | null | - | broker | Password of the private key.
 ssl.keymanager.algorithm | STRING | SunX509 | - | broker | -
 ssl.keystore.certificate.chain | PASSWORD | null | - | broker | Certificate of this broker and its chain, as PEM in the file of settings.
 ssl.keystore.key | PASSWORD | null | - | broker | Private key of this broker, as PEM in the file of settings.
-ssl.keystore.location | STRING | null | - | broker | File with the private key of this broker, its certificate and its chain; read again when it changes.
+ssl.keystore.location | STRING | null | - | broker | File with this broker's private key, certificate and chain; read again when it changes.
 ssl.keystore.password | PASSWORD | null | - | broker | Password of that file.
-ssl.keystore.type | STRING | JKS | - | broker | PEM, PKCS12 or JKS. Whether it is one of the latter two, the file says itself.
-ssl.principal.mapping.rules | STRING | DEFAULT | - | - | How the name of a client's certificate becomes its user: RULE:pattern/replacement/ with L or U behind it, or DEFAULT, comma separated.
+ssl.keystore.type | STRING | JKS | - | broker | PEM, PKCS12 or JKS; which of the latter two it is, the file says itself.
+ssl.principal.mapping.rules | STRING | DEFAULT | - | - | How a certificate's name becomes a user: RULE:pattern/replacement/[LU] or DEFAULT, comma separated.
 ssl.protocol | STRING | TLSv1.3 | - | broker | -
 ssl.provider | STRING | null | - | broker | -
 ssl.secure.random.implementation | STRING | null | - | broker | -
 ssl.trustmanager.algorithm | STRING | PKIX | - | broker | -
 ssl.truststore.certificates | PASSWORD | null | - | broker | Certificates of authorities, as PEM in the file of settings.
-ssl.truststore.location | STRING | null | - | broker | File with the certificates of authorities whose clients and brokers are trusted; read again when it changes.
+ssl.truststore.location | STRING | null | - | broker | File with certificates of authorities to trust; read again when it changes.
 ssl.truststore.password | PASSWORD | null | - | broker | Password of that file.
 ssl.truststore.type | STRING | JKS | - | broker | As ssl.keystore.type.
 """

@@ -63,7 +63,7 @@ class TlsSide:
         """`context` is asked for each connection. `server_hostname` None: this is the side of the server.
 
         `on_open` hears that the other side is known, before any of its bytes are read, and may close the connection.
-        `on_failure` hears why a handshake has failed, unless this side has closed the connection.
+        `on_failure` hears why a handshake has failed, or an alert that has come later.
         """
         self.clock = clock
         self.turns = turns
@@ -128,6 +128,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._has_ended = True
         if self._state is State.OPEN:
             self._deliver()
+        elif self._state is State.HANDSHAKE and self._object is None and self._turn is None:
+            self.close()  # it has said nothing, as a probe does
         elif self._state is State.HANDSHAKE and self._turn is None:
             self._fail(HandshakeError("it has closed the connection in the middle of the handshake"))
         return True
@@ -159,9 +161,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _take_turn(self) -> Any:
         self._turn = None
-        self._shake_hands()
         if not self._is_paused and not self.below.is_closing():
             self.below.resume_reading()
+        self._shake_hands()
         return
         yield
 
@@ -262,8 +264,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             pass
         except ssl.SSLZeroReturnError:
             self._has_ended = True
-        except ssl.SSLError:  # bytes that nobody may have sent: nothing behind them counts
-            if not filled:
+        except ssl.SSLError as error:  # an alert, or bytes that nobody may have sent
+            if not filled:  # with TLS 1.3 a server refuses a client's certificate only now
+                self._side.on_failure(self, HandshakeError(words_for(error)))
                 self.abort()
         return filled
 

@@ -76,8 +76,8 @@ def _context(kind: int, keys: Keys, protocols: Sequence[str], cipher_suites: Seq
     if not enabled:
         raise TlsError("no version of TLS is enabled that has one of the cipher suites")
     context.minimum_version, context.maximum_version = VERSIONS[enabled[0]], VERSIONS[enabled[-1]]
-    for name, option in _OFF.items():
-        if name not in enabled:
+    for name, option in _OFF.items():  # one between two that are enabled
+        if name not in enabled and context.minimum_version < VERSIONS[name] < context.maximum_version:
             context.options |= option
     if older:
         try:

@@ -66,7 +66,7 @@ class Authority:
     def __init__(self, name: str = "authority") -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         made = self._begin(self.name, self.key, now - DAY, now + 3650 * DAY)
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         self.certificate = made.sign(self.key, hashes.SHA256())
@@ -92,7 +92,7 @@ class Authority:
     ) -> Certificate:
         """A certificate for hosts. With negative `days` it has ended so many days ago."""
         key = ec.generate_private_key(ec.SECP256R1())
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         if organization is not None:
             attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))

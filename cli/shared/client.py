@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from barnabas.cli.shared import kafka_python
 from barnabas.cli.shared.exits import ExitCode, fail
-from barnabas.cli.shared.login import read as read_login
+from barnabas.cli.shared.login import read as read_access
 from barnabas.cli.shared.login import try_login
 from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
@@ -58,11 +58,12 @@ def client_id() -> str:
 
 def connection(target: Target) -> dict[str, Any]:
     """The settings of every client. When this returns, a broker answers, and the time limit has begun."""
-    login = read_login(target.command_config)
+    access = read_access(target.command_config)
+    login = access.login
     bootstrap = target.reach()
     if login is not None:
         host, _, port = bootstrap.rpartition(":")
-        refused = try_login((host.strip("[]"), int(port)), login)
+        refused = try_login((host.strip("[]"), int(port)), login, access.tls)
         if refused is not None:
             where = f"whose password is in {target.command_config}"
             fail(f"{bootstrap} refuses the login of {login.user}, {where}: {refused}")
@@ -73,7 +74,7 @@ def connection(target: Target) -> dict[str, Any]:
         "client_id": client_id(),
         "bootstrap_timeout_ms": int(target.timeout_s * 1000) + 1,
         "retry_backoff_ms": BACKOFF_MS,
-        **({} if login is None else login.of_kafka_python()),
+        **access.of_kafka_python(),
     }
 
 

@@ -1,15 +1,19 @@
 """How the commands log in: Kafka's own file of client settings, and a login that says at once what is wrong with it."""
 
 import asyncio
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.config import jaas, properties
 from barnabas.config.sasl import MECHANISMS
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 # Settings of the file that the commands take; others of Kafka's clients have no meaning for them.
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
-PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 LOGS_IN_WITHIN_MS = 5_000.0
 FIRST_NONCE_BYTES = 20
 
@@ -24,17 +28,35 @@ class Login(NamedTuple):
     def of_kafka_python(self) -> dict[str, Any]:
         """The settings of a client of kafka-python."""
         return {
-            "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": self.user,
             "sasl_plain_password": self.password,
         }
 
 
-def read(path: str | None) -> Login | None:
-    """The login of a file like Kafka's client.properties; None: there is no file, or it wants none."""
+class Access(NamedTuple):
+    """How the commands come to a broker."""
+
+    protocol: str
+    login: Login | None
+    tls: "SSLContext | None"
+
+    def of_kafka_python(self) -> dict[str, Any]:
+        """The settings of a client of kafka-python."""
+        settings: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.tls is not None:
+            settings["ssl_context"] = self.tls
+        return settings if self.login is None else settings | self.login.of_kafka_python()
+
+
+OPEN = Access("PLAINTEXT", None, None)
+
+
+@cache
+def read(path: str | None) -> Access:
+    """What a file like Kafka's client.properties says. Without a file nothing is needed."""
     if not path:
-        return None
+        return OPEN
     try:
         with open(path) as file:
             values = properties.read(file.read()).values
@@ -42,10 +64,30 @@ def read(path: str | None) -> Login | None:
         fail(f"the file of --command-config cannot be read: {error}", ExitCode.NOT_VALID)
     protocol = values.get(PROTOCOL, "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
-        message = f"{path}: {PROTOCOL}={protocol}: these commands have {' and '.join(PROTOCOLS)} (no TLS yet)."
-        fail(message, ExitCode.NOT_VALID)
-    if protocol == "PLAINTEXT":
-        return None
+        fail(f"{path}: {PROTOCOL}={protocol}: these commands have {', '.join(PROTOCOLS)}.", ExitCode.NOT_VALID)
+    tls = _tls_of(path, values) if protocol.endswith("SSL") else None
+    return Access(protocol, _login_of(path, values) if protocol.startswith("SASL_") else None, tls)
+
+
+def _tls_of(path: str, values: dict[str, str]) -> "SSLContext":
+    from barnabas.cluster.security.tls import client_context_of  # late: most commands need no TLS
+    from barnabas.config.tls import TlsSettings
+    from barnabas.runtime.tls import TlsError
+
+    def content(place: str) -> bytes:
+        with open(place, "rb") as file:
+            return file.read()
+
+    settings = TlsSettings.of(values.get)
+    for _, problem in settings.problems():
+        fail(f"{path}: {problem}.", ExitCode.NOT_VALID)
+    try:
+        return client_context_of(settings, content)
+    except TlsError as error:
+        fail(f"{path}: {error}.", ExitCode.NOT_VALID)
+
+
+def _login_of(path: str, values: dict[str, str]) -> Login:
     mechanism = values.get(MECHANISM, "GSSAPI")
     if mechanism not in MECHANISMS:
         message = f"{path}: {MECHANISM}={mechanism}: these commands have {', '.join(MECHANISMS)}."
@@ -59,7 +101,7 @@ def read(path: str | None) -> Login | None:
         fail(f"{path} has no user and password. They are written as {form}", ExitCode.NOT_VALID)
 
 
-def try_login(address: tuple[str, int], login: Login) -> str | None:
+def try_login(address: tuple[str, int], login: Login, tls: "SSLContext | None") -> str | None:
     """Why a broker refuses the login; None: it does not, or does not answer."""
     from barnabas.cluster.broker_client import BrokerClient
     from barnabas.cluster.broker_login import BrokerLogin
@@ -86,7 +128,8 @@ def try_login(address: tuple[str, int], login: Login) -> str | None:
             refusals.append(str(error))
 
     async def ask() -> None:
-        client = _Trying(env, Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS)
+        context = None if tls is None else lambda: tls
+        client = _Trying(env, Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS, tls=context)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         client.send(ApiVersionsRequest(), 0).then(answered.set_result)
         await answered
@@ -96,7 +139,7 @@ def try_login(address: tuple[str, int], login: Login) -> str | None:
     return refusals[0] if refusals else None
 
 
-def wanted_by(address: tuple[str, int]) -> list[str]:
+def wanted_by(address: tuple[str, int], tls: "SSLContext | None") -> list[str]:
     """The mechanisms by which a broker wants clients to log in; none: it does not, or does not answer.
 
     For a process that ends: it may be asked inside a loop, which does not go on.
@@ -108,7 +151,8 @@ def wanted_by(address: tuple[str, int]) -> list[str]:
     from barnabas.runtime.env import real
 
     async def ask() -> list[str]:
-        client = BrokerClient(real(), Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS)
+        context = None if tls is None else lambda: tls
+        client = BrokerClient(real(), Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS, tls=context)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         client.send(SaslHandshakeRequest(mechanism=""), 1).then(answered.set_result)
         answer = await answered

@@ -1,12 +1,16 @@
 """Which of several addresses has a broker that answers: a command asks it first, and it knows the others."""
 
 import asyncio
+import ssl
 import struct
 from enum import IntEnum
+from ssl import SSLContext
 from typing import NamedTuple, cast
 
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.network import HostNotFoundError, RealNetwork
+from barnabas.runtime.tls import HandshakeError, TlsSide, TlsTransport
+from barnabas.runtime.turns import Turns
 
 Address = tuple[str, int]
 
@@ -28,8 +32,9 @@ class Outcome(IntEnum):
     NOTHING_LISTENS = 1
     SILENT = 2
     CLOSED = 3  # the connection, without an answer
-    FOREIGN = 4  # something answered, in another protocol than Kafka's
-    ANSWERED = 5
+    NO_TLS = 4  # the handshake has failed
+    FOREIGN = 5  # something answered, in another protocol than Kafka's
+    ANSWERED = 6
 
 
 class Found(NamedTuple):
@@ -38,6 +43,8 @@ class Found(NamedTuple):
     outcome: Outcome
     address: Address
     answer: bytes = b""
+    why: str = ""
+    has_tls: bool = False
 
     @property
     def words(self) -> str:
@@ -46,6 +53,8 @@ class Found(NamedTuple):
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if self.outcome is Outcome.NOT_RESOLVED:
             return f"the host {host} cannot be found: no name server or hosts file knows its address"
+        if self.outcome is Outcome.NO_TLS:
+            return f"there is no TLS with {where}: {self.why}"
         if self.outcome is not Outcome.FOREIGN:
             return f"no broker answers at {where}"
         if self.answer.startswith(b"HTTP/"):
@@ -53,7 +62,7 @@ class Found(NamedTuple):
             hint = f" Its broker is at {said}." if said else ""
             return f"{where} is an HTTP server, and no port of Kafka's protocol.{hint}".rstrip(".")
         if self.answer[:1] == TLS_ALERT:
-            return f"{where} speaks TLS, which these commands do not"
+            return f"{where} speaks TLS, and the command does not (--command-config)"
         return f"what answers at {where} is no Kafka broker: {self.answer[:40]!r}"
 
 
@@ -63,6 +72,8 @@ class _Question(asyncio.Protocol):
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.answer = b""
+        self.why = ""
+        self.has_tls = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(API_VERSIONS)
@@ -84,38 +95,56 @@ class _Question(asyncio.Protocol):
         """Nothing more has come in time."""
         self._settle(Outcome.FOREIGN if self.answer else Outcome.SILENT)
 
+    def note_tls(self, _transport: TlsTransport) -> None:
+        """The handshake is complete."""
+        self.has_tls = True
+
+    def no_tls(self, _transport: TlsTransport, error: HandshakeError) -> None:
+        """The handshake has failed."""
+        self.why = str(error)
+        self._settle(Outcome.NO_TLS)
+
     def _settle(self, outcome: Outcome) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
 
-async def _ask(clock: RealClock, address: Address) -> Found:
-    attempt = asyncio.ensure_future(RealNetwork().connect(*address, _Question))
+async def _ask(clock: RealClock, address: Address, tls: SSLContext | None) -> Found:
+    question = _Question()
+
+    def protocol() -> asyncio.BaseProtocol:
+        if tls is None:
+            return question
+        opened, failed = question.note_tls, question.no_tls
+        side = TlsSide(clock, Turns(clock), lambda: tls, opened, failed, server_hostname=address[0])
+        return TlsTransport(side, question)
+
+    attempt = asyncio.ensure_future(RealNetwork().connect(*address, protocol))
 
     def give_up() -> None:
         attempt.cancel()
 
     timer = clock.call_later(CONNECT_TIMEOUT_MS, give_up)
     try:
-        transport, protocol = await attempt
+        transport, _ = await attempt
     except (HostNotFoundError, UnicodeError):
         return Found(Outcome.NOT_RESOLVED, address)
     except (OSError, asyncio.CancelledError):
         return Found(Outcome.NOTHING_LISTENS, address)
     finally:
         timer.cancel()
-    question = cast(_Question, protocol)
     timer = clock.call_later(ANSWER_TIMEOUT_MS, question.silent)
     try:
-        return Found(await question.outcome, address, question.answer)
+        outcome = await question.outcome
+        return Found(outcome, address, question.answer, question.why, question.has_tls)
     finally:
         timer.cancel()
         transport.close()
 
 
-async def _best(clock: RealClock, addresses: list[Address]) -> Found:
+async def _best(clock: RealClock, addresses: list[Address], tls: SSLContext | None) -> Found:
     """The best outcome, and the first address that has it. All are asked at once; one that answers is enough."""
-    asked = [asyncio.ensure_future(_ask(clock, address)) for address in addresses]
+    asked = [asyncio.ensure_future(_ask(clock, address, tls)) for address in addresses]
     waiting = set(asked)
     found: list[Found] = []
     while waiting and not any(each.outcome is Outcome.ANSWERED for each in found):
@@ -128,10 +157,17 @@ async def _best(clock: RealClock, addresses: list[Address]) -> Found:
 
 def look(addresses: list[Address]) -> Found:
     """What is at the best of the addresses now."""
-    return asyncio.run(_best(RealClock(), addresses))
+    return asyncio.run(_best(RealClock(), addresses, None))
 
 
-def first_to_answer(addresses: list[Address], wait_s: float) -> Found:
+def speaks_tls(address: Address) -> bool:
+    """Whether there is TLS at an address. Nothing is sent over it that anybody may not know."""
+    context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return asyncio.run(_best(RealClock(), [address], context)).has_tls
+
+
+def first_to_answer(addresses: list[Address], wait_s: float, tls: SSLContext | None = None) -> Found:
     """The first address that answers. If nothing listens at any of them for `wait_s`, what is wrong with the best one.
 
     While all that listen are silent, it waits without end: the caller has a time limit. One that closes the connection
@@ -142,7 +178,7 @@ def first_to_answer(addresses: list[Address], wait_s: float) -> Found:
         clock = RealClock()
         last_ms = clock.monotonic_ms() + wait_s * 1000
         while True:
-            found = await _best(clock, addresses)
+            found = await _best(clock, addresses, tls)
             if found.outcome >= Outcome.CLOSED:
                 return found
             if found.outcome <= Outcome.NOTHING_LISTENS and clock.monotonic_ms() >= last_ms:

@@ -53,7 +53,7 @@ class Target:
             "--command-config",
             envvar="BARNABAS_CONFIG",
             metavar="FILE",
-            help="How to log in: a client.properties as Kafka's tools take it.",
+            help="How to log in, and TLS: a client.properties as Kafka's tools take it.",
         ),
     ] = None
     as_json: bool = field(kw_only=True)  # of the command: an error is JSON, too
@@ -72,11 +72,20 @@ class Target:
         signal.signal(signal.SIGINT, end_at_once)
         self.say_when_late(self._is_silent)
         signal.setitimer(signal.ITIMER_REAL, self.wait_s + self.timeout_s)  # also bounds a silent name server
-        from barnabas.cli.shared.probe import Outcome, first_to_answer  # late: --help needs neither a loop nor sockets
+        from barnabas.cli.shared.login import read  # late: --help needs neither a loop nor sockets
+        from barnabas.cli.shared.probe import Outcome, first_to_answer, speaks_tls
 
-        found = first_to_answer(addresses, self.wait_s)
+        tls = read(self.command_config).tls
+        found = first_to_answer(addresses, self.wait_s, tls)
         if found.outcome in (Outcome.NOT_RESOLVED, Outcome.FOREIGN):
             fail(f"{found.words}. Name a broker with --bootstrap HOST:PORT.")
+        if found.outcome is Outcome.NO_TLS:
+            fail(f"{found.words}. What the command says of TLS stands in {self.command_config}.")
+        if found.outcome is Outcome.CLOSED and tls is None and speaks_tls(found.address):
+            fail(
+                f"{self.bootstrap} speaks TLS. Say how with --command-config FILE, a client.properties as Kafka's "
+                "tools take it (security.protocol=SSL or SASL_SSL, ssl.truststore.location=…), or BARNABAS_CONFIG."
+            )
         if found.outcome is Outcome.NOTHING_LISTENS:
             self.nobody_answers()
         self.renew()
@@ -111,7 +120,7 @@ class Target:
     def _is_silent(self) -> str:
         return (
             f"no answer in {self.timeout_s:g} s from {self.bootstrap}. A broker that stands still takes connections "
-            "and answers nothing; so does one that wants TLS, which these commands do not speak."
+            "and answers nothing; so may one that wants TLS (--command-config)."
         )
 
     def _closes(self) -> str:
@@ -122,9 +131,9 @@ class Target:
 
     def _wants_login(self, address: tuple[str, int]) -> str:
         """If the broker wants a login, and there is none: what to do."""
-        from barnabas.cli.shared.login import wanted_by
+        from barnabas.cli.shared.login import read, wanted_by
 
-        mechanisms = wanted_by(address)
+        mechanisms = wanted_by(address, read(self.command_config).tls)
         if not mechanisms:
             return ""
         return (

@@ -56,7 +56,9 @@ class BrokerProcess:
                 self._start_other(OTHER_BROKER, log)
                 return
             command = [sys.executable, *self.program, "start", "--json", "--profile", "ci"]
-            command += ["--data", str(self.data), "--listeners", f"PLAINTEXT://127.0.0.1:{self.port}"]
+            command += ["--data", str(self.data)]
+            if not any(setting.startswith("listeners=") for setting in self.settings):
+                command += ["--listeners", f"PLAINTEXT://127.0.0.1:{self.port}"]
             command += [word for setting in self.settings for word in ("--set", setting)]
             self.process = forked.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None

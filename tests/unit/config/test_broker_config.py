@@ -67,7 +67,7 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"listeners": "PLAINTEXT://::1:9092"}, "listeners"),
         ({"listeners": ""}, "listeners"),
         ({"listeners": "FOO://:9092"}, "listeners"),
-        ({"listeners": "SSL://:9092"}, "listeners"),
+        ({"listeners": "SSL://:9092"}, "ssl.keystore.location"),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "listeners"),
         ({"listeners": "A://:1,B://:1", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"}, "listeners"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),

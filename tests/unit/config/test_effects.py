@@ -7,6 +7,7 @@ import pytest
 from barnabas.config import broker_settings
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.settings import Setting
+from barnabas.config.tls import TlsSettings
 from barnabas.config.topic import BROKER_NAMES, TOPIC_SETTINGS
 
 PACKAGE = Path(broker_settings.__file__).parents[1]
@@ -27,6 +28,7 @@ READ_IN_CONFIG = {
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",
     "security.inter.broker.protocol",
+    *(f"ssl.{field.replace('_', '.')}" for field in TlsSettings._fields),
 }
 
 

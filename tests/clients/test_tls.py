@@ -1,0 +1,290 @@
+"""Clients over TLS, as they are: each library, with a certificate or a password, right and wrong; the commands."""
+
+import asyncio
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioKafkaError
+from certificates import PASSWORD, Authority, Certificate
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+
+pytestmark = pytest.mark.timeout(120)
+
+BrokerProcess: TypeAlias = Any  # of conftest.py
+MECHANISMS = (None, "PLAIN", "SCRAM-SHA-512")
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_admin="admin-secret" user_alice="alice-secret";'
+)
+
+
+class Secured:
+    """A broker with a listener SSL that wants certificates, and a listener SASL_SSL that wants logins."""
+
+    def __init__(self, make_broker: Callable[..., BrokerProcess], folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority()
+        self.keys = folder / "broker.p12"
+        self.authority.sign("broker").write_pkcs12(self.keys)
+        self.ca = self.authority.write_pem(folder / "ca.pem")
+        self.ports = {"SSL": free_port(), "SASL_SSL": free_port()}
+        self.broker = make_broker(
+            f"listeners=PLAINTEXT://127.0.0.1:0,{','.join(f'{n}://127.0.0.1:{p}' for n, p in self.ports.items())}",
+            f"ssl.keystore.location={self.keys}",
+            f"ssl.keystore.password={PASSWORD}",
+            f"ssl.truststore.location={self.authority.write_jks(folder / 'trusted.jks')}",
+            f"ssl.truststore.password={PASSWORD}",
+            "ssl.client.auth=required",
+            "ssl.principal.mapping.rules=RULE:^CN=([^,]*).*$/$1/",
+            "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+            f"listener.name.sasl_ssl.plain.sasl.jaas.config={JAAS}",
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users=User:admin",
+        )
+        self.alice = self.authority.sign("alice", organization="Acme").write_pem(folder / "alice.pem")
+        self.admin = folder / "admin.properties"
+        own = self.authority.sign("admin").write_pkcs12(folder / "admin.p12")
+        trusted = self.authority.write_pkcs12(folder / "trusted.p12")
+        self.admin.write_text(
+            f"security.protocol=SSL\nssl.keystore.location={own}\nssl.keystore.password={PASSWORD}\n"
+            f"ssl.truststore.location={trusted}\nssl.truststore.password={PASSWORD}\n"
+        )
+
+    def address(self, mechanism: str | None) -> str:
+        return f"localhost:{self.ports['SSL' if mechanism is None else 'SASL_SSL']}"
+
+    def ran(self, *words: str, config: Path | None = None, code: int = 0, stdin: str = "", port: int = 0) -> Any:
+        environment = {
+            **os.environ,
+            "BARNABAS_BOOTSTRAP": f"127.0.0.1:{port or self.ports['SSL']}",
+            "BARNABAS_CONFIG": str(config or self.admin),
+        }
+        command = [sys.executable, "-m", "barnabas", *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr
+        assert "-secret" not in done.stdout + done.stderr
+        return done
+
+    def of_kafka_python(self, mechanism: str | None, certificate: str | None = None, ca: str = "") -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": self.address(mechanism),
+            "security_protocol": "SSL" if mechanism is None else "SASL_SSL",
+            "ssl_cafile": ca or self.ca,
+        }
+        if mechanism is None:
+            own = certificate or self.alice
+            return settings | {"ssl_certfile": own, "ssl_keyfile": own}
+        user = {"sasl_plain_username": "alice", "sasl_plain_password": "alice-secret"}
+        return settings | {"sasl_mechanism": mechanism} | user
+
+    def of_librdkafka(self, mechanism: str | None, certificate: str | None = None, ca: str = "") -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.address(mechanism),
+            "security.protocol": "ssl" if mechanism is None else "sasl_ssl",
+            "ssl.ca.location": ca or self.ca,
+            "log_level": 2,
+        }
+        if mechanism is None:
+            own = certificate or self.alice
+            return settings | {"ssl.certificate.location": own, "ssl.key.location": own}
+        return settings | {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": "alice-secret"}
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def secured(make_broker: Callable[..., BrokerProcess], tmp_path_factory: pytest.TempPathFactory) -> Secured:
+    secured = Secured(make_broker, tmp_path_factory.mktemp("secured"))
+    secured.ran("users", "add", "alice", "--mechanism", "SCRAM-SHA-512", stdin="alice-secret\n")
+    for kind in ("topic", "group"):
+        secured.ran("acls", "add", "User:alice", "all", kind, "open", "--prefix")
+    return secured
+
+
+def name_of(library: str, mechanism: str | None) -> str:
+    return f"open-{library}-{mechanism or 'ssl'}".lower()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python(secured: Secured, mechanism: str | None) -> None:
+    settings, topic = secured.of_kafka_python(mechanism), name_of("kafka-python", mechanism)
+    producer = KafkaProducer(**settings)
+    producer.send(topic, b"x" * 300_000).get(timeout=20)
+    producer.close()
+    consumer = KafkaConsumer(
+        topic, **settings, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=20_000
+    )
+    assert next(consumer).value == b"x" * 300_000
+    consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka(secured: Secured, mechanism: str | None) -> None:
+    settings, topic = secured.of_librdkafka(mechanism), name_of("librdkafka", mechanism)
+    delivered: list[Any] = []
+    producer = Producer(settings)
+    producer.produce(topic, b"x", on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(20) == 0
+    assert delivered == [None]
+    consumer = Consumer(settings | {"group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    message = consumer.poll(20)
+    consumer.close()
+    assert message is not None
+    assert message.value() == b"x"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka(secured: Secured, mechanism: str | None) -> None:
+    settings, topic = secured.of_kafka_python(mechanism), name_of("aiokafka", mechanism)
+    context = ssl.create_default_context(cafile=settings.pop("ssl_cafile"))
+    if mechanism is None:
+        context.load_cert_chain(settings.pop("ssl_certfile"), settings.pop("ssl_keyfile"))
+
+    async def story() -> bytes | None:
+        producer = AIOKafkaProducer(**settings, ssl_context=context)
+        await producer.start()
+        await producer.send_and_wait(topic, b"x")
+        await producer.stop()
+        consumer = AIOKafkaConsumer(
+            topic, **settings, ssl_context=context, group_id=topic, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        message = await asyncio.wait_for(consumer.getone(), 20)
+        await consumer.stop()
+        value: bytes | None = message.value
+        return value
+
+    assert asyncio.run(story()) == b"x"
+
+
+@pytest.mark.parametrize("what", ["expired", "foreign", "no-trust"])
+def test_who_is_not_let_in(secured: Secured, what: str, tmp_path: Path) -> None:
+    """An expired certificate, one of another authority, and a client that does not trust the broker."""
+    own: Certificate = {
+        "expired": secured.authority.sign("alice", days=-1),
+        "foreign": Authority("foreign").sign("alice"),
+        "no-trust": secured.authority.sign("alice"),
+    }[what]
+    pem = own.write_pem(tmp_path / "own.pem")
+    ca = Authority("other").write_pem(tmp_path / "other.pem") if what == "no-trust" else ""
+    with pytest.raises(KafkaError):
+        KafkaAdminClient(**secured.of_kafka_python(None, pem, ca), bootstrap_timeout_ms=1_000)
+    told: list[Any] = []
+    admin = AdminClient(secured.of_librdkafka(None, pem, ca) | {"error_cb": told.append})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=2)
+    admin.poll(1)
+    assert any(error.name() in ("_SSL", "_ALL_BROKERS_DOWN", "_TRANSPORT") for error in told)
+    context = ssl.create_default_context(cafile=ca or secured.ca)
+    context.load_cert_chain(pem)
+
+    async def story() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=secured.address(None), security_protocol="SSL", ssl_context=context
+        )
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    with pytest.raises(AioKafkaError):
+        asyncio.run(story())
+
+
+def test_a_renewed_certificate_needs_no_restart(secured: Secured, wait_until: Callable[..., None]) -> None:
+    settings = secured.of_kafka_python(None)
+    producer = KafkaProducer(**settings)
+    producer.send("open-renewed", b"before").get(timeout=20)
+    secured.authority.sign("broker-renewed").write_pkcs12(secured.keys)
+    wait_until(lambda: "keys and certificates were read again" in secured.broker.log.read_text())
+    context = ssl.create_default_context(cafile=secured.ca)
+    context.load_cert_chain(secured.alice)
+    import socket
+
+    with (
+        socket.create_connection(("127.0.0.1", secured.ports["SSL"])) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        shown = encrypted.getpeercert() or {}
+    assert shown["subject"] == ((("commonName", "broker-renewed"),),)
+    producer.send("open-renewed", b"after").get(timeout=20)
+    producer.close()
+
+
+def test_commands_by_kafkas_own_file(secured: Secured, tmp_path: Path) -> None:
+    """PKCS12 in the fixture; here PEM in one line, and a login over TLS."""
+    config = tmp_path / "client.properties"
+    authority = secured.authority.pem.replace("\n", "\\n\\\n")
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    config.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.certificates={authority}\n"
+        f'sasl.jaas.config={module} required username="alice" password="alice-secret";\n'
+    )
+    secured.ran("topics", "create", "open-commands", config=config, port=secured.ports["SASL_SSL"])
+    listed = secured.ran("topics", "list", config=config, port=secured.ports["SASL_SSL"]).stdout
+    assert "open-commands" in listed
+
+
+def test_what_commands_say_when_there_is_no_tls(secured: Secured, tmp_path: Path) -> None:
+    none, foreign, nobody = (tmp_path / name for name in ("none", "foreign", "nobody"))
+    none.write_text("")
+    told = secured.ran("topics", "list", config=none, code=1).stderr
+    assert "speaks TLS. Say how with --command-config FILE" in told
+    other = Authority("other").write_pem(tmp_path / "other.pem")
+    foreign.write_text(f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={other}\n")
+    told = secured.ran("topics", "list", config=foreign, code=1).stderr
+    assert "its certificate is refused" in told
+    nobody.write_text(f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={secured.ca}\n")
+    told = secured.ran("topics", "list", config=nobody, code=1).stderr
+    assert "it wants a certificate of this side (ssl.keystore)" in told
+    plain = int(secured.broker.bootstrap.rpartition(":")[2])
+    told = secured.ran("topics", "list", port=plain, code=1).stderr
+    assert "there is no TLS with 127.0.0.1" in told
+    nobody.write_text("security.protocol=SSL\nssl.truststore.location=/no/such\n")
+    told = secured.ran("topics", "list", config=nobody, code=2).stderr
+    assert "ssl.truststore.location=/no/such cannot be read" in told
+
+
+def test_nothing_shows_a_secret(secured: Secured) -> None:
+    told = secured.ran("configs", "describe", "broker", "0", "--all").stdout
+    assert "ssl.keystore.password" in told
+    assert PASSWORD not in told
+    assert PASSWORD not in secured.broker.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["ssl.keystore.location=/no/such"], "listener SSL: /no/such: No such file"),
+        (["ssl.keystore.location={keys}", "ssl.keystore.password=planted-secret"], "the password is wrong"),
+        ([], "it has TLS, and no certificate: set ssl.keystore.location"),
+    ],
+)
+def test_a_start_that_is_refused_says_why(secured: Secured, settings: list[str], told: str, tmp_path: Path) -> None:
+    words = [word for each in settings for word in ("--set", each.format(keys=secured.keys))]
+    command = [sys.executable, "-m", "barnabas", "start", "--data", str(tmp_path / "data"), *words]
+    done = subprocess.run([*command, "--listeners", "SSL://127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "planted-secret" not in done.stderr
+    assert not (tmp_path / "data").exists() or not list((tmp_path / "data").iterdir())

@@ -7,7 +7,7 @@
   `crowds.py` the requests of a large group that wait for their turn. `read_buffers.py`, `answer_writer.py` and
   `senders.py` are the memory and the sending.
 - Logins: `authentication.py` is what a connection of a SASL listener does before its first request is handled,
-  `logins.py` says who may log in.
+  `logins.py` says who may log in. TLS is below a connection (`runtime/tls.py`), and `server.py` puts it there.
 - Requests: `requests.py` is the one way to a handler, also for the HTTP API and for what the broker asks itself: the
   table of APIs, what a handler gets and may return, and the gate. `api/` has one module per family of handlers.
   `access/` has the rights that each asks

@@ -6,4 +6,7 @@ API asks for stands in `broker/access/`.
 
 `scram.py` and `plain.py` are the mechanisms of SASL, both sides of them (pure), with `mechanism.py` for what they
 have in common; `credentials.py` keeps the users of SCRAM that the tree has.
+
+`tls.py` keeps keys and certificates of the listeners, and reads them again when their files change; `key_stores.py`
+reads PEM, PKCS12 and JKS (pure); `distinguished_names.py` is the name of a certificate's subject (pure).
 """

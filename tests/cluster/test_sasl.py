@@ -1,4 +1,4 @@
-"""Three brokers that log in to each other, and to which clients log in, through a kill."""
+"""Three brokers that log in to each other, by passwords or certificates, as clients do to them, through a kill."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from barnabas.cluster.security import scram
 from broker_process import free_port
+from certificates import Authority
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
@@ -24,13 +25,18 @@ BROKERS = (1, 2, 3)
 class SecuredCluster:
     """Brokers with SASL and access rules on one tree. Only the user `broker` may act as one."""
 
-    def __init__(self, folder: Path, mechanism: str) -> None:
+    def __init__(self, folder: Path, protocol: str, mechanism: str) -> None:
         self.folder = folder
+        self.protocol = protocol
         self.mechanism = mechanism
+        self.authority = Authority()
+        self.ca = self.authority.write_pem(folder / "ca.pem")
+        self.own = self.authority.sign("broker").write_pem(folder / "broker.pem")
+        self.foreign = Authority("foreign").sign("broker").write_pem(folder / "foreign.pem")
         self.ports = {number: free_port() for number in (*BROKERS, 4)}
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, number: int, password: str = SECRET) -> None:
+    def start(self, number: int, password: str = SECRET, own: str = "") -> None:
         module = "org.apache.kafka.common.security"
         jaas = f'username="broker" password="{password}"'
         prefix = "listener.name.inside"
@@ -39,7 +45,7 @@ class SecuredCluster:
             "coordination.path": self.folder / "tree",
             "http.listeners": "none",
             "listeners": f"INSIDE://127.0.0.1:{self.ports[number]}",
-            "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT",
+            "listener.security.protocol.map": f"INSIDE:{self.protocol}",
             "inter.broker.listener.name": "INSIDE",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
             "sasl.mechanism.inter.broker.protocol": self.mechanism,
@@ -47,12 +53,20 @@ class SecuredCluster:
             f"{prefix}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required {jaas};",
             "connections.max.reauth.ms": 3_000,  # brokers, too, log in again all the time
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:broker",
+            "super.users": "User:broker;User:CN=broker",
             "default.replication.factor": 3,
             "offsets.topic.replication.factor": 3,
             "min.insync.replicas": 2,
             "replica.lag.time.max.ms": 2_000,
         }
+        if self.protocol.endswith("SSL"):
+            settings |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": own or self.own,
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": self.ca,
+                "ssl.client.auth": "required",
+            }
         command = [sys.executable, "-m", "barnabas", "start", "--json", "--data", str(self.folder / str(number))]
         command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         with (self.folder / f"{number}.log").open("a") as log:
@@ -79,13 +93,19 @@ class SecuredCluster:
 
     @property
     def client(self) -> dict[str, Any]:
-        return {
+        settings: dict[str, Any] = {
             "bootstrap_servers": [f"127.0.0.1:{self.ports[number]}" for number in BROKERS],
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "PLAIN",
-            "sasl_plain_username": "broker",
-            "sasl_plain_password": SECRET,
+            "security_protocol": self.protocol,
         }
+        if self.protocol.endswith("SSL"):
+            settings |= {"ssl_cafile": self.ca, "ssl_certfile": self.own, "ssl_keyfile": self.own}
+        if self.protocol.startswith("SASL"):
+            settings |= {
+                "sasl_mechanism": "PLAIN",
+                "sasl_plain_username": "broker",
+                "sasl_plain_password": SECRET,
+            }
+        return settings
 
     def make_scram_user(self) -> None:
         request = AlterUserScramCredentialsRequest
@@ -99,12 +119,13 @@ class SecuredCluster:
         assert [result.error_code for result in answer.results] == [0]
 
 
-@pytest.fixture(params=["PLAIN", "SCRAM-SHA-512"])
+@pytest.fixture(params=["SASL_PLAINTEXT PLAIN", "SASL_PLAINTEXT SCRAM-SHA-512", "SASL_SSL SCRAM-SHA-512", "SSL GSSAPI"])
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredCluster]:
-    cluster = SecuredCluster(tmp_path, request.param)
+    cluster = SecuredCluster(tmp_path, *request.param.split())
     try:
         cluster.start(1)
-        cluster.make_scram_user()
+        if cluster.protocol != "SSL":
+            cluster.make_scram_user()
         for number in BROKERS[1:]:
             cluster.start(number)
         yield cluster
@@ -139,15 +160,21 @@ def test_nothing_is_lost_when_a_broker_is_killed_and_comes_back(secured: Secured
     assert found == set(range(45))
 
 
-def test_a_broker_with_a_wrong_password_follows_nothing(secured: SecuredCluster) -> None:
+def test_a_broker_with_a_wrong_password_or_certificate_follows_nothing(secured: SecuredCluster) -> None:
     admin = KafkaAdminClient(**secured.client)
-    secured.start(4, password="planted-wrong")
+    if secured.protocol == "SSL":
+        secured.start(4, own=secured.foreign)
+    else:
+        secured.start(4, password="planted-wrong")
     admin.create_topics([NewTopic("t", replica_assignments={0: [1, 4]})])
     producer = KafkaProducer(**secured.client, acks=1)
     producer.send("t", b"x").get(timeout=30)
     producer.close()
     admin.close()
-    assert "cannot log in to" in secured.log(4)
+    if secured.protocol == "SSL":  # the controller does not even reach it
+        assert any("its certificate is refused" in secured.log(number) for number in BROKERS)
+    else:
+        assert "cannot log in to" in secured.log(4)
     assert "planted-wrong" not in secured.log(4)
     logs = list((secured.folder / "4").glob("t-0/*.log"))
     assert all(path.stat().st_size == 0 for path in logs)

@@ -403,8 +403,8 @@ def say_strays(strays: Sequence[Stray]) -> None:
     """Log that these folders are set aside."""
     if strays:
         logger.warning(
-            "%s in %s without a topic in the tree (%s): kept, renamed to …-stray. If they have records that another "
-            "broker lacks, which has adopted the topic: docs/coordination-tree.md says how they come back",
+            "%s in %s of topics that the tree does not have here (%s): kept, renamed to …-stray. If they have records "
+            "that another broker lacks, which has adopted the topic: docs/coordination-tree.md says how they come back",
             counted(len(strays), "log folder"),
             ", ".join(sorted({stray.path for stray in strays})),
             names_in_a_line([f"{stray.topic}-{stray.partition}" for stray in strays]),
@@ -412,7 +412,7 @@ def say_strays(strays: Sequence[Stray]) -> None:
 
 
 async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
-    """Log which folders somebody removed while no broker ran: their partitions begin empty."""
+    """Log which folders somebody removed or exchanged while no broker ran: their partitions begin empty."""
     missing = log_manager.missing
     if not missing:
         return
@@ -428,7 +428,7 @@ async def say_what_is_missing(coordination: Coordination, log_manager: LogManage
             gone.append(f"{topic}-{index}")
     if gone:
         logger.error(
-            "%s had records, and the folders are gone: they begin empty (%s)",
+            "%s had records, and the folders are gone or of other topics: they begin empty (%s)",
             counted(len(gone), "partition"),
             names_in_a_line(gone),
         )

@@ -448,6 +448,7 @@ class Broker:
         late.cancel()
 
     async def _close(self, *, keeps_data: bool = True) -> None:
+        is_clean = keeps_data and not self.own_registration.is_loss_unsettled
         await self._end(
             self.tree_mark.stop,
             self.restored_tree.stop,
@@ -463,7 +464,7 @@ class Broker:
             *(() if self.authorizer is None else (self.authorizer.stop,)),
             self.features.stop,
             self.replica_manager.shutdown,
-            self.log_manager.shutdown if keeps_data else self.log_manager.abandon,
+            self.log_manager.shutdown if is_clean else self.log_manager.abandon,
             self.lease.stop,
             self.coordination.close,
         )

@@ -48,6 +48,7 @@ class OwnRegistration:
         self._controller = controller
         self._cluster_id = ""
         self._registration: registration.Registration | None = None  # None: not registered yet
+        self._is_loss_settled = False
 
     async def register(self, cluster_id: str, endpoints: Sequence[Endpoint]) -> None:
         """Register this broker in the tree, now and with every new session, before the election.
@@ -71,6 +72,7 @@ class OwnRegistration:
             await before_registering.until_taken_out(self._env, self._coordination, node_id, self._loss_of)
             await until_answered(self._env.clock, self._drop_what_is_behind_holes)
         self._log_manager.write_boot_ids()
+        self._is_loss_settled = True
 
         async def register() -> None:
             self._log_manager.broker_epoch = self._replica_manager.broker_epoch = await place.register()
@@ -90,6 +92,11 @@ class OwnRegistration:
         """Watch the registration no more."""
         if self._registration is not None:
             self._registration.stop()
+
+    @property
+    def is_loss_unsettled(self) -> bool:
+        """Whether this broker may lack records, and the tree may still count on them: its next life must know."""
+        return self._log_manager.may_lack_records and not self._is_loss_settled
 
     @property
     def why_not(self) -> str | None:

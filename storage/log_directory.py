@@ -68,7 +68,7 @@ class LogDirectory:
         self.folders: dict[tuple[str, int], LogFolder] = {}  # of the logs that `load` opens
         self.logs: dict[tuple[str, int], Log] = {}
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
-        self.missing: list[tuple[str, int]] = []  # they had records at the last checkpoint, but have no folder
+        self.missing: list[tuple[str, int]] = []  # they had records at the last checkpoint, but have no log
         self.failed: OSError | None = None  # why it could not be opened
         self._is_taken = False
         self._is_begun = False
@@ -175,9 +175,8 @@ class LogDirectory:
         for name in deleted_folders(disk, self.contents):
             remove_deleted_folder(disk, self.path_of(name))
         log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
-        self.missing = [
-            key for key, offset in high_watermarks.items() if offset > 0 and key not in self.contents.folders
-        ]
+        # A log that is left out is of another topic: if the partition is to be here, what it had is gone all the same.
+        self.missing = [key for key, offset in high_watermarks.items() if offset > 0 and key not in self.folders]
         if self.folders and not self.was_clean:
             text = "the last stop was not clean: recovering %s in %s from their recovery points"
             logger.info(text, counted(len(self.folders), "log"), self.path)

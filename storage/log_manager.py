@@ -305,7 +305,7 @@ class LogManager:
 
     @property
     def missing(self) -> list[tuple[str, int]]:
-        """Partitions that had records at the last checkpoint and have no folder: deleted since, or lost."""
+        """Partitions that had records at the last checkpoint and have no log: deleted since, or lost."""
         found = chain.from_iterable(directory.missing for directory in self.open_directories)
         return [key for key in found if self.get(*key) is None]
 
@@ -335,8 +335,9 @@ class LogManager:
     @property
     def may_lack_records(self) -> bool:
         """Whether some log may lack records that it had when this broker ran last."""
+        is_given_up = self._plan is not None and bool(self._plan.given_up)
         known = self.old_copies or self.missing or any(log.missing_from is not None for log in self.all())
-        return not self.was_clean or bool(known)
+        return not self.was_clean or is_given_up or bool(known)
 
     def has_lost(self, topic: str, partition: int) -> bool:
         """Whether the log is gone, only here as an old copy, or lacks records. One that is offline is not lost."""

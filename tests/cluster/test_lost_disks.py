@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import NotYetError
 
 MakeCluster = Callable[..., Any]
 pytestmark = pytest.mark.timeout(120)
@@ -68,7 +69,7 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
     assert cluster.committed("g", "t", 0) == 30
 
 
-@pytest.mark.parametrize("what", ["old folders", "a log without its end"])
+@pytest.mark.parametrize("what", ["old folders", "a log without its end", "folders of a former topic"])
 def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path, what: str) -> None:
     """It says that records were removed, and must not lead: the others would be cut to what it has."""
     cluster = make_cluster()
@@ -89,9 +90,11 @@ def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster
         cluster.end_one(node_id)
     for folder in folders:
         copy = tmp_path / "copy" / folder.name
-        if what == "old folders":
+        if what != "a log without its end":
             shutil.rmtree(folder)
             shutil.copytree(copy, folder)
+            if what == "folders of a former topic":
+                (folder / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
         else:
             name = "00000000000000000000.log"
             os.truncate(folder / name, (copy / name).stat().st_size)
@@ -100,6 +103,30 @@ def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster
     all_in_sync_of(cluster, "t")
     for index in range(3):
         assert cluster.values("t", index) == numbered(0, 40)
+
+
+def test_one_of_the_disks_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """It is taken out of log.dirs and given up. The broker stopped cleanly, and the other directory says nothing."""
+    cluster = make_cluster()
+    folders = [tmp_path / "broker-2", tmp_path / "disk"]
+    cluster.end_one(2)
+    cluster.own[2] = {"log.dirs": ",".join(map(str, folders))}
+    cluster.start(2)
+    cluster.create_topic("t", 4)
+    for index in range(4):
+        cluster.produce(cluster.producer("t", index), numbered(0))
+        cluster.in_sync("t", index, {0, 1, 2})
+    assert list(folders[1].glob("t-*"))
+    for node_id in range(3):
+        cluster.end_one(node_id)
+    shutil.rmtree(folders[1])
+    cluster.own[2] = {"log.dirs": str(folders[0])}
+    cluster.words[2] = ["--give-up", str(folders[1])]
+    for node_id in (2, 0, 1):
+        cluster.start(node_id)
+    for index in range(4):
+        cluster.in_sync("t", index, {0, 1, 2})
+        assert cluster.values("t", index) == numbered(0)
 
 
 def test_all_are_killed_before_they_have_made_their_logs(make_cluster: MakeCluster, tmp_path: Path) -> None:
@@ -163,6 +190,33 @@ def test_the_last_one_lost_its_power_and_the_one_before_its_disk(make_cluster: M
     cluster.start(0)
     cluster.in_sync("t", 0, {0, 1, 2})
     assert cluster.values("t", 0) == numbered(0)
+
+
+def test_the_last_one_lost_its_power_and_is_stopped_while_it_waits(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """A stop before it is registered is no clean one: who lacks the end of a log does so in the next life, too."""
+    cluster = make_cluster()
+    cluster.create_topic("t", 1)
+    cluster.produce(cluster.producer("t", 0), numbered(0))
+    cluster.in_sync("t", 0, {0, 1, 2})
+    cluster.end_one(0)
+    cluster.end_one(1, signal.SIGKILL)
+    cluster.in_sync("t", 0, {2})
+    cluster.end_one(2, signal.SIGKILL)
+    (tmp_path / "broker-2" / ".boot_id").write_text("before the power went")
+    log = tmp_path / "broker-2" / "t-0" / f"{0:020}.log"
+    os.truncate(log, log.stat().st_size // 2)
+    cluster.start(2, wait=False)
+    cluster.until(lambda: waits(cluster))
+    cluster.end_one(2)
+    for node_id in (1, 2, 0):
+        cluster.start(node_id)
+    cluster.in_sync("t", 0, {0, 1, 2})
+    assert cluster.values("t", 0) == numbered(0)
+
+
+def waits(cluster: Any) -> None:
+    if "or its logs lack records: it waits" not in cluster.logs()[2]:
+        raise NotYetError("it does not wait")
 
 
 def test_a_broker_without_its_disk_is_refused_and_given_up_catches_up(

@@ -94,9 +94,9 @@ def test_what_is_taken_from_under_a_running_broker_takes_one_partition_offline(
     assert client.produce("gone", 0, batch([b"3"])).error_code == 0
     assert client.values("here", 0) == [b"1", b"2"]
     text = process.log.read_text()
-    assert ("1 partition had records, and the folders are gone: they begin empty (gone-0)" in text) is (
-        what == "folder"
-    )
+    assert (
+        "1 partition had records, and the folders are gone or of other topics: they begin empty (gone-0)" in text
+    ) is (what == "folder")
 
 
 def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(

@@ -335,9 +335,9 @@ class LogManager:
     @property
     def may_lack_records(self) -> bool:
         """Whether some log may lack records that it had when this broker ran last."""
-        is_given_up = self._plan is not None and bool(self._plan.given_up)
-        known = self.old_copies or self.missing or any(log.missing_from is not None for log in self.all())
-        return not self.was_clean or is_given_up or bool(known)
+        given_up = self._plan.given_up if self._plan is not None else {}  # nothing else may tell what was in it
+        known = given_up or self.old_copies or self.missing or any(log.missing_from is not None for log in self.all())
+        return not self.was_clean or bool(known)
 
     def has_lost(self, topic: str, partition: int) -> bool:
         """Whether the log is gone, only here as an old copy, or lacks records. One that is offline is not lost."""
@@ -365,9 +365,8 @@ class LogManager:
     def _place(self, topic: str, partition: int, *, is_new: bool) -> LogDirectory:
         """In which directory a log is made.
 
-        If an attempt that failed has left its folder, there, because a log must not be in two directories. A folder of
-        that name that is not ours does not count. Else in the directory with the fewest logs. OSError if the log may be
-        in a directory that is offline.
+        If an attempt that failed has left its folder, there, because a log must not be in two directories. A foreign
+        folder does not count. Else in the directory with the fewest logs. OSError if it may be in one that is offline.
         """
         places = self.open_directories
         if len(self.directories) > 1:

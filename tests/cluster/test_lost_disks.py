@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster import NotYetError
 
 MakeCluster = Callable[..., Any]

@@ -40,7 +40,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.config.tls import has_tls
+from barnabas.config.tls import has_tls, zookeeper_has_tls
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
@@ -489,4 +489,8 @@ def _coordination(env: Env, config: BrokerConfig, tree_path: str | None) -> Coor
     from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination  # late: brings kazoo
     from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
 
-    return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))
+    if not zookeeper_has_tls(config):
+        return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))
+    from barnabas.cluster.security.tls import ZooKeeperTls
+
+    return ZooKeeperCoordination(env, ZooKeeperSettings.of(config, ZooKeeperTls(env.disk, config).context))

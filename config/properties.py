@@ -132,7 +132,7 @@ def notes(source: str, file: Properties) -> list[str]:
 
 
 _WHY = (
-    (("zookeeper.ssl.", "zookeeper.clientCnxnSocket"), "has no effect: TLS to ZooKeeper is not supported"),
+    (("zookeeper.ssl.", "zookeeper.clientCnxnSocket"), "has no effect: OpenSSL and Python do this, not Java"),
     (("controller.quorum.", "metadata.", "internal.metadata."), "has no effect: there is no KRaft quorum here"),
     (("ssl.", "sasl.", "listener.name."), "has no effect: OpenSSL and Python do this, not Java"),
     (("remote.", "rlmm.", "rsm.", "log.local."), "has no effect: there is no tiered storage here"),

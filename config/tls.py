@@ -132,6 +132,41 @@ def settings_of(config: "BrokerConfig", listener: str) -> TlsSettings:
     return settings
 
 
+ZOOKEEPER_SETTINGS = frozenset(
+    f"zookeeper.ssl.{name}"
+    for name in (
+        *("client.enable", "enabled.protocols", "cipher.suites", "endpoint.identification.algorithm"),
+        *("keystore.location", "keystore.password", "keystore.type"),
+        *("truststore.location", "truststore.password", "truststore.type"),
+    )
+)
+
+
+def zookeeper_has_tls(config: "BrokerConfig") -> bool:
+    """Whether ZooKeeper is spoken to over TLS."""
+    return (config.text("zookeeper.ssl.client.enable") or "").strip().lower() == "true"
+
+
+def zookeeper_settings(config: "BrokerConfig") -> TlsSettings:
+    """What zookeeper.ssl.* says. Without a type, a store whose name ends with .pem is PEM, as for ZooKeeper's own."""
+
+    def text(name: str) -> str | None:
+        found = config.text(f"zookeeper.{name}")
+        if found is None and name.endswith("store.type"):
+            location = config.text(f"zookeeper.{name.removesuffix('type')}location") or ""
+            return "PEM" if location.endswith(".pem") else None
+        return found
+
+    return TlsSettings.of(text)
+
+
+def check_zookeeper_tls(config: "BrokerConfig") -> Iterator[ConfigError]:
+    """Everything wrong with zookeeper.ssl.*, without a look at the files."""
+    if config.zookeeper_connect and zookeeper_has_tls(config):
+        for name, message in zookeeper_settings(config).problems():
+            yield ConfigError(f"zookeeper.{message}", key=f"zookeeper.{name}")
+
+
 def check_tls(config: "BrokerConfig") -> Iterator[ConfigError]:
     """Everything wrong with the settings of listeners that have TLS, without a look at the files."""
     for endpoint in config.endpoints:

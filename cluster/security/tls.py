@@ -7,13 +7,14 @@ and the log says why.
 import logging
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from barnabas.cluster.security import key_stores
 from barnabas.cluster.security.distinguished_names import subject_of
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.principal_rules import read_rules, user_of
 from barnabas.config.settings import ConfigError
-from barnabas.config.tls import TlsSettings, has_tls, settings_of
+from barnabas.config.tls import TlsSettings, has_tls, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Disk, Env
 from barnabas.runtime.tls import TlsError
@@ -64,6 +65,32 @@ def client_context_of(settings: TlsSettings, read: Callable[[str], bytes]) -> ss
     )
 
 
+class ZooKeeperTls:
+    """TLS of a broker as a client of ZooKeeper. The files are read for each connection."""
+
+    def __init__(self, disk: Disk, config: BrokerConfig) -> None:
+        """TlsError."""
+        self._read = partial(_read, disk)
+        self._settings = zookeeper_settings(config)
+        self._last = client_context_of(self._settings, self._read)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection; the last one, if the files cannot be used now."""
+        try:
+            self._last = client_context_of(self._settings, self._read)
+        except TlsError as error:
+            logger.error("TLS to ZooKeeper: %s. What was read before stays in use", error)
+        return self._last
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    file = disk.open(path, read_only=True)
+    try:
+        return file.read(0, min(file.size(), STORE_BYTES_MAX))
+    finally:
+        file.close()
+
+
 class ListenerTls:
     """TLS of one listener, and of this broker as the client of others that have the same listener."""
 
@@ -90,7 +117,7 @@ class ListenerTls:
     def contexts_of(self, settings: TlsSettings) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """As server and as client. TlsError."""
         try:
-            keys = keys_of(settings, self._read)
+            keys = keys_of(settings, partial(_read, self._disk))
             server = server_context(keys, settings.client_auth, settings.enabled_protocols, settings.cipher_suites)
             checks_host = settings.endpoint_identification_algorithm.lower() == "https"
             client = client_context(keys, settings.enabled_protocols, settings.cipher_suites, checks_host=checks_host)
@@ -121,13 +148,6 @@ class ListenerTls:
     def _stamps_of(self, settings: TlsSettings) -> Stamps:
         disk = self._disk
         return tuple((disk.identity(path), disk.modified_ms(path), disk.file_size(path)) for path in settings.files)
-
-    def _read(self, path: str) -> bytes:
-        file = self._disk.open(path, read_only=True)
-        try:
-            return file.read(0, min(file.size(), STORE_BYTES_MAX))
-        finally:
-            file.close()
 
     def server_context(self) -> ssl.SSLContext:
         """For the next connection of a client."""

@@ -165,7 +165,12 @@ class ZooKeeperCoordination:
         """Let a new kazoo client connect. It begins a new session."""
         auth_data = [("digest", self._settings.digest)] if self._settings.digest else []
         self._client = Client(
-            self._env.clock, self._hosts, self._settings.session_timeout_ms, auth_data, self._state_changed
+            self._env.clock,
+            self._hosts,
+            self._settings.session_timeout_ms,
+            auth_data,
+            self._state_changed,
+            self._settings.tls,
         )
         self._client.start()
 

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
+from ssl import SSLContext
 from typing import Any, NamedTuple
 
 from barnabas.runtime.hand_over import HandOver
 from barnabas.runtime.ports import Clock
+from barnabas.runtime.tls import words_for
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -92,14 +94,27 @@ class Answer:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler of threads, with the loop in place of the two worker threads."""
 
-    def __init__(self, hand_over: HandOver, attempt_seconds: float) -> None:
+    def __init__(self, hand_over: HandOver, attempt_seconds: float, tls: Callable[[], SSLContext] | None) -> None:
         super().__init__()
         self._hand_over = hand_over
         self._attempt_seconds = attempt_seconds
+        self._tls = tls
+        self._told = ""  # what was said last of a handshake that has failed
 
     def create_connection(self, *words: Any, **options: Any) -> Any:
         """Connect, in the time of one attempt."""
-        return super().create_connection(*words, **{**options, "timeout": self._attempt_seconds})
+        plain = super().create_connection(*words, **{**options, "timeout": self._attempt_seconds})
+        if self._tls is None:
+            return plain
+        try:
+            plain.settimeout(self._attempt_seconds)
+            return self._tls().wrap_socket(plain, server_hostname=options.get("hostname"))
+        except OSError as error:
+            plain.close()
+            if str(error) != self._told:
+                self._told = str(error)
+                logger.error("there is no TLS with ZooKeeper at %s: %s", options.get("hostname"), words_for(error))
+            raise
 
     def start(self) -> None:
         """There are no workers."""
@@ -126,11 +141,12 @@ class Client:
         session_timeout_ms: float,
         auth_data: Sequence[tuple[str, str]],
         on_state: "Callable[[Client, State, Session | None], None]",
+        tls: Callable[[], SSLContext] | None = None,
     ) -> None:
         self._hand_over = HandOver()
         attempts = max(ATTEMPTS_PER_SESSION, 2 * len(hosts.split(",")))
         self._attempt_seconds = session_timeout_ms / 1000 / attempts
-        handler = _Handler(self._hand_over, self._attempt_seconds)
+        handler = _Handler(self._hand_over, self._attempt_seconds, tls)
         retry = KazooRetry(
             max_tries=-1, delay=RECONNECT_SECONDS, max_delay=RECONNECT_SECONDS_MAX, sleep_func=handler.sleep_func
         )

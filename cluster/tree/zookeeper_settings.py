@@ -6,6 +6,9 @@ from barnabas.cluster.tree.operations import split
 from barnabas.cluster.tree.port import CoordinationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ssl import SSLContext
+
     from barnabas.config.broker import BrokerConfig
 
 
@@ -18,9 +21,10 @@ class ZooKeeperSettings(NamedTuple):
     max_in_flight_requests: int = 10
     set_acl: bool = False
     digest: str | None = None  # user:password
+    tls: "Callable[[], SSLContext] | None" = None  # asked for each connection, in kazoo's thread; None: no TLS
 
     @classmethod
-    def of(cls, config: "BrokerConfig") -> "ZooKeeperSettings":
+    def of(cls, config: "BrokerConfig", tls: "Callable[[], SSLContext] | None" = None) -> "ZooKeeperSettings":
         """The settings of a broker. CoordinationError, with a sentence, if they name no place."""
         connect = config.zookeeper_connect or ""
         try:
@@ -38,6 +42,7 @@ class ZooKeeperSettings(NamedTuple):
             config.zookeeper_max_in_flight_requests,
             config.zookeeper_set_acl,
             config.zookeeper_digest_credentials,
+            tls,
         )
 
 

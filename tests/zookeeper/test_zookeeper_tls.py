@@ -1,0 +1,65 @@
+"""A broker that speaks TLS with a real ZooKeeper, which wants its certificate."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zookeeper_server
+from certificates import PASSWORD, Authority
+from zookeeper_server import ZooKeeperServer, free_port
+
+pytestmark = pytest.mark.timeout(120)
+AUTHORITY = Authority()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Any:
+    if zookeeper_server.class_path() is None:
+        pytest.skip(zookeeper_server.why_not())
+    server = ZooKeeperServer(tmp_path / "zookeeper")
+    keys = AUTHORITY.sign("zookeeper").write_pkcs12(tmp_path / "zookeeper.p12")
+    trusted = AUTHORITY.write_jks(tmp_path / "zookeeper.jks")
+    server.secure_port = free_port()  # type: ignore[attr-defined]
+    with (tmp_path / "zookeeper" / "zoo.cfg").open("a") as config:
+        config.write(
+            f"secureClientPort={server.secure_port}\n"  # type: ignore[attr-defined]
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+            f"ssl.keyStore.location={keys}\nssl.keyStore.password={PASSWORD}\n"
+            f"ssl.trustStore.location={trusted}\nssl.trustStore.password={PASSWORD}\n"
+        )
+    server.start()
+    yield server
+    server.stop()
+
+
+def settings(server: Any, folder: Path, authority: Authority = AUTHORITY) -> dict[str, str]:
+    return {
+        "zookeeper.connect": f"127.0.0.1:{server.secure_port}/barnabas",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.keystore.location": AUTHORITY.sign("broker").write_pem(folder / "broker.pem"),
+        "zookeeper.ssl.truststore.location": authority.write_jks(folder / "trusted.jks"),
+        "zookeeper.ssl.truststore.password": PASSWORD,
+        "zookeeper.ssl.truststore.type": "JKS",
+    }
+
+
+def test_the_tree_is_in_a_zookeeper_that_wants_certificates(
+    server: Any, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    process = start(session_ms=10_000, settings=settings(server, tmp_path))
+    server.stop()
+    server.start()
+    deadline = time.monotonic() + 60
+    while "no answer" not in (log := process.log.read_text()) and "again" not in log:
+        assert time.monotonic() < deadline, log
+        time.sleep(0.1)
+    assert PASSWORD not in log
+
+
+def test_a_zookeeper_that_is_not_trusted_is_not_used(server: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    values = settings(server, tmp_path, Authority("other")) | {"zookeeper.connection.timeout.ms": "3000"}
+    with pytest.raises(AssertionError, match="its certificate is refused"):
+        start(settings=values)

@@ -60,6 +60,6 @@ def test_the_tree_is_in_a_zookeeper_that_wants_certificates(
 
 
 def test_a_zookeeper_that_is_not_trusted_is_not_used(server: Any, start: Callable[..., Any], tmp_path: Path) -> None:
-    values = settings(server, tmp_path, Authority("other")) | {"zookeeper.connection.timeout.ms": "3000"}
+    values = settings(server, tmp_path, Authority("other")) | {"zookeeper.connection.timeout.ms": "8000"}
     with pytest.raises(AssertionError, match="its certificate is refused"):
-        start(settings=values)
+        start(session_ms=10_000, settings=values)

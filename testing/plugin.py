@@ -3,6 +3,7 @@
     def test_orders(barnabas, barnabas_topic):
         barnabas_topic.produce(["a"])
 
+The shared brokers begin to start when the first of their tests is collected, so that they are ready when it runs.
 `barnabas` is one broker for the run (with pytest-xdist, one for each worker), put back to its start before each test;
 `barnabas_cluster` is three.
 `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of its own.
@@ -14,7 +15,8 @@ members and open transactions that are left. `barnabas_config` and `barnabas_art
 
 import json
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,7 +143,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell pytest of the marker."""
+    """Tell pytest of the marker, and make place for brokers."""
+    config.stash[SHARED] = SharedBrokers(config)
     config.addinivalue_line("markers", "barnabas(config, fresh, brokers): a test's own brokers, with these settings")
 
 
@@ -171,22 +174,40 @@ def _leave(folder: Path, test: str, watch: Watch) -> None:
 
 
 class Shared:
-    """Brokers that many tests use, one after the other."""
+    """Brokers that many tests use, one after the other. They start in a thread; the first test waits for them."""
 
     def __init__(self, brokers: int, settings: Mapping[str, str]) -> None:
         self.kafka = Barnabas(brokers, settings)
         self._start: Snapshot
         self._is_as_at_start = False
-        self._begin()
+        threads = ThreadPoolExecutor(1, "barnabas")
+        self._beginning: Future[None] | None = threads.submit(self._begin)
+        threads.shutdown(wait=False)
 
     def _begin(self) -> None:
         self.kafka.start()
-        self._start = self.kafka.snapshot()
+        try:
+            self._start = self.kafka.snapshot()
+        except BaseException:
+            self.kafka.stop()
+            raise
         self._is_as_at_start = True
+
+    def end(self) -> None:
+        """End them, also while they start."""
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            for process in self.kafka.processes.values():
+                process.kill()  # so that nothing waits for it
+            wait([beginning])
+        self.kafka.stop()
 
     def put_back(self) -> None:
         """Bring back what a test has ended or paused, end its faults, and put back all data."""
-        if not self.kafka.folder.exists():  # a test has stopped it
+        beginning, self._beginning = self._beginning, None
+        if beginning is not None:
+            beginning.result()
+        elif not self.kafka.folder.exists():  # a test has stopped it, or it could not start
             self._begin()
         for node_id, process in self.kafka.processes.items():
             if process.is_paused and process.runs:
@@ -201,23 +222,65 @@ class Shared:
         self._is_as_at_start = False
 
 
+class SharedBrokers:
+    """The brokers that many tests use, one cluster for each number of brokers."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._begun: dict[int, Shared] = {}
+
+    def of(self, brokers: int) -> Shared:
+        """Those of this number, which begin to start if they have not."""
+        if brokers not in self._begun:
+            lines = (*self._config.getini("barnabas_config"), *self._config.getoption("--barnabas-config"))
+            self._begun[brokers] = Shared(brokers, dict(map(_setting, lines)))
+        return self._begun[brokers]
+
+    def end(self, *, but: Collection[int] = ()) -> None:
+        """End them, but for those of these numbers."""
+        for brokers in self._begun.keys() - set(but):
+            self._begun.pop(brokers).end()
+
+
+SHARED = pytest.StashKey[SharedBrokers]()
+
+
+def _shared_by(item: pytest.Item) -> list[int]:
+    """The numbers of brokers of the clusters that a test shares with others."""
+    fixtures = getattr(item, "fixturenames", ())
+    if "_barnabas_of" not in fixtures or _own_settings(item) is not None:  # somebody may have a fixture `barnabas`, too
+        return []
+    return [brokers for name, brokers in (("barnabas", 1), ("barnabas_cluster", CLUSTER)) if name in fixtures]
+
+
+def _own_settings(item: pytest.Item) -> dict[str, Any] | None:
+    """What the marker says of a test that has brokers of its own; None: it shares them."""
+    marker = item.get_closest_marker("barnabas")
+    return None if marker is None or not {"fresh", "config", "brokers"} & marker.kwargs.keys() else dict(marker.kwargs)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let brokers begin to start while other tests are collected."""
+    if not item.config.option.collectonly:
+        for brokers in _shared_by(item):
+            item.config.stash[SHARED].of(brokers)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """End brokers that only tests wanted that were deselected."""
+    session.config.stash[SHARED].end(but={brokers for item in session.items for brokers in _shared_by(item)})
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End all brokers, also if no test was run."""
+    config.stash[SHARED].end()
+
+
 @pytest.fixture(scope="session")
 def _barnabas_of(pytestconfig: pytest.Config) -> Iterator[Callable[[int], Shared]]:
-    """Starts brokers that many tests use, one cluster for each number of brokers."""
-    started: dict[int, Shared] = {}
-    settings = dict(
-        _setting(line)
-        for line in (*pytestconfig.getini("barnabas_config"), *pytestconfig.getoption("--barnabas-config"))
-    )
-
-    def of(brokers: int) -> Shared:
-        if brokers not in started:
-            started[brokers] = Shared(brokers, settings)
-        return started[brokers]
-
-    yield of
-    for shared in started.values():
-        shared.kafka.stop()
+    """Starts brokers that many tests use, and ends them."""
+    yield pytestconfig.stash[SHARED].of
+    pytestconfig.stash[SHARED].end()
 
 
 def _setting(line: str) -> tuple[str, str]:
@@ -228,11 +291,9 @@ def _setting(line: str) -> tuple[str, str]:
 
 
 def _given(request: pytest.FixtureRequest, shared_by: Callable[[int], Shared], brokers: int) -> Iterator[Barnabas]:
-    marker = request.node.get_closest_marker("barnabas")
-    settings = {} if marker is None else dict(marker.kwargs)
-    brokers = settings.get("brokers", brokers)
-    if {"fresh", "config", "brokers"} & settings.keys():
-        with Barnabas(brokers, settings.get("config")) as kafka:
+    settings = _own_settings(request.node)
+    if settings is not None:
+        with Barnabas(settings.get("brokers", brokers), settings.get("config")) as kafka:
             yield from _watched(request, kafka)
         return
     shared = shared_by(brokers)

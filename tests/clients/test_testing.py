@@ -639,6 +639,33 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     assert "9 passed" in done.stdout
 
 
+BEGUN = """
+import pytest
+from barnabas.testing.plugin import SHARED
+
+def test_before(pytestconfig):
+    print("begun:", *pytestconfig.stash[SHARED]._begun, ".")
+
+def test_it(barnabas):
+    pass
+
+@pytest.mark.barnabas(brokers=2)
+def test_own(barnabas_cluster):
+    pass
+"""
+
+
+@pytest.mark.parametrize(("chosen", "begun"), [("before or it", "begun: 1 ."), ("before", "begun: .")])
+def test_shared_brokers_begin_to_start_while_tests_are_collected(
+    tmp_path: Path, with_plugin: list[str], chosen: str, begun: str
+) -> None:
+    (tmp_path / "test_begun.py").write_text(BEGUN)
+    command = [sys.executable, "-m", "pytest", "-qs", *with_plugin, "-k", chosen, "."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert begun in done.stdout
+
+
 FAILING = """
 import confluent_kafka
 

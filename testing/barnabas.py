@@ -89,7 +89,7 @@ class Barnabas:
         if brokers > 1:
             replicas = str(min(brokers, REPLICAS_MAX))
             defaults = {
-                "coordination.path": str(self.folder / TREE_FILE),
+                **({} if "zookeeper.connect" in settings else {"coordination.path": str(self.folder / TREE_FILE)}),
                 "default.replication.factor": replicas,
                 "min.insync.replicas": str(min(brokers, 2)),
                 "offsets.topic.replication.factor": replicas,
@@ -418,7 +418,10 @@ class Barnabas:
         """Note all that the brokers have. Connections are cut, and they serve again at their addresses when it returns.
 
         They do it in their processes, at the same moment. If one does not run, all are stopped for it, and started.
+        CommandError: their tree is in ZooKeeper, which nobody puts back.
         """
+        if "zookeeper.connect" in self._config:
+            raise control.CommandError("SNAPSHOT_FAILED", "the tree is in ZooKeeper, which nobody puts back")
         self._snapshots += 1
         mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
         if self._all_answer:

@@ -170,6 +170,7 @@ class ZooKeeperCoordination:
             self._settings.session_timeout_ms,
             auth_data,
             self._state_changed,
+            lambda: self.is_unreachable(),
             self._settings.tls,
         )
         self._client.start()
@@ -237,6 +238,10 @@ class ZooKeeperCoordination:
         """Show that the loop goes round. Ask for nothing if nothing was heard for a while: kazoo does not tell it."""
         if self._watchdog is not None:
             self._watchdog.tick()
+        if self.is_unreachable():
+            if self._client is not None and self._is_connected:
+                self._client.cut()  # or kazoo's own heartbeats would keep the session
+            return
         now_ms = self._env.clock.monotonic_ms()
         is_quiet = now_ms - self._heard_ms >= self.session_timeout_ms / CONFIRMATIONS_PER_SESSION
         if self._client is not None and self._is_connected and is_quiet:

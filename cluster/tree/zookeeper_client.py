@@ -6,8 +6,10 @@ watch that fired earlier. kazoo's worker threads are not started.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from ssl import SSLContext
@@ -30,6 +32,7 @@ kazoo_logger.setLevel(logging.ERROR)  # a lost connection is said by zookeeper.p
 RECONNECT_SECONDS, RECONNECT_SECONDS_MAX = 0.05, 1.0
 # A server that is about to start may take a connection and never answer. kazoo would wait for a whole session.
 ATTEMPTS_PER_SESSION = 4
+BOTH_WAYS = 2  # of a socket that is shut down: SHUT_RDWR of POSIX
 
 
 class State(Enum):
@@ -94,15 +97,29 @@ class Answer:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler of threads, with the loop in place of the two worker threads."""
 
-    def __init__(self, hand_over: HandOver, attempt_seconds: float, tls: Callable[[], SSLContext] | None) -> None:
+    def __init__(
+        self,
+        hand_over: HandOver,
+        attempt_seconds: float,
+        is_cut_off: Callable[[], bool],
+        tls: Callable[[], SSLContext] | None,
+    ) -> None:
         super().__init__()
+        self.connection: Any = None  # the newest socket
         self._hand_over = hand_over
         self._attempt_seconds = attempt_seconds
+        self._is_cut_off = is_cut_off
         self._tls = tls
         self._told = ""  # what was said last of a handshake that has failed
 
     def create_connection(self, *words: Any, **options: Any) -> Any:
-        """Connect, in the time of one attempt."""
+        """Connect, in the time of one attempt. OSError, also if a test says so."""
+        if self._is_cut_off():
+            raise OSError(errno.EHOSTUNREACH, "a test has cut this broker off from ZooKeeper")
+        self.connection = self._connected(*words, **options)
+        return self.connection
+
+    def _connected(self, *words: Any, **options: Any) -> Any:
         plain = super().create_connection(*words, **{**options, "timeout": self._attempt_seconds})
         if self._tls is None:
             return plain
@@ -132,7 +149,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class Client:
-    """One kazoo client. `on_state` is called by the loop; the session comes with CONNECTED."""
+    """One kazoo client. `on_state` is called by the loop; the session comes with CONNECTED.
+
+    `is_cut_off`, which is asked in kazoo's thread, says whether it is to reach no server.
+    """
 
     def __init__(
         self,
@@ -141,12 +161,13 @@ class Client:
         session_timeout_ms: float,
         auth_data: Sequence[tuple[str, str]],
         on_state: "Callable[[Client, State, Session | None], None]",
+        is_cut_off: Callable[[], bool],
         tls: Callable[[], SSLContext] | None = None,
     ) -> None:
         self._hand_over = HandOver()
         attempts = max(ATTEMPTS_PER_SESSION, 2 * len(hosts.split(",")))
         self._attempt_seconds = session_timeout_ms / 1000 / attempts
-        handler = _Handler(self._hand_over, self._attempt_seconds, tls)
+        handler = self._handler = _Handler(self._hand_over, self._attempt_seconds, is_cut_off, tls)
         retry = KazooRetry(
             max_tries=-1, delay=RECONNECT_SECONDS, max_delay=RECONNECT_SECONDS_MAX, sleep_func=handler.sleep_func
         )
@@ -170,6 +191,12 @@ class Client:
     def start(self) -> None:
         """Begin to connect."""
         self.kazoo.start_async()
+
+    def cut(self) -> None:
+        """End the connection, and not the session: the server hears nothing of it any more."""
+        if self._handler.connection is not None:
+            with suppress(OSError):  # it has ended already
+                self._handler.connection.shutdown(BOTH_WAYS)
 
     def send(self, request: Any) -> Answer:
         """Send a request as it is. kazoo's own methods would bring every path into a normal form first."""

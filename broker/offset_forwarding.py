@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.requests import RequestContext
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.coordinator import partition_for
+from barnabas.coordinators.coordinator import coordinator_of
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -65,8 +65,7 @@ def _coordinator(services: Services, group_id: str) -> int:
     """The broker that answers for a group; -1: not known. The own id also for what the own gate refuses."""
     if services.group_coordinator.shard_of(group_id) is not ErrorCode.NOT_COORDINATOR:
         return services.node_id
-    count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
-    leader = services.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group_id, count)) if count else None
+    leader = coordinator_of(services.metadata_cache, OFFSETS_TOPIC, group_id)
     return -1 if leader is None else leader.broker_id
 
 

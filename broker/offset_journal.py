@@ -4,7 +4,7 @@ Fetch, as any client does). What is written there, and when, is in offsets/journ
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from barnabas.broker.api.produce import ADMIN_CLIENT_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
@@ -118,7 +118,7 @@ class JournalOfBroker:
         """Append at the broker that leads it."""
         client = self._client(leader_id)
         if client is None:
-            return _done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return Pending.of(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         topic_type = messages.ProduceRequest.TopicProduceData
         row = messages.ProduceRequest.PartitionProduceData(index=partition, records=batch)
         request = messages.ProduceRequest(
@@ -132,9 +132,10 @@ class JournalOfBroker:
     def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Buffer | None]:
         """The last batch before an offset, or of all, from the broker that leads it; None: it did not answer."""
         client = self._client(leader_id)
-        if client is None:
-            return _done(None)
         found: Pending[Buffer | None] = Pending()
+        if client is None:
+            found.complete(None)
+            return found
         if before is not None:
             _fetch(client, partition, before - 1, found)
             return found
@@ -185,9 +186,3 @@ def _produced(response: ProduceResponse | None) -> ErrorCode:
     if response is None:
         return ErrorCode.NETWORK_EXCEPTION
     return ErrorCode(response.responses[0].partition_responses[0].error_code)
-
-
-def _done(value: Any) -> Pending[Any]:
-    pending: Pending[Any] = Pending()
-    pending.complete(value)
-    return pending

@@ -398,11 +398,7 @@ class RequestGate:
         reply = self.handle(api, request, context)
         if isinstance(reply, NOT_YET):
             reply = self.outcome(api, context, request, reply)
-        if isinstance(reply, Pending):
-            return reply
-        answer: Pending[Any] = Pending()
-        answer.complete(reply)
-        return answer
+        return reply if isinstance(reply, Pending) else Pending.of(reply)
 
     def handle_http(
         self, route: "Route", request: "HttpRequest", failed: Callable[[BaseException], "HttpAnswer"]

@@ -11,7 +11,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.coordinator import partition_for
+from barnabas.coordinators.coordinator import coordinator_of
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
@@ -153,8 +153,7 @@ class WaitedGroups:
     def _coordinator(self, group: str) -> int | None:
         """The other broker that coordinates a group; None: this one, or nobody knows."""
         services = self._services
-        count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
-        leader = services.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count)) if count else None
+        leader = coordinator_of(services.metadata_cache, OFFSETS_TOPIC, group)
         return None if leader is None or leader.broker_id == services.node_id else leader.broker_id
 
     def _all_groups(self) -> Pieces[list[str]]:

@@ -19,6 +19,7 @@ from barnabas.protocol.java_hash import java_hash_code
 
 if TYPE_CHECKING:  # tools need `partition_for` alone
     from barnabas.cluster.lease import LeaseView
+    from barnabas.cluster.metadata_cache import BrokerMetadata, MetadataCache
     from barnabas.coordinators.loading import CoordinatorLoader, LedPartition, Progress
     from barnabas.coordinators.shard import CoordinatorLog, CoordinatorShard
 
@@ -44,6 +45,15 @@ def _find(key: str, partition_count: int) -> int:
 
 
 _kept = lru_cache(maxsize=1 << 14)(_find)
+
+
+def coordinator_of(cache: MetadataCache, topic: str, key: str) -> BrokerMetadata | None:
+    """The live broker that coordinates a group or a transactional id, as the controller has said; None: there is none.
+
+    `topic`: that of the coordinators.
+    """
+    count = cache.partition_count(topic)
+    return cache.leader(topic, partition_for(key, count)) if count else None
 
 
 class Topics(Protocol):

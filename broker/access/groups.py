@@ -1,5 +1,6 @@
 """Rights on groups, and on the topics whose offsets they commit."""
 
+from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.access.rules import (
@@ -149,16 +150,7 @@ def _fetch_of_one(asked: Asked) -> Reply:
     answer = OffsetFetchResponse
     rows = [
         answer.OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                answer.OffsetFetchResponsePartition(
-                    partition_index=index,
-                    committed_offset=-1,
-                    metadata="",
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                )
-                for index in topic.partition_indexes
-            ],
+            name=topic.name, partitions=_refused_rows(answer.OffsetFetchResponsePartition, topic)
         )
         for topic in refused
     ]
@@ -216,16 +208,14 @@ def _refused_topic(topic: Any) -> OffsetFetchResponse.OffsetFetchResponseTopics:
     return answer.OffsetFetchResponseTopics(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=[
-            answer.OffsetFetchResponsePartitions(
-                partition_index=index,
-                committed_offset=-1,
-                metadata="",
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            )
-            for index in topic.partition_indexes
-        ],
+        partitions=_refused_rows(answer.OffsetFetchResponsePartitions, topic),
     )
+
+
+def _refused_rows(make_row: Callable[..., Any], topic: Any) -> list[Any]:
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    indexes = topic.partition_indexes
+    return [make_row(partition_index=index, committed_offset=-1, metadata="", error_code=error) for index in indexes]
 
 
 # ------------------------------------------------------------------ the consumer protocol (KIP-848)

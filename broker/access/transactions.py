@@ -61,24 +61,24 @@ def add_partitions_to_txn(asked: Asked) -> Reply:
     return joined(asked.refuse(ErrorCode.OPERATION_NOT_ATTEMPTED, with_rows(request, field, rest)), answer)
 
 
+def _identity_error(asked: Asked) -> ErrorCode:
+    """To write with the transactional id, and to read the group."""
+    if not asked.may(AclOperation.WRITE, TRANSACTIONAL_ID, asked.request.transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    may_read = asked.may(AclOperation.READ, GROUP, asked.request.group_id)
+    return ErrorCode.NONE if may_read else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
 def add_offsets_to_txn(asked: Asked) -> Reply:
     """To write with the transactional id, and to read the group."""
-    request = asked.request
-    if not asked.may(AclOperation.WRITE, TRANSACTIONAL_ID, request.transactional_id):
-        return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not asked.may(AclOperation.READ, GROUP, request.group_id):
-        return asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return asked.handle()
+    error = _identity_error(asked)
+    return asked.refuse(error) if error else asked.handle()
 
 
 def txn_offset_commit(asked: Asked) -> Reply:
     """To write with the transactional id, to read the group, and to read each topic."""
-    request = asked.request
-    if not asked.may(AclOperation.WRITE, TRANSACTIONAL_ID, request.transactional_id):
-        return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if not asked.may(AclOperation.READ, GROUP, request.group_id):
-        return asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return committed_topics(asked)
+    error = _identity_error(asked)
+    return asked.refuse(error) if error else committed_topics(asked)
 
 
 def describe_transactions(asked: Asked) -> Reply:

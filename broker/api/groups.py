@@ -12,7 +12,7 @@ from barnabas.broker.access import groups as groups_access
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
 from barnabas.broker.requests import Method, Reply, RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from barnabas.coordinators.coordinator import partition_for
+from barnabas.coordinators.coordinator import coordinator_of
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -115,12 +115,10 @@ def _coordinator(
     topic = _TOPICS.get(key_type)
     if topic is None:
         return ErrorCode.INVALID_REQUEST, -1, "", -1
-    cache = services.metadata_cache
-    if cache.contains(topic):
-        leader = cache.leader(topic, partition_for(key, cache.partition_count(topic)))
-        endpoint = None if leader is None else services.addresses.of(leader.broker_id, context)
-        if leader is not None and endpoint is not None:
-            return ErrorCode.NONE, leader.broker_id, endpoint.host, endpoint.port
+    leader = coordinator_of(services.metadata_cache, topic, key)
+    endpoint = None if leader is None else services.addresses.of(leader.broker_id, context)
+    if leader is not None and endpoint is not None:
+        return ErrorCode.NONE, leader.broker_id, endpoint.host, endpoint.port
     return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1
 
 

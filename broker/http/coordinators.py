@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.coordinator import partition_for
+from barnabas.coordinators.coordinator import coordinator_of, partition_for
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.views import GroupView, view
 from barnabas.offsets.manager import Offsets
@@ -37,11 +37,10 @@ def check_of_group(services: Services, request: HttpRequest) -> HttpAnswer | Pen
         return None
     if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         raise still_loading(_reason(services, group))
-    count = services.metadata_cache.partition_count(OFFSETS_TOPIC)
-    if not count:
+    if not services.metadata_cache.contains(OFFSETS_TOPIC):
         message = "no group was ever used here, so there is no topic __consumer_offsets and no coordinator yet."
         raise HttpError(404, "GROUP_ID_NOT_FOUND", message)
-    leader = services.metadata_cache.leader(OFFSETS_TOPIC, partition_for(group, count))
+    leader = coordinator_of(services.metadata_cache, OFFSETS_TOPIC, group)
     if shard is not ErrorCode.NOT_COORDINATOR or leader is None or leader.broker_id == services.node_id:
         message = "no broker coordinates the group now. Ask again soon."
         raise HttpError(503, ErrorCode.COORDINATOR_NOT_AVAILABLE.name, message, RETRY)

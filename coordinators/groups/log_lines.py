@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from barnabas.offsets.expiry import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 CHARACTERS_MAX = 100  # how much is shown of a text that a client chose
 LINE_CHARACTERS_MAX = 1_000
 ASSIGNMENT_BYTES_MAX = 4_096  # larger assignments are not decoded for the log
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 def quoted(text: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.records import subscribed_topics, topics_end
+from barnabas.offsets.expiry import CONSUMER_PROTOCOL_TYPE as CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
 NEVER = float("inf")
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class Drain(IntEnum):

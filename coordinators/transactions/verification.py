@@ -22,7 +22,7 @@ from typing import Protocol
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
-from barnabas.coordinators.coordinator import partition_for
+from barnabas.coordinators.coordinator import coordinator_of
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -134,11 +134,8 @@ class TransactionVerification:
         answer. Old clients do not know all these errors: the caller sees to that.
         """
         wanted = tuple(partitions)
-        count = self._metadata_cache.partition_count(TRANSACTIONS_TOPIC)
-        leader = None
-        if count and not self._is_stopped:
-            leader = self._metadata_cache.leader(TRANSACTIONS_TOPIC, partition_for(transactional_id, count))
-        if leader is None:
+        leader = coordinator_of(self._metadata_cache, TRANSACTIONS_TOPIC, transactional_id)
+        if leader is None or self._is_stopped:
             return Pending.of(dict.fromkeys(wanted, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         unasked = self._unasked.setdefault(leader.broker_id, {})
         question = unasked.get(transactional_id)

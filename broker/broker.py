@@ -40,7 +40,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.config.tls import has_tls, zookeeper_has_tls
+from barnabas.config.tls import listeners_with_tls, zookeeper_has_tls
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
@@ -73,7 +73,7 @@ def _gate_class(config: BrokerConfig) -> type[RequestGate]:
 
 
 def _tls(env: Env, config: BrokerConfig) -> "Tls | None":
-    if not any(has_tls(config, endpoint.name) for endpoint in config.endpoints):
+    if not listeners_with_tls(config):
         return None
     from barnabas.cluster.security.tls import Tls  # late: most brokers have none
 

@@ -15,7 +15,7 @@ from barnabas.broker.refusals import OnceAMinute
 from barnabas.broker.requests import Api, RequestGate
 from barnabas.broker.senders import Senders
 from barnabas.config.broker import BrokerConfig
-from barnabas.config.listeners import Endpoint
+from barnabas.config.listeners import HTTPS, Endpoint, url_of
 from barnabas.config.sasl import protocol_of
 from barnabas.config.settings import address_limits
 from barnabas.protocol import frames
@@ -98,7 +98,7 @@ class Server:
         tls = self.tls.get(name)
         if tls is None:
             return partial(Connection, self, name)
-        known, failed = partial(self._take_certificate, tls), partial(self._note_failed_handshake, name)
+        known, failed = partial(self._take_certificate, tls), partial(self.note_failed_handshake, name)
         side = TlsSide(self.env.clock, self.env.turns, tls.server_context, known, failed)
         return lambda: TlsTransport(side, Connection(self, name))
 
@@ -120,22 +120,21 @@ class Server:
         self.failed_logins += 1
         self._say_once((client_host, why), "a login from %s has failed: %s%s", client_host, why)
 
-    def _note_failed_handshake(self, listener: str, transport: TlsTransport, error: HandshakeError) -> None:
+    def note_failed_handshake(self, listener: str, transport: TlsTransport, error: HandshakeError) -> None:
         """A client has failed to speak TLS. The log has the first of a kind in a minute."""
-        client_host = cast(Connection, transport.above).client_host
+        peer = transport.get_extra_info("peername")
+        client_host = str(peer[0]) if peer else ""
         if error.plain:
             spoken = frames.foreign_protocol(error.plain[:4]) or "Kafka's protocol or another one"
-            wanted = protocol_of(self.config, listener)
-            what = (
-                f"it speaks {spoken} without TLS, and this port has TLS: set security.protocol={wanted} in the client"
-            )
+            wanted = f"set security.protocol={protocol_of(self.config, listener)} in the client"
+            if listener == HTTPS:
+                wanted = f"ask {url_of(self.config.http_address or '')}"
+            what = f"it speaks {spoken} without TLS, and this port has TLS: {wanted}"
             self.note_unreadable(client_host, f"{spoken} without TLS", what)
         else:
             self.failed_logins += 1
-            key = client_host, str(error)
-            self._say_once(
-                key, f"a TLS handshake with %s (listener {listener}) has failed: %s%s", client_host, str(error)
-            )
+            line = f"a TLS handshake with %s (listener {listener}) has failed: %s%s"
+            self._say_once((client_host, str(error)), line, client_host, str(error))
 
     def _take_certificate(self, tls: "ListenerTls", transport: TlsTransport) -> None:
         """The client of a connection has shown who it is, unless it logs in later, or wants to be nobody."""
@@ -168,7 +167,7 @@ class Server:
                 "SASL_PLAINTEXT in the client" + there
             )
         address = self.config.http_address
-        there = f"the HTTP API is at http://{address}" if address else "there is no HTTP API (http.listeners=none)"
+        there = f"the HTTP API is at {url_of(address)}" if address else "there is no HTTP API (http.listeners=none)"
         return f"it speaks {protocol}, and this port has Kafka's protocol; {there}"
 
     def read(self) -> None:

@@ -25,6 +25,7 @@ from barnabas.cli.start import Order
 from barnabas.cli.start_settings import CLUSTER_FILE
 from barnabas.cluster.broker_client import BrokerClient
 from barnabas.cluster.metadata_cache import Endpoint
+from barnabas.config.listeners import url_of
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
@@ -485,7 +486,7 @@ class Supervisor:
             return
         who = f"{counted(len(self._brokers), 'broker')}, cluster {cluster_id}, data in {self._data}"
         who += ", removed at the end" if self._order.temporary_directory is not None else ""
-        addresses = ", ".join(f"http://{broker.ready['http']}" for broker in self._brokers if broker.ready["http"])
+        addresses = ", ".join(url_of(broker.ready["http"]) for broker in self._brokers if broker.ready["http"])
         http = f", HTTP API at {addresses}" if addresses else ""
         print(f"Barnabas serves at {bootstrap}{http} ({who}). Ctrl-C stops all.")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from barnabas.cli.shared.exits import say
+from barnabas.config.listeners import url_of
 from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import ended
 
@@ -71,5 +72,5 @@ def print_line(broker: "Broker", data: str, *, as_json: bool, is_temporary: bool
         return
     where = f"data in {data}" + (", removed at the end" if is_temporary else "")
     who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"
-    http = f", HTTP API at http://{broker.http.address}" if broker.http.address else ""
+    http = f", HTTP API at {url_of(broker.http.address)}" if broker.http.address else ""
     print(f"Barnabas serves at {broker.addresses.bootstrap}{http} ({who}). Ctrl-C stops it.")

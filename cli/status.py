@@ -8,6 +8,7 @@ from barnabas.cli.shared.exits import Failure, fail
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
+from barnabas.config.listeners import url_of
 from barnabas.runtime.clock import RealClock
 
 app = new_app()
@@ -57,7 +58,7 @@ def status(target: Target, as_json: AsJson = False) -> None:
         print_json(document)
         return
     brokers = ", ".join(f"{broker['node_id']} at {broker['host']}:{broker['port']}" for broker in document["brokers"])
-    apis = ", ".join(f"{node_id} at http://{address}" for node_id, address in http.items() if address)
+    apis = ", ".join(f"{node_id} at {url_of(address)}" for node_id, address in http.items() if address)
     shown = document | {"brokers": brokers, "HTTP API": apis or "none"}
     print(f"A broker serves at {target.bootstrap}.")
     for node_id, why in why_not.items():

@@ -459,11 +459,13 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
             yield ConfigError(f"{value} must be less than or equal to {high}", key=value)
     listener_problems = list(check_listeners(config))
     yield from listener_problems
+    http_problems = list(check_http(config))
+    yield from http_problems
     if not listener_problems:
         yield from check_sasl(config)
+    if not listener_problems and not http_problems:
         yield from check_tls(config)
     yield from check_zookeeper_tls(config)
-    yield from check_http(config)
 
 
 _ORDERED = [

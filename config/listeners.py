@@ -6,6 +6,7 @@ from typing import NamedTuple
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.settings import ConfigError, split_list
 
+HTTPS = "HTTPS"  # a listener of the HTTP API with TLS; listener.name.https.ssl.… are its settings
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -65,9 +66,14 @@ def http_endpoints(text: str) -> tuple[Endpoint, ...]:
         return ()
     endpoints = read_endpoints(text)
     for endpoint in endpoints:
-        if endpoint.name != "HTTP":
-            raise ConfigError(f"http.listeners are of the form http://host:port, or none: not {endpoint}")
+        if endpoint.name not in ("HTTP", HTTPS):
+            raise ConfigError(f"http.listeners are of the form http(s)://host:port, or none: not {endpoint}")
     return endpoints
+
+
+def url_of(http_address: str) -> str:
+    """What http.address means: host:port, with https:// before it where the API has TLS."""
+    return http_address if "://" in http_address else f"http://{http_address}"
 
 
 def check_http(config: BrokerAttributes) -> Iterator[ConfigError]:

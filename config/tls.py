@@ -6,6 +6,7 @@ A setting of one listener is written `listener.name.NAME.SETTING`, the name in s
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from barnabas.config.listeners import HTTPS
 from barnabas.config.principal_rules import read_rules
 from barnabas.config.sasl import has_sasl, of_listener, protocol_of
 from barnabas.config.settings import ConfigError, split_list
@@ -122,11 +123,17 @@ def has_tls(config: "BrokerConfig", listener: str) -> bool:
     return protocol_of(config, listener) in ("SSL", "SASL_SSL")
 
 
+def listeners_with_tls(config: "BrokerConfig") -> list[str]:
+    """Their names; HTTPS if the HTTP API has TLS."""
+    names = [endpoint.name for endpoint in config.endpoints if has_tls(config, endpoint.name)]
+    return [*names, HTTPS] if any(endpoint.name == HTTPS for endpoint in config.http_endpoints) else names
+
+
 def settings_of(config: "BrokerConfig", listener: str) -> TlsSettings:
     """The settings of a listener. With SASL clients show certificates only where that is said for the listener itself,
-    as in Kafka (KIP-684)."""
+    as in Kafka (KIP-684); so it is with HTTP."""
     settings = TlsSettings.of(lambda name: of_listener(config, listener, name))
-    if has_sasl(config, listener):
+    if has_sasl(config, listener) or listener == HTTPS:
         own = config.text(f"listener.name.{listener.lower()}.ssl.client.auth")
         settings = settings._replace(client_auth=own or "none")
     return settings
@@ -169,17 +176,14 @@ def check_zookeeper_tls(config: "BrokerConfig") -> Iterator[ConfigError]:
 
 def check_tls(config: "BrokerConfig") -> Iterator[ConfigError]:
     """Everything wrong with the settings of listeners that have TLS, without a look at the files."""
-    for endpoint in config.endpoints:
-        if not has_tls(config, endpoint.name):
-            continue
-        what = f"listener {endpoint.name}:"
-        for name in ("ssl.engine.factory.class",):
-            if of_listener(config, endpoint.name, name):
-                message = f"{what} {name} names Java code, which cannot run here: leave it out"
-                yield ConfigError(message, key=name)
-        settings = settings_of(config, endpoint.name)
+    for listener in listeners_with_tls(config):
+        what = f"listener {listener}:"
+        if of_listener(config, listener, "ssl.engine.factory.class"):
+            message = f"{what} ssl.engine.factory.class names Java code, which cannot run here: leave it out"
+            yield ConfigError(message, key="ssl.engine.factory.class")
+        settings = settings_of(config, listener)
         for name, message in settings.problems():
-            own = f"listener.name.{endpoint.name.lower()}.{name}"
+            own = f"listener.name.{listener.lower()}.{name}"
             yield ConfigError(f"{what} {message}", key=own if config.text(own) is not None else name)
         if not settings.has_keys:
             message = f"{what} it has TLS, and no certificate: set ssl.keystore.location, its type and its password"

@@ -34,6 +34,7 @@ from barnabas.broker.http.routes import (
 )
 from barnabas.broker.http.schemas import problem
 from barnabas.broker.http.server import HttpServer, is_loopback
+from barnabas.config.listeners import url_of
 from barnabas.protocol.frames import foreign_protocol
 from barnabas.runtime import strict_json
 from barnabas.runtime.pending import Pending
@@ -294,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
             bootstrap = self._server.services.addresses.bootstrap
             return f"it speaks Kafka's protocol, and this port has the HTTP API; Kafka's clients want {bootstrap}"
         if foreign_protocol(start[:4]) == "TLS":
-            return f"it speaks TLS, and this port has HTTP without it: ask http://{self._server.address}"
+            return f"it speaks TLS, and this port has HTTP without it: ask {url_of(self._server.address or '')}"
         return None
 
     # ------------------------------------------------------------------ who may ask

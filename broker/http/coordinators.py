@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
+from barnabas.config.listeners import url_of
 from barnabas.coordinators.coordinator import coordinator_of, partition_for
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.views import GroupView, view
@@ -116,6 +117,6 @@ def _redirection(address: str | None, broker_id: int, request: HttpRequest) -> H
         message = f"broker {broker_id} coordinates the group, and has no HTTP API: set its http.listeners."
         raise HttpError(503, "NO_HTTP_API", message)
     path = "/" + request.target.partition("://")[2].partition("/")[2] if "://" in request.target else request.target
-    location = f"http://{address}{path}"
+    location = f"{url_of(address)}{path}"
     body = {"error": {"name": ErrorCode.NOT_COORDINATOR.name, "message": f"broker {broker_id} answers at {location}."}}
     return HttpAnswer.json(body, status=307, headers=[("Location", location)])

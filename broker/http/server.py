@@ -7,13 +7,15 @@ broker and an idle broker do not pay for them.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
-from barnabas.config.listeners import Endpoint
+from barnabas.config.listeners import HTTPS, Endpoint
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Listener
+from barnabas.runtime.tls import TlsSide, TlsTransport
 from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:
@@ -65,13 +67,20 @@ class HttpServer:
         """Bind the addresses; no client can connect yet. HttpAddressError when one cannot be bound."""
         for endpoint in self.config.http_endpoints:
             try:
-                listener = await self.env.network.listen(endpoint.host, endpoint.port, self._accepted, BACKLOG)
+                listener = await self.env.network.listen(endpoint.host, endpoint.port, self._factory(endpoint), BACKLOG)
             except OSError as error:
                 if "http.listeners" not in self.config.file:  # nobody has asked for it: that refuses no start
                     logger.warning("there is no HTTP API: %s", HttpAddressError(error, endpoint))
                     continue
                 raise HttpAddressError(error, endpoint) from error
             self._listeners.append((endpoint, listener))
+
+    def _factory(self, endpoint: Endpoint) -> Callable[[], asyncio.BaseProtocol]:
+        if endpoint.name != HTTPS:
+            return self._accepted
+        failed = partial(self.server.note_failed_handshake, HTTPS)
+        side = TlsSide(self.env.clock, self.env.turns, self.server.tls[HTTPS].server_context, on_failure=failed)
+        return lambda: TlsTransport(side, self._accepted())
 
     async def listen(self) -> None:
         """Accept connections. From now on DescribeConfigs tells where."""
@@ -88,18 +97,19 @@ class HttpServer:
             host = (self.config.advertised_endpoints or self.config.endpoints)[0].host
         if host in WILDCARD_HOSTS:
             host = await self.env.network.host_name() or LOOPBACK
-        self.config.take_http_address(f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}")
+        address = f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
+        self.config.take_http_address(f"https://{address}" if endpoint.name == HTTPS else address)
         if self.config.http_token is None and not all(is_loopback(each.host) for each, _ in self._listeners):
             logger.warning("requests to %s from other hosts are refused until http.token is set", self.address)
 
     @property
     def address(self) -> str | None:
-        """host:port of the first listener, as it is told to others; None: there is no HTTP API."""
+        """host:port of the first listener, as others are told it, with https:// if it has TLS; None: no HTTP API."""
         return self.config.http_address
 
     def hosts(self) -> set[str]:
         """The host names at which this broker listens, and the one that others are told."""
-        told = (self.address or "").rpartition(":")[0].strip("[]")
+        told = (self.address or "").removeprefix("https://").rpartition(":")[0].strip("[]")
         return {told, *(endpoint.host for endpoint, _ in self._listeners)} - {""}
 
     def stop_accepting(self) -> None:
@@ -128,7 +138,7 @@ class HttpServer:
 
     # ------------------------------------------------------------------ connections
 
-    def _accepted(self) -> asyncio.BaseProtocol:
+    def _accepted(self) -> "_Opening | HttpConnection":
         made = self._connection_class
         return _Opening(self) if made is None else made(self)
 

@@ -16,7 +16,7 @@ STATUS = record(
     cluster_id=text("The id of its cluster; empty while it starts."),
     state=text("Whether it serves clients.", one_of=("starting", "serving", "stopping")),
     bootstrap=text("host:port at which Kafka's clients reach it."),
-    http_address=text("host:port of this API.", nullable=True),
+    http_address=text("host:port of this API, with https:// before it where it has TLS.", nullable=True),
     controller_id=integer("The broker that is the controller; -1: it is not known."),
     brokers=array(integer("A number."), "The brokers of the cluster that live."),
     groups=integer("How many groups it coordinates."),

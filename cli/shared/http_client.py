@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from barnabas.cli.shared.client import answered, broker_setting, client_id, is_barnabas, no_group, of_each
 from barnabas.cli.shared.exits import ExitCode, Failure, fail
+from barnabas.cli.shared.login import read
 from barnabas.cli.shared.target import Target
 from barnabas.runtime.clock import RealClock
 
@@ -126,7 +127,8 @@ class HttpApi:
                     return json.loads(content)
                 if location and redirections < REDIRECTIONS_MAX:
                     redirections += 1
-                    address = urlsplit(location).netloc
+                    found = urlsplit(location)
+                    address = f"https://{found.netloc}" if found.scheme == "https" else found.netloc
                     continue
                 if is_last or not (location or (status == 503 and headers.get("Retry-After"))):
                     self._fail(address, status, content, (names or {}).get("group"))
@@ -184,8 +186,7 @@ class HttpApi:
         if body is not None or method != "GET":
             headers["Content-Type"] = "application/json"
             content = None if body is None else json.dumps(body).encode()
-        host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=min(within_s, CONNECTED_WITHIN_S))
+        connection = self._connection(address, min(within_s, CONNECTED_WITHIN_S))
         is_sent = False
         try:
             connection.connect()
@@ -204,6 +205,15 @@ class HttpApi:
             raise _NotReceivedError(why) from None
         finally:
             connection.close()
+
+    def _connection(self, address: str, within_s: float) -> http.client.HTTPConnection:
+        host, _, port = address.removeprefix("https://").rpartition(":")
+        if not address.startswith("https://"):
+            return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=within_s)
+        import ssl
+
+        context = read(self._target.command_config).tls or ssl.create_default_context()
+        return http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=within_s, context=context)
 
     def _fail(self, address: str, status: int, content: bytes, group: str | None) -> None:
         try:

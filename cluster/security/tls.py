@@ -14,7 +14,7 @@ from barnabas.cluster.security.distinguished_names import subject_of
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.principal_rules import read_rules, user_of
 from barnabas.config.settings import ConfigError
-from barnabas.config.tls import TlsSettings, has_tls, settings_of, zookeeper_settings
+from barnabas.config.tls import TlsSettings, listeners_with_tls, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Disk, Env
 from barnabas.runtime.tls import TlsError
@@ -176,7 +176,7 @@ class Tls:
     def __init__(self, env: Env, config: BrokerConfig) -> None:
         self._env = env
         self._config = config
-        names = [endpoint.name for endpoint in config.endpoints if has_tls(config, endpoint.name)]
+        names = listeners_with_tls(config)
         self.by_listener: Mapping[str, ListenerTls] = {name: ListenerTls(env.disk, config, name) for name in names}
         self.between_brokers = self.by_listener.get(config.inter_broker_listener) if names else None
 

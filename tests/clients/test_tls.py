@@ -6,8 +6,10 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.request import urlopen
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -37,14 +39,17 @@ class Secured:
         self.keys = folder / "broker.p12"
         self.authority.sign("broker").write_pkcs12(self.keys)
         self.ca = self.authority.write_pem(folder / "ca.pem")
-        self.ports = {"SSL": free_port(), "SASL_SSL": free_port()}
+        self.ports = {name: free_port() for name in ("SSL", "SASL_SSL", "HTTPS")}
+        kafka = [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items() if name != "HTTPS"]
         self.broker = make_broker(
-            f"listeners=PLAINTEXT://127.0.0.1:0,{','.join(f'{n}://127.0.0.1:{p}' for n, p in self.ports.items())}",
+            f"listeners=PLAINTEXT://127.0.0.1:0,{','.join(kafka)}",
             f"ssl.keystore.location={self.keys}",
             f"ssl.keystore.password={PASSWORD}",
             f"ssl.truststore.location={self.authority.write_jks(folder / 'trusted.jks')}",
             f"ssl.truststore.password={PASSWORD}",
             "ssl.client.auth=required",
+            f"http.listeners=https://127.0.0.1:{self.ports['HTTPS']}",
+            "http.token=planted-token",
             "ssl.principal.mapping.rules=RULE:^CN=([^,]*).*$/$1/",
             "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
             f"listener.name.sasl_ssl.plain.sasl.jaas.config={JAAS}",
@@ -66,6 +71,7 @@ class Secured:
     def ran(self, *words: str, config: Path | None = None, code: int = 0, stdin: str = "", port: int = 0) -> Any:
         environment = {
             **os.environ,
+            "BARNABAS_HTTP_TOKEN": "planted-token",
             "BARNABAS_BOOTSTRAP": f"127.0.0.1:{port or self.ports['SSL']}",
             "BARNABAS_CONFIG": str(config or self.admin),
         }
@@ -262,6 +268,22 @@ def test_what_commands_say_when_there_is_no_tls(secured: Secured, tmp_path: Path
     nobody.write_text("security.protocol=SSL\nssl.truststore.location=/no/such\n")
     told = secured.ran("topics", "list", config=nobody, code=2).stderr
     assert "ssl.truststore.location=/no/such cannot be read" in told
+
+
+def test_the_http_api_over_tls(secured: Secured) -> None:
+    """The commands find it by themselves; it wants no certificate unless that is said for it."""
+    told = secured.ran("status").stdout
+    assert f"https://127.0.0.1:{secured.ports['HTTPS']}" in told
+    secured.ran("groups", "lag", "open-nobody", code=3)
+    context = ssl.create_default_context(cafile=secured.ca)
+    with urlopen(f"https://localhost:{secured.ports['HTTPS']}/health", timeout=20, context=context) as answer:
+        assert answer.status == 200
+    with pytest.raises((OSError, HTTPException)):
+        urlopen(f"http://localhost:{secured.ports['HTTPS']}/health", timeout=20)
+    log = secured.broker.log.read_text()
+    told = f"it speaks HTTP without TLS, and this port has TLS: ask https://127.0.0.1:{secured.ports['HTTPS']}"
+    assert told in log
+    assert "planted-token" not in log
 
 
 def test_nothing_shows_a_secret(secured: Secured) -> None:

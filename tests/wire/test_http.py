@@ -192,7 +192,8 @@ def test_it_can_be_turned_off(make_world: type[Any]) -> None:
     [
         ({"http.address": "127.0.0.1:1"}, "http.address"),
         ({"http.listeners": "127.0.0.1:1"}, "http.listeners"),
-        ({"http.listeners": "https://127.0.0.1:1"}, "http.listeners"),
+        ({"http.listeners": "ftp://127.0.0.1:1"}, "http.listeners"),
+        ({"http.listeners": "https://127.0.0.1:1"}, "ssl.keystore.location"),
         ({"http.listeners": "http://127.0.0.1"}, "http.listeners"),
         ({"http.listeners": ""}, "http.listeners"),
         ({"http.token": ""}, "http.token"),

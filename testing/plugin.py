@@ -154,17 +154,23 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to the report of a failed test what happened on its brokers."""
     report = yield
-    if report.when == "call" and report.failed:
-        for watch in item.stash.get(WATCHES, []):
+    if report.when != "teardown" and report.failed:
+        watches = item.stash.get(WATCHES, [])
+        folder = item.config.getoption("--barnabas-artifacts") or item.config.getini("barnabas_artifacts")
+        for watch in watches:
             report.sections += watch.sections()
-            folder = item.config.getoption("--barnabas-artifacts") or item.config.getini("barnabas_artifacts")
             if folder:
-                _leave(Path(folder), item.nodeid, watch)
+                _leave(_place_for(item.nodeid, Path(folder), watch, is_alone=len(watches) == 1), watch)
     return report
 
 
-def _leave(folder: Path, test: str, watch: Watch) -> None:
+def _place_for(test: str, folder: Path, watch: Watch, *, is_alone: bool) -> Path:
     place = folder / "".join(each if each.isalnum() or each in "._-" else "-" for each in test)[-200:]
+    count = len(watch.kafka.processes)
+    return place if is_alone else place / ("broker" if count == 1 else f"{count}-brokers")
+
+
+def _leave(place: Path, watch: Watch) -> None:
     place.mkdir(parents=True, exist_ok=True)
     rows = watch.requests()
     (place / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

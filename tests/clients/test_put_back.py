@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.runtime.lives import LIVES_PER_COLLECTION
 from barnabas.testing import Barnabas, CommandError, Topic
 from confluent_kafka import Consumer, Producer
 
 SETTINGS = {"log.segment.bytes": "1048576", "coordination.session.timeout.ms": "4000"}
 # What a start writes into the tree anew, or what differs from election to election.
 OF_A_LIFE = ("/brokers/ids", "/controller", "/latest_producer_id_block", "/brokers/seqid", "/barnabas/tree_marks")
+ROUND = 2 * LIVES_PER_COLLECTION
 VOLATILE = ("leader", "leader_epoch", "in_sync", "offline", "node_id", "at_ms", "time_ms", "expires_in_ms")
 
 
@@ -199,6 +201,32 @@ def test_producers_from_before_and_after_do_not_share_their_numbers(kafka: Barna
         write(before, f"before {number}")
     assert sorted(acknowledged) == sorted(map(str, topic.values()))
     assert {f"after {number}" for number in range(3)} <= set(acknowledged)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
+def test_many_restores_leave_memory_and_descriptors_as_they_were(kafka: Barnabas) -> None:
+    """The longer form: bench/README.md has what 1,000 of them leave."""
+    kafka.topic("orders").produce(["a"])
+    mark = kafka.snapshot()
+
+    def used() -> list[tuple[int, int]]:
+        """By broker: open files, and memory of its own in kB."""
+        found = []
+        for process in kafka.processes.values():
+            place = Path(f"/proc/{process.pid}")
+            rows = (line.split() for line in (place / "smaps_rollup").read_text().splitlines()[1:])
+            memory = next(int(row[1]) for row in rows if row[0] == "Private_Dirty:")
+            found.append((len(list((place / "fd").iterdir())), memory))
+        return found
+
+    seen = []
+    for _ in range(3):
+        for _ in range(ROUND):
+            kafka.restore(mark)
+        seen.append(used())
+    for (files, memory), (files_later, memory_later) in zip(seen[1], seen[2]):
+        assert files_later <= files + 3
+        assert memory_later <= memory + 150 * ROUND, "a life that stays takes 500 kB"
 
 
 def test_a_cluster_of_which_one_is_away_is_put_back(cluster: Barnabas) -> None:

@@ -796,6 +796,31 @@ def _left(bootstrap: str, folder: str) -> Iterator[str]:
                 yield str(process)
 
 
+BOTH = """
+import pytest
+
+@pytest.fixture
+def service(barnabas, barnabas_cluster):
+    barnabas.topic("one")
+    barnabas_cluster.topic("three")
+    raise RuntimeError("the service does not start")
+
+def test_it(service):
+    pass
+"""
+
+
+def test_a_fixture_that_fails_shows_what_happened_on_both_its_clusters(tmp_path: Path, with_plugin: list[str]) -> None:
+    """Until 2026-11 it showed nothing, and the files of one cluster took the place of those of the other."""
+    (tmp_path / "test_both.py").write_text(BOTH)
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "--barnabas-artifacts", "left", "."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert "log of broker 2" in done.stdout
+    for place, topic in (("broker", "one-"), ("3-brokers", "three-")):
+        rows = (tmp_path / "left" / "test_both.py--test_it" / place / "requests.jsonl").read_text()
+        assert topic in rows
+
+
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("how", ENDS)
 def test_nothing_is_left_of_a_test_run_that_is_killed(how: str, brokers: int) -> None:

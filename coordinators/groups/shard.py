@@ -157,7 +157,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.run_effects(group, effects)
 
         def undo() -> None:
-            if self.groups.get(record.group_id) is group:
+            if self.groups.get(record.group_id) is group and group.state is not State.DEAD:
                 del self.groups[record.group_id]
                 stop_timer(group)
                 effects = self.effects()

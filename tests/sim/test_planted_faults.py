@@ -14,11 +14,12 @@ from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
 from simulator import planting
 from simulator.cluster_faults import CLUSTER_FAULTS
+from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Change, Fault
 from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
-ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS)
 DAYS = 7
 OF_TODAY = ALL_FAULTS[datetime.now(UTC).toordinal() % DAYS :: DAYS]
 SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
@@ -31,6 +32,8 @@ def test_there_are_enough_of_them() -> None:
     assert {fault.campaign for fault in FAULTS} == {"storage", "world", "live resets", "journal", "retention"}
     assert len(CLUSTER_FAULTS) >= 30
     assert {fault.campaign for fault in CLUSTER_FAULTS} == {"cluster"}
+    assert len(CONSUMER_GROUP_FAULTS) >= 15
+    assert {fault.campaign for fault in CONSUMER_GROUP_FAULTS} == {"consumer groups"}
     assert len(TRANSACTION_FAULTS) >= 20
     assert {fault.campaign for fault in TRANSACTION_FAULTS} == {"transactions", "cluster transactions"}
 

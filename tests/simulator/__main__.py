@@ -4,13 +4,15 @@
                                                         quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
 --live-resets  live resets of one group instead           --retention   retention that waits for groups instead
+--consumer-groups  groups that migrate between the classic and the consumer protocol instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
 --journal      the brokers keep an offset journal         --transactions  transactional clients instead of others
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
                hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
---find NAME    a seed that catches a fault, for its row in faults.py, cluster_faults.py or transaction_faults.py
+--find NAME    a seed that catches a fault, for its row in faults.py, cluster_faults.py, transaction_faults.py or
+               consumer_group_faults.py
 """
 
 import argparse
@@ -23,14 +25,15 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import count
 
-from simulator import campaign, cluster_world, live_resets, planting, retention_holds, storage, world
+from simulator import campaign, cluster_world, consumer_groups, live_resets, planting, retention_holds, storage, world
 from simulator.cluster_faults import CLUSTER_FAULTS
+from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Fault
 from simulator.simulation import Verdict
 from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
-RUNS = {"live resets": live_resets.run, "retention": retention_holds.run}
+RUNS = {"live resets": live_resets.run, "consumer groups": consumer_groups.run, "retention": retention_holds.run}
 
 
 def cut_power(seed: int) -> bool:
@@ -57,7 +60,7 @@ def run_world(
     fault: Fault | None,
     run: Callable[[int, float, Callable[[str], None] | None], Verdict],
 ) -> bool:
-    """Run one world, or one of live resets or of retention; returns whether it holds."""
+    """Run one world, or one of groups or of retention; returns whether it holds."""
     began = time.perf_counter()
     with open(trace_path, "w") if trace_path else nullcontext() as file:
         trace = (lambda line: print(line, file=file)) if file is not None else None
@@ -115,7 +118,7 @@ def plant_all() -> int:
     """Plant each fault under its seed; returns 0 if each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
     wrong = 0
-    for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS):
+    for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS):
         violation, control = planting.run_with(fault, fault.seed), planting.run(fault.campaign, fault.focus, fault.seed)
         is_good = planting.is_catch(fault, violation) and control is None
         wrong += not is_good
@@ -141,7 +144,12 @@ def kind_of(arguments: argparse.Namespace, fault: Fault | None) -> str:
         return "cluster"
     if fault is not None:
         return fault.campaign
-    asked = {"storage": arguments.storage, "live resets": arguments.live_resets, "retention": arguments.retention}
+    asked = {
+        "storage": arguments.storage,
+        "live resets": arguments.live_resets,
+        "consumer groups": arguments.consumer_groups,
+        "retention": arguments.retention,
+    }
     return next((kind for kind, is_asked in asked.items() if is_asked), "world")
 
 
@@ -150,7 +158,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simulator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    faults = {fault.name: fault for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS)}
+    faults = {fault.name: fault for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS)}
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
@@ -167,6 +175,7 @@ def main() -> int:
     parser.add_argument("--until-s", metavar="S", type=float, default=float("inf"), help="begin no seed after this")
     parser.add_argument("--violations", metavar="FILE")
     parser.add_argument("--live-resets", action="store_true", help="live resets of one group")
+    parser.add_argument("--consumer-groups", action="store_true", help="groups that change their protocol")
     parser.add_argument("--retention", action="store_true", help="retention that waits for groups")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")

@@ -18,154 +18,22 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.offsets.records import CommittedOffset, GroupOffsets
-from barnabas.protocol import messages, record_batch
+from barnabas.protocol import messages
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Buffer, Env
-from barnabas.storage.validation import AppendOrigin, AppendResult
 
-from simulator.coordination import SimCoordination, SimTree
-from simulator.env import sim_env
-from simulator.simulation import Simulation, Verdict
+from simulator.coordinator_world import SETTINGS, CoordinatorWorld, Topics
+from simulator.simulation import Verdict
 from simulator.violation import Violation
 
-PARTS = {"offset_commit": "commits", "offset_fetch": "offset_fetches"}
 GROUP = "readers"
 TOPIC = "t"
 EPOCH = 1_000_000  # offsets of the n-th live reset begin at n times this
 SETTLE_MS = 60_000.0
-SETTINGS = {
-    "group_initial_rebalance_delay_ms": 500,
-    "group_max_session_timeout_ms": 1_800_000,
-    "group_max_size": 1_000,
-    "group_min_session_timeout_ms": 1_000,
-    "offset_metadata_max_bytes": 4096,
-    "offsets_commit_required_acks": -1,
-    "offsets_commit_timeout_ms": 5_000,
-    "offsets_load_buffer_size": 5 * 1024 * 1024,
-    "offsets_retention_check_interval_ms": 600_000,
-    "offsets_retention_minutes": 10_080,
-    "offsets_storage": "kafka",
-    "dual_commit_enabled": False,
-    "offsets_topic_compression_codec": 0,
-}
 LOST_ID = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
-
-
-class SlowLog:
-    """The offsets partition: appends are committed after a while; a crash may take what is not."""
-
-    def __init__(self, world: "LiveResets") -> None:
-        self._world = world
-        self.leader_epoch = 0
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        self.high_watermark = 0
-        self._batches: list[tuple[int, bytes]] = []
-        self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
-
-    def append(
-        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
-    ) -> AppendResult:
-        """Append; the high watermark follows later."""
-        world = self._world
-        if not world.settling and world.rng.random() < 0.01:
-            return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
-        data = bytearray(batch)
-        header = record_batch.read_header(data)
-        record_batch.patch(data, 0, self.log_end_offset, self.leader_epoch)
-        base = self.log_end_offset
-        self._batches.append((base, bytes(data)))
-        self.log_end_offset += header.record_count
-        end, epoch = self.log_end_offset, self.leader_epoch
-        slow = world.rng.random() < 0.05 and not world.settling
-        delay_ms = world.rng.uniform(500, 3_000) if slow else world.rng.uniform(0, 30)
-        world.clock.call_later(delay_ms, lambda: self._commit(end, epoch))
-        return AppendResult(ErrorCode.NONE, base_offset=base, last_offset=end - 1)
-
-    @property
-    def shortage(self) -> str:
-        """Its replicas are slow, but they are there."""
-        return ""
-
-    def park_until(self, offset: int, waiter: Callable[[ErrorCode], None]) -> object:
-        """Call `waiter` when the high watermark is there."""
-        if self.high_watermark >= offset:
-            self._world.clock.call_soon(lambda: waiter(ErrorCode.NONE))
-        else:
-            self._waiters.append((offset, waiter))
-        return None
-
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from `offset` on."""
-        found = b""
-        for _, batch in self._batches:
-            if record_batch.read_header(batch).next_offset > offset:
-                if found and len(found) + len(batch) > max_bytes:
-                    break
-                found += batch
-        return found
-
-    def crash(self) -> None:
-        """Lose some of the end that is not committed; what remains is committed by the next leader."""
-        at_risk = [base for base, _ in self._batches if base >= self.high_watermark]
-        cut = self._world.rng.choice([*at_risk, self.log_end_offset])
-        self._batches = [(base, batch) for base, batch in self._batches if base < cut]
-        self.log_end_offset = self.high_watermark = cut
-        self.leader_epoch += 1
-        self._waiters = []
-
-    def _commit(self, offset: int, leader_epoch: int) -> None:
-        if leader_epoch != self.leader_epoch:
-            return
-        self.high_watermark = max(self.high_watermark, offset)
-        due = [waiter for at, waiter in self._waiters if at <= self.high_watermark]
-        self._waiters = [entry for entry in self._waiters if entry[0] > self.high_watermark]
-        for waiter in due:
-            waiter(ErrorCode.NONE)
-
-
-class _Topics:
-    """The metadata cache: one topic."""
-
-    changes = name_changes = 0
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def contains(self, topic: str, index: int | None = None) -> bool:
-        """Whether it exists."""
-        return topic == TOPIC and (index is None or 0 <= index < self._count)
-
-    @property
-    def topics(self) -> dict[str, range]:
-        """Its partitions."""
-        return {TOPIC: range(self._count), OFFSETS_TOPIC: range(1)}
-
-    def topic_names(self) -> list[str]:
-        """The topic."""
-        return [TOPIC]
-
-    def partition_count(self, topic: str) -> int:
-        """How many partitions it has."""
-        return self._count if topic == TOPIC else 0
-
-    def partition_racks(self, topic: str) -> list[list[str]]:
-        """It has none."""
-        return [[] for _ in range(self.partition_count(topic))]
-
-    def topic_id(self, topic: str) -> bytes:
-        """Its id."""
-        return bytes(15) + b"\x01" if topic == TOPIC else bytes(16)
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """Its name."""
-        return TOPIC if topic_id == self.topic_id(TOPIC) else None
 
 
 class Reader:
@@ -363,23 +231,14 @@ class Reader:
         return {}
 
 
-class LiveResets(Simulation):
+class LiveResets(CoordinatorWorld):
     """One run."""
 
     def __init__(self, seed: int, minutes: float = 1.5, trace: Callable[[str], None] | None = None) -> None:
-        super().__init__(seed, minutes, trace)
+        super().__init__(seed, minutes, trace, SETTINGS)
         rng = self.rng
         self.count = rng.randint(1, 5)  # partitions
-        self.config = SimpleNamespace(**SETTINGS)
-        self.log = SlowLog(self)
-        self.life = 0
-        self.coordinator: GroupCoordinator | None = None
-        self.former: GroupCoordinator | None = None  # it has lost the group to another broker, and some ask it still
-        self.moves = 0
-        self.moves_rng = random.Random(f"{seed} moves")
-        self._dead: list[GroupCoordinator] = []  # what they still answer does not arrive
-        self.settling = False
-        self.ending = False
+        self.topics = Topics({TOPIC: self.count})
         self.resets = 0  # asked for
         self.done = 0  # acknowledged
         self.acknowledged: dict[int, tuple[int, float]] = {}  # partition -> the last live reset, and when
@@ -403,76 +262,6 @@ class LiveResets(Simulation):
         """The numbers of the run."""
         what = f"{self.life} coordinators, {self.moves} of which moved"
         return f"{self.done} live resets of {self.resets}, {what}, {self.answers} answers"
-
-    async def sleep(self, rng: random.Random, low_ms: float, high_ms: float) -> None:
-        """Sleep for a random time."""
-        await self.clock.sleep(rng.uniform(low_ms, high_ms))
-
-    # -- the coordinator
-
-    async def _start(self) -> None:
-        env = self._env
-        coordination = SimCoordination(self.clock, SimTree(self.clock))
-        await coordination.start()
-        coordinator = GroupCoordinator(
-            env,
-            self.config,
-            lambda index: self.log,
-            _Topics(self.count),
-            coordination,
-            SimpleNamespace(holds=True),
-            lambda *_: None,
-        )
-        coordinator.start()
-        self.life += 1
-        self.coordinator = coordinator
-        led = SimpleNamespace(topic=OFFSETS_TOPIC, index=0, leader_epoch=self.log.leader_epoch)
-        coordinator.on_leadership([led], [])
-
-    def _kill(self) -> None:
-        coordinator, self.coordinator = self.coordinator, None
-        if coordinator is not None:
-            self.note("the coordinator dies")
-            self._dead.append(coordinator)
-            self.log.crash()
-            coordinator.shutdown()
-
-    def _lose_leadership(self) -> None:
-        """Another broker is to coordinate the group."""
-        coordinator, self.coordinator = self.coordinator, None
-        if coordinator is not None:
-            self.note("the coordinator moves")
-            self.moves += 1
-            self.former = coordinator
-            self.log.crash()
-            led = SimpleNamespace(topic=OFFSETS_TOPIC, index=0, leader_epoch=self.log.leader_epoch)
-            coordinator.on_leadership([], [led])
-
-    async def ask(self, method: str, request: Any, version: int, delay_ms: float = -1.0) -> Any:
-        """A client asks; None: the connection is lost."""
-        rng = self.network_rng
-        await self.clock.sleep(self.latency_ms() if delay_ms < 0 else delay_ms)
-        coordinator = self.coordinator
-        if self.former is not None and self.moves_rng.random() < 0.3:
-            coordinator = self.former
-        is_bad = not self.settling and rng.random() < 0.02
-        if coordinator is None or (is_bad and rng.random() < 0.5):
-            await self.clock.sleep(rng.uniform(10, 100))
-            return None
-        context = SimpleNamespace(
-            api_version=version, client_id="c", client_host="/h", principal="User:alice", is_long=False
-        )
-        part = PARTS.get(method)  # of the coordinator: which one answers
-        reply = getattr(getattr(coordinator, part) if part else coordinator, method)(request, context)
-        if isinstance(reply, Pending):
-            arrived: asyncio.Future[Any] = self.clock.loop.create_future()
-            reply.then(arrived.set_result)
-            reply = await arrived
-        await self.clock.sleep(self.latency_ms())
-        if is_bad or coordinator in self._dead:
-            return None
-        self.answers += 1
-        return reply
 
     def assign(self, members: list[Any]) -> dict[str, bytes]:
         """What the leader gives to each member: who keeps partitions has them first, and nobody gets another's."""
@@ -543,25 +332,14 @@ class LiveResets(Simulation):
                 self.fail(Violation("commits outlive the broker", f"partition {index}"))
         self.seen = table
 
-    def kill_all(self) -> None:
-        """End the coordinator."""
-        for each in (self.coordinator, self.former):
-            if each is not None:
-                each.shutdown()
-
     # -- the run
-
-    def prepare(self) -> None:
-        """Make the world that the coordinator lives in."""
-        env = sim_env(self.seed)
-        self._env = Env(clock=self.clock, disk=self.disk, network=self.network, rng=env.rng)
 
     async def story(self) -> None:
         """Trouble, then calm, then the last look."""
-        await self._start()
+        await self.start_coordinator()
         for reader in self.readers:
             self.spawn(reader.run())
-        self.spawn(self._die_now_and_then())
+        self.spawn(self.die_now_and_then())
         self.spawn(self._reset_now_and_then())
         await self.clock.sleep(self.minutes * 60_000)
         self.note("calm from here on")
@@ -585,21 +363,6 @@ class LiveResets(Simulation):
                 if position // EPOCH != self.resets:
                     raise Violation("who joins after a live reset reads on from there", f"{index}: {position}")
 
-    async def _die_now_and_then(self) -> None:
-        while not self.settling:
-            await self.sleep(self.rng, 3_000, 30_000)
-            await self._die()
-
-    async def _die(self) -> None:
-        if self.coordinator is None or self.settling:
-            return
-        if self.moves_rng.random() < 0.3:
-            self._lose_leadership()
-        else:
-            self._kill()
-        await self.sleep(self.rng, 10, 1_500)
-        await self._start()
-
     async def _reset_now_and_then(self) -> None:
         while not self.settling:
             await self.sleep(self.rng, 1_000, 15_000)
@@ -607,7 +370,7 @@ class LiveResets(Simulation):
                 self.spawn(self._reset(self.rng.sample(range(self.count), self.rng.randint(1, self.count))))
                 if self.rng.random() < 0.4:
                     await self.sleep(self.rng, 0, 60)
-                    await self._die()
+                    await self.die()
                 if self.rng.random() < 0.5:
                     await self.sleep(self.rng, 0, 3_000)
 
@@ -631,7 +394,7 @@ class LiveResets(Simulation):
         arrived: asyncio.Future[LiveReset] = self.clock.loop.create_future()
         reply.then(arrived.set_result)
         outcome = await arrived
-        if outcome.error or coordinator in self._dead:
+        if outcome.error or coordinator in self.dead:
             self.note(f"live reset {number}: {outcome.error.name}")
             return
         self.note(f"live reset {number} is done in generation {outcome.generation}")

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from simulator import cluster_world, live_resets, retention_holds, storage, world
+from simulator import cluster_world, consumer_groups, live_resets, retention_holds, storage, world
 from simulator.faults import Change, Fault
 from simulator.violation import Violation
 
@@ -28,6 +28,8 @@ def run(campaign: str, focus: str, seed: int) -> Violation | None:
         return world.run(seed, minutes=1).violation
     if campaign == "live resets":
         return live_resets.run(seed).violation
+    if campaign == "consumer groups":
+        return consumer_groups.run(seed).violation
     if campaign == "retention":
         return retention_holds.run(seed).violation
     if campaign == "journal":

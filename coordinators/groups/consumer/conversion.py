@@ -3,7 +3,8 @@ them leaves, as `group.consumer.migration.policy` allows (KIP-848). Members keep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer import heartbeats
@@ -18,6 +19,7 @@ from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, me
 from barnabas.coordinators.groups.events import cut
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member
 from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.coordinators.groups.states import State
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 
@@ -38,18 +40,25 @@ def may_upgrade(classic: ClassicGroup, policy: str, size_max: int) -> bool:
 def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     """The consumer group of a classic one: every member stands where the last generation has left it.
 
+    In the midst of a rebalance that may not be known any more. Then members also have what they say that they own:
+    cooperative ones read on meanwhile. With Kafka, such a partition gets a second owner.
     Refused as by Kafka if its leader has assigned one partition to two members: here, one member owns a partition.
     """
     change = Change(ConsumerGroup(classic.group_id))
     change.begin_with(GroupRecord(classic.group_id, None))
     epoch = classic.generation
     members = list(classic.members.by_id.values())
-    assigned = {member.member_id: _assigned(member.assignment, epoch, topics) for member in members}
+    assigned: dict[str, Assigned] = {
+        member.member_id: _assigned(member.assignment, epoch, topics) for member in members
+    }
     refusal = _check_owners(assigned, topics)
     if refusal is not None:
         return refusal
+    saying = {member.member_id: _subscription(classic, member) for member in members}
+    if classic.state is not State.STABLE:
+        _add_claims(assigned, saying, epoch, topics)
     for member in members:
-        said = _subscription(classic, member)
+        said = saying[member.member_id]
         assert said is not None
         subscription = Subscription(
             member.group_instance_id,
@@ -86,15 +95,44 @@ def _assigned(assignment: bytes, epoch: int, topics: Topics) -> Assigned:
         found = stored.decode_versioned(stored.ConsumerProtocolAssignment, assignment, newer_as_latest=True)[1]
     except (ProtocolError, UnsupportedVersionError):
         return {}
-    rows = merged(
+    return _existing(found.assigned_partitions, epoch, topics)
+
+
+def _existing(rows: Iterable[Any], epoch: int, topics: Topics) -> dict[bytes, dict[int, int]]:
+    """The partitions of these rows that exist, as assigned in this epoch."""
+    found = merged(
         (topics.topic_id(row.topic), set(row.partitions).intersection(range(topics.partition_count(row.topic))))
-        for row in found.assigned_partitions
+        for row in rows
     )
     return {
         topic_id: dict.fromkeys(sorted(partitions), epoch)
-        for topic_id, partitions in rows.items()
+        for topic_id, partitions in found.items()
         if topic_id != NO_TOPIC_ID and partitions
     }
+
+
+def _add_claims(
+    assigned: dict[str, Assigned],
+    saying: Mapping[str, stored.ConsumerProtocolSubscription | None],
+    epoch: int,
+    topics: Topics,
+) -> None:
+    """Give members what they say that they own, as far as nobody else has it."""
+    taken = {
+        (topic_id, partition)
+        for of_member in assigned.values()
+        for topic_id, partitions in of_member.items()
+        for partition in partitions
+    }
+    for member_id, said in saying.items():
+        has = {topic_id: dict(partitions) for topic_id, partitions in assigned[member_id].items()}
+        claims = {} if said is None else _existing(said.owned_partitions, epoch, topics)
+        for topic_id, partitions in claims.items():
+            for partition in partitions:
+                if (topic_id, partition) not in taken:
+                    taken.add((topic_id, partition))
+                    has.setdefault(topic_id, {})[partition] = epoch
+        assigned[member_id] = has
 
 
 def _check_owners(assigned: Mapping[str, Assigned], topics: Topics) -> Refusal | None:

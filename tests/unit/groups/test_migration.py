@@ -263,3 +263,47 @@ def test_what_a_leader_assigned_that_does_not_exist_is_not_taken_over() -> None:
     group = shard_of(world).consumer.by_id[GROUP]
     has = [sorted(group.members[member.member_id].current.assigned[topic_id]) for member in classic]
     assert sorted(has) == [[0, 1], [2, 3]]
+
+
+def test_the_coordinator_dies_while_a_group_becomes_a_classic_one() -> None:
+    """Once, it ended the classic group twice, and no other group of the partition."""
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()
+    classic = ClassicMember(world, GROUP, ["t"])
+    rounds(world, [new, classic])
+    world.logs[0].held = True
+    new.leave()
+    assert GROUP in shard_of(world).groups
+    log = world.logs[0]
+    log.batches = [(base, batch) for base, batch in log.batches if base < log.high_watermark]
+    log.log_end_offset = log.high_watermark
+    log.held = False
+    world.restart()
+    assert GROUP in shard_of(world).consumer.by_id
+    rounds(world, [classic], 130)
+    assert all_is_read(world, [classic])
+
+
+def test_a_member_that_reads_on_while_its_group_rebalances_keeps_its_partitions_in_an_upgrade() -> None:
+    """Once, they had a second owner at once: a rebalance that ends another one forgets who was assigned what."""
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    reader = ClassicMember(world, GROUP, ["t"], eager=False)
+    rounds(world, [reader])
+    assert all_is_read(world, [reader])
+    late, later = (ClassicMember(world, GROUP, ["t"], eager=False) for _ in range(2))
+    late.send()
+    late.send()
+    reader.send()  # is told to join again
+    reader.send()  # joins, and says what it owns: the generation has begun, and nobody has synced
+    assert shard_of(world).groups[GROUP].state is State.COMPLETING_REBALANCE
+    later.send()
+    later.send()
+    assert shard_of(world).groups[GROUP].state is State.PREPARING_REBALANCE
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()
+    assert GROUP in shard_of(world).consumer.by_id
+    assert owned(reader)
+    assert not owned(reader) & owned(new)
+    rounds(world, [reader, late, later, new], 40)
+    assert all_is_read(world, [reader, late, later, new])

@@ -1,0 +1,38 @@
+"""Groups that go from the classic to the consumer protocol and back, while members and the coordinator come and go."""
+
+from functools import cache
+
+import pytest
+from simulator import consumer_groups
+from simulator.simulation import Verdict
+
+SEEDS = range(1, 16)
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@cache
+def run(seed: int) -> tuple[consumer_groups.ConsumerGroups, Verdict]:
+    """A world that has ended, and what became of it."""
+    world = consumer_groups.ConsumerGroups(seed)
+    return world, world.run()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_partition_has_one_owner_and_calm_brings_everybody_what_it_should_have(seed: int) -> None:
+    world, verdict = run(seed)
+    assert verdict.violation is None, str(verdict)
+    assert world.commits > 100
+    assert world.life > 2
+
+
+def test_groups_migrate_in_these_runs() -> None:
+    worlds = [run(seed)[0] for seed in SEEDS]
+    assert sum(world.conversions for world in worlds) > 15
+    assert sum(world.moves for world in worlds) > 5
+    assert {world.phase for world in worlds} == {"up", "down", "mixed", "consumer"}
+
+
+def test_the_same_seed_gives_the_same_trace() -> None:
+    first, second = run(3)[1], consumer_groups.run(3)
+    assert first.event_count > 15
+    assert first.digest == second.digest

@@ -27,6 +27,7 @@ SECOND_MS = 1_000
 # Nobody waits for these: checkpoints and syncs are for what comes after a crash, and the longest pause of a stop that
 # could not hand over ends as soon as it can.
 NOT_WAITED_FOR = {
+    "group.consumer.max.assignment.interval.ms",
     "group.consumer.max.heartbeat.interval.ms",  # a bound
     "log.flush.offset.checkpoint.interval.ms",
     "log.flush.scheduler.interval.ms",

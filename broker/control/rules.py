@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from barnabas.broker.control.errors import OF_REQUEST
+from barnabas.broker.control.errors import OF_REQUEST, may_answer
 from barnabas.broker.control.facts import Facts
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 
 
@@ -79,13 +80,17 @@ class Rule(NamedTuple):
     def matches(self, facts: Facts) -> bool:
         """Whether a request passes all filters."""
         return (
-            (self.api_key is None or self.api_key == facts.api_key)
+            (self._may_answer(facts.api_key) if self.api_key is None else self.api_key == facts.api_key)
             and self.first_version <= facts.version <= self.last_version
             and (self.client_id is None or self.client_id == facts.client_id)
             and (self.group is None or self.group in facts.groups)
             and (self.transactional_id is None or self.transactional_id in facts.transactional_ids)
             and self._matches_topic(facts)
         )
+
+    def _may_answer(self, api_key: int) -> bool:
+        """Whether a rule for any API is for this one, because Kafka could answer it so."""
+        return self.error is ErrorCode.NONE or self.forced or may_answer(ApiKey(api_key), self.error)
 
     def _matches_topic(self, facts: Facts) -> bool:
         if self.topic is None:

@@ -32,7 +32,9 @@ APIS = {key.name: key for key in ApiKey if key in TABLE}
 PLAIN_NAMES = {key.name.replace("_", "").lower(): key for key in APIS.values()}
 
 RULE_FIELDS: dict[str, Any] = {
-    "api": text("Kafka's name of the API, as OffsetCommit; null: any.", nullable=True),
+    "api": text(
+        "Kafka's name of the API, as OffsetCommit; null: any, with an error any that can answer it.", nullable=True
+    ),
     "effect": text("What happens to the request.", one_of=[each.value for each in Effect]),
     "when": text("Whether the request has its effect (after) or not.", one_of=[each.value for each in When]),
     "error": text("effect error: Kafka's name of it.", nullable=True),

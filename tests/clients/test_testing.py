@@ -570,6 +570,22 @@ def test_it_works_in_a_task() -> None:
     assert asyncio.run(run())
 
 
+def test_a_task_waits_for_members_that_live_in_its_loop(kafka: Barnabas) -> None:
+    from aiokafka import AIOKafkaConsumer
+
+    async def run() -> None:
+        topic, group = await asyncio.to_thread(kafka.topic), kafka.group("billing")
+        consumer = AIOKafkaConsumer(topic.name, bootstrap_servers=kafka.bootstrap, group_id=group.name)
+        starting = asyncio.ensure_future(consumer.start())
+        try:
+            await asyncio.to_thread(group.wait_stable, members=1, timeout=50)
+            await starting
+        finally:
+            await consumer.stop()
+
+    asyncio.run(run())
+
+
 def test_why_a_broker_does_not_start_is_said() -> None:
     with pytest.raises(StartError, match=r"Invalid value x for configuration num\.partitions"):
         Barnabas(config={"num.partitions": "x"}).start()

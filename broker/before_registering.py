@@ -1,7 +1,8 @@
 """What a broker waits for, and what it writes, before it registers, because of what its disk holds."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
@@ -26,6 +27,7 @@ logger = logging.getLogger("barnabas.broker")
 LOOK_MS = 20.0  # how often the tree is read while the broker waits
 
 TopicPartition = tuple[str, int]
+Assignments = dict[str, Mapping[int, Sequence[int]]]  # topic -> partition -> replicas
 
 
 class Loss(IntEnum):
@@ -81,18 +83,20 @@ async def until_taken_out(
         await env.clock.sleep(LOOK_MS)
 
 
-async def _hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
-    """The partitions assigned to this broker."""
-    topics = await coordination.children(paths.TOPICS)
-    hosted: list[TopicPartition] = []
+async def assignments(coordination: Coordination, topics: Sequence[str]) -> Assignments:
+    """The replicas of the partitions of these topics, without those that are not there."""
+    found: Assignments = {}
     for topic, node in zip(topics, await coordination.get_many([paths.topic(topic) for topic in topics])):
         if node is not None:
-            try:
-                assignment = TopicAssignment.decode(node[0])
-            except ValueError:  # somebody wrote it by hand: the controller has no such topic
-                continue
-            hosted += [(topic, index) for index, replicas in assignment.partitions.items() if node_id in replicas]
-    return hosted
+            with suppress(ValueError):  # somebody wrote it by hand: the controller has no such topic
+                found[topic] = TopicAssignment.decode(node[0]).partitions
+    return found
+
+
+async def _hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
+    """The partitions assigned to this broker."""
+    assigned = await assignments(coordination, await coordination.children(paths.TOPICS))
+    return [(topic, index) for topic, of in assigned.items() for index, replicas in of.items() if node_id in replicas]
 
 
 async def _counted_on(

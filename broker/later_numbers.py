@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from barnabas.broker import before_registering
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.payloads import ProducerIdBlock, TopicAssignment
+from barnabas.cluster.tree.payloads import ProducerIdBlock
 from barnabas.cluster.tree.port import BadVersionError, Coordination
 from barnabas.controller.tree import PARTITIONS_PER_READ
 from barnabas.runtime.counted import counted
@@ -119,11 +119,6 @@ async def _raise_leader_epochs(coordination: Coordination, epoch: int) -> int:
 async def _partitions(coordination: Coordination) -> list[TopicPartition]:
     topics = await coordination.children(paths.TOPICS)
     deleted = set(await coordination.children(paths.DELETE_TOPICS))
-    found: list[TopicPartition] = []
-    for topic, node in zip(topics, await coordination.get_many([paths.topic(topic) for topic in topics])):
-        if node is not None and topic not in deleted:
-            try:
-                found += [(topic, index) for index in TopicAssignment.decode(node[0]).partitions]
-            except ValueError:  # somebody wrote it by hand: the controller has no such topic
-                continue
-    return found
+    kept = [topic for topic in topics if topic not in deleted]
+    assigned = await before_registering.assignments(coordination, kept)
+    return [(topic, index) for topic, of in assigned.items() for index in of]

@@ -22,13 +22,14 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from barnabas.broker.before_registering import assignments
 from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, last_producer_id
 from barnabas.broker.old_settings import OldSettings
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import RestoredTree as RestoredTreeNode
-from barnabas.cluster.tree.payloads import TopicAssignment, TreeMark, decode_controller_epoch, encode_isr_change
+from barnabas.cluster.tree.payloads import TreeMark, decode_controller_epoch, encode_isr_change
 from barnabas.cluster.tree.port import (
     BadVersionError,
     Check,
@@ -181,16 +182,8 @@ class RestoredTree:
 
     async def _hosted(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, ...]]:
         """The replicas of those partitions that this broker has by the tree."""
-        topics = sorted({topic for topic, _ in keys})
         deleted = set(await self._children(paths.DELETE_TOPICS))
-        nodes = await self._coordination.get_many([paths.topic(topic) for topic in topics])
-        assigned: dict[str, Mapping[int, tuple[int, ...]]] = {}
-        for topic, node in zip(topics, nodes):
-            if node is not None and topic not in deleted:
-                try:
-                    assigned[topic] = TopicAssignment.decode(node[0]).partitions
-                except ValueError:  # somebody wrote it by hand: the controller has no such topic
-                    continue
+        assigned = await assignments(self._coordination, sorted({topic for topic, _ in keys} - deleted))
         replicas = {key: tuple(assigned.get(key[0], {}).get(key[1], ())) for key in keys}
         return {key: them for key, them in replicas.items() if self._node_id in them}
 

@@ -154,13 +154,7 @@ def remove(
     confirm(f"Remove {'; '.join(map(str, rules))}?", yes)
     filters = [
         DeleteAclsRequest.DeleteAclsFilter(
-            resource_type_filter=int(rule.resource.type),
-            resource_name_filter=rule.resource.name,
-            pattern_type_filter=int(rule.resource.pattern),
-            principal_filter=rule.principal,
-            host_filter=rule.host,
-            operation=int(rule.operation),
-            permission_type=int(rule.permission),
+            **_filter(*rule.resource, rule.principal, rule.host, rule.operation, rule.permission)
         )
         for rule in rules
     ]
@@ -276,20 +270,33 @@ def _row(rule: Acl) -> dict[str, str]:
     }
 
 
+def _filter(
+    type: ResourceType,
+    name: str | None,
+    pattern: PatternType,
+    principal: str | None,
+    host: str | None = None,
+    operation: int = ANY,
+    permission: int = ANY,
+) -> dict[str, Any]:
+    """The fields of a filter, as DescribeAcls and DeleteAcls have them."""
+    return {
+        "resource_type_filter": int(type),
+        "resource_name_filter": name,
+        "pattern_type_filter": int(pattern),
+        "principal_filter": principal,
+        "host_filter": host,
+        "operation": int(operation),
+        "permission_type": int(permission),
+    }
+
+
 def _rules(client: Any, wanted: AclFilter) -> list[Acl]:
     """The rules of the cluster that the filter finds."""
     from kafka.protocol.admin import DescribeAclsRequest
 
-    request = DescribeAclsRequest(
-        resource_type_filter=int(wanted.type),
-        resource_name_filter=wanted.name,
-        pattern_type_filter=int(wanted.pattern),
-        principal_filter=wanted.principal,
-        host_filter=None,
-        operation=ANY,
-        permission_type=ANY,
-        min_version=FIRST_VERSION_WITH_PATTERNS,
-    )
+    fields = _filter(wanted.type, wanted.name, wanted.pattern, wanted.principal)
+    request = DescribeAclsRequest(**fields, min_version=FIRST_VERSION_WITH_PATTERNS)
     answer = answered(client, lambda: send(client, request))
     if answer.error_code:
         fail(f"the rules are not told: {reason(answer.error_code, answer.error_message)}")

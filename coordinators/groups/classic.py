@@ -256,10 +256,8 @@ class ClassicGroup:
                     return  # already answered: the member joined again or was replaced, or the join phase ended
                 self.members.unpark_join(member)
                 if error:
-                    level = self.rebalance.log_level(logging.WARNING)
-                    logger.log(
-                        level, "group %s: static member %s could not be stored: %s", self.group_id, new_id, error.name
-                    )
+                    text = "group %s: static member %s could not be stored: %s"
+                    logger.log(self.rebalance.log_level(logging.WARNING), text, self.group_id, new_id, error.name)
                     self.members.update(member, *before)
                     self.members.rename(new_id, old_id, instance_id, effects)
                     response = self.rebalance.join_response(member, version, with_members=False)

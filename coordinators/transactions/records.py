@@ -209,11 +209,7 @@ def _decode_usual(transactional_id: str, value: bytes) -> TransactionRecord | No
     if position != len(value) or not 0 <= state < len(_STATES):
         return None
     held = Transaction(
-        transactional_id,
-        producer_id,
-        timeout_ms,
-        last_update_ms,
-        producer_epoch,
+        *(transactional_id, producer_id, timeout_ms, last_update_ms, producer_epoch),
         previous_producer_id=previous_id,
         next_producer_id=next_id,
         state=_STATES[state],

@@ -9,4 +9,5 @@ have in common; `credentials.py` keeps the users of SCRAM that the tree has.
 
 `tls.py` keeps keys and certificates of the listeners, and reads them again when their files change; `key_stores.py`
 reads PEM, PKCS12 and JKS (pure); `distinguished_names.py` is the name of a certificate's subject (pure).
+`authority.py` makes certificates, for `barnabas secure init`.
 """

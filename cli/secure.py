@@ -1,0 +1,250 @@
+"""`barnabas secure`: everything that a broker with TLS, logins and access rules needs, and its clients."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json
+from barnabas.runtime.env import real
+
+app = new_app("""A secured broker: its authority, certificates, users, rules, and the files for its clients.
+
+    \b
+    barnabas secure init ./secured
+    """)
+
+PORT = 9092
+USER = "app"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+SECRET_BYTES = 18
+ENDS_WITHIN_S = 60
+SCRAM = "SCRAM-SHA-512"
+RULES = (
+    ("create,read,write,describe", "topic", "*"),
+    ("read,describe", "group", "*"),
+    ("write,describe", "transactional-id", "*"),
+    ("idempotent-write", "cluster", ""),
+)
+SERVER = """\
+# A broker with TLS, logins and access rules. Clients log in at SASL_SSL, or show a certificate at SSL, as brokers do.
+listeners=SASL_SSL://{listen}:{port},SSL://{listen}:{next_port}
+advertised.listeners=SASL_SSL://{host}:{port},SSL://{host}:{next_port}
+security.inter.broker.protocol=SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/broker.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/ca.pem
+listener.name.ssl.ssl.client.auth=required
+ssl.principal.mapping.rules=RULE:^CN=([^,]*).*$/$1/
+sasl.enabled.mechanisms=SCRAM-SHA-512
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:broker;User:admin
+log.dirs={folder}/data
+http.token={token}
+"""
+ADMIN = """\
+security.protocol=SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/admin.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/ca.pem
+"""
+CLIENT = """\
+bootstrap.servers={host}:{port}
+security.protocol=SASL_SSL
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/ca.pem
+sasl.mechanism=SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+  username="{user}" password="{password}";
+"""
+AIOKAFKA = '''\
+"""aiokafka: AIOKafkaProducer(**settings())"""
+
+import ssl
+
+
+def settings():
+    return {{
+        "bootstrap_servers": "{host}:{port}",
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile="{folder}/ca.pem"),
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "{user}",
+        "sasl_plain_password": "{password}",
+    }}
+'''
+
+KAFKAJS = """\
+// KafkaJS: new Kafka(require("./kafkajs_settings.js"))
+module.exports = {{
+  brokers: ["{host}:{port}"],
+  ssl: {{ ca: [require("fs").readFileSync("{folder}/ca.pem")] }},
+  sasl: {{ mechanism: "scram-sha-512", username: "{user}", password: "{password}" }},
+}};
+"""
+FRANZ_GO = """\
+// franz-go: kgo.NewClient(securedOptions()...)
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+func securedOptions() []kgo.Opt {{
+	authority, err := os.ReadFile("{folder}/ca.pem")
+	if err != nil {{
+		panic(err)
+	}}
+	authorities := x509.NewCertPool()
+	authorities.AppendCertsFromPEM(authority)
+	return []kgo.Opt{{
+		kgo.SeedBrokers("{host}:{port}"),
+		kgo.DialTLSConfig(&tls.Config{{RootCAs: authorities}}),
+		kgo.SASL(scram.Auth{{User: "{user}", Pass: "{password}"}}.AsSha512Mechanism()),
+	}}
+}}
+"""
+
+
+@app.callback()
+def _secure() -> None:
+    """Has typer take the name of the only command."""
+
+
+@app.command()
+def init(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that is not there yet, or is empty.")],
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="NAME", help="How other machines reach the broker; without it this one only."),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65534, help="Of SASL_SSL; SSL has the next one.")] = PORT,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Who may read and write all topics.")] = USER,
+    as_json: AsJson = False,
+) -> None:
+    """Make an authority, certificates, a user, access rules, and files for the broker and its clients.
+
+    \b
+    barnabas secure init ./secured
+    barnabas secure init ./secured --host kafka1.example --user orders-service
+    """
+    try:
+        from barnabas.cluster.security.authority import Authority
+    except ImportError:
+        fail("certificates are made by `cryptography`, which is missing: pip install 'barnabas[keystores]'.")
+    if not user.isascii() or not all(each.isalnum() or each in "-_." for each in user) or user in ("admin", "broker"):
+        message = f"--user {user!r}: letters, digits and -_. make a name, other than those of admin and broker."
+        fail(message, ExitCode.NOT_VALID)
+    folder = os.path.abspath(directory)
+    disk = real().disk
+    os.umask(0o077)  # the keys are for nobody else
+    try:
+        disk.make_directory(folder)
+        if disk.list_directory(folder):
+            fail(f"{directory} is not empty, and nothing there is written over: name another folder.")
+    except OSError as error:
+        fail(f"{directory} cannot be used: {error.strerror or error}.")
+    authority = Authority("Barnabas", real().clock.now_ms())
+    words = {
+        "folder": folder.replace("\\", "\\\\"),
+        "listen": "127.0.0.1" if host is None else "0.0.0.0",
+        "host": host or "localhost",
+        "port": port,
+        "next_port": port + 1,
+        "user": user,
+        "password": real().secret_bytes(SECRET_BYTES).hex(),
+        "token": real().secret_bytes(SECRET_BYTES).hex(),
+    }
+    hosts = (*LOOPBACK, *([] if host is None else [host]))
+    python = {
+        "bootstrap_servers": f"{words['host']}:{port}",
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": f"{folder}/ca.pem",
+        "sasl_mechanism": SCRAM,
+        "sasl_plain_username": user,
+        "sasl_plain_password": words["password"],
+    }
+    librdkafka = {
+        "bootstrap.servers": f"{words['host']}:{port}",
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": f"{folder}/ca.pem",
+        "sasl.mechanism": SCRAM,
+        "sasl.username": user,
+        "sasl.password": words["password"],
+    }
+    files = {
+        "ca.pem": authority.pem,
+        "ca.key": authority.key_pem,
+        "broker.pem": authority.sign("broker", hosts),
+        "admin.pem": authority.sign("admin"),
+        f"{user}.pem": authority.sign(user),
+        "server.properties": SERVER.format(**words),
+        "admin.properties": ADMIN.format(**words),
+        "client.properties": CLIENT.format(**words),
+        "kafka-python.json": json.dumps(python, indent=2) + "\n",
+        "confluent-kafka.json": json.dumps(librdkafka, indent=2) + "\n",
+        "aiokafka_settings.py": AIOKAFKA.format(**words),
+        "kafkajs_settings.js": KAFKAJS.format(**words),
+        "franz_go.go": FRANZ_GO.format(**words),
+    }
+    for name, text in files.items():
+        file = disk.open(f"{folder}/{name}", create=True)
+        file.write(0, text.encode())
+        file.sync()
+        file.close()
+    _make_user_and_rules(folder, user, str(words["password"]))
+    start = f"barnabas start --config {directory}/server.properties"
+    use = f"barnabas topics list --bootstrap {words['host']}:{port} --command-config {directory}/client.properties"
+    if as_json:
+        print_json({"start": start, "use": use, "files": sorted(files)})
+    else:
+        print(f"{start}\n{use}")
+
+
+def _make_user_and_rules(folder: str, user: str, password: str) -> None:
+    """They are in the tree, so the broker is started for a moment, for this machine only."""
+    with _broker(folder) as bootstrap:
+        _run(folder, bootstrap, "users", "add", user, "--mechanism", SCRAM, stdin=f"{password}\n")
+        for operations, kind, name in RULES:
+            _run(folder, bootstrap, "acls", "add", f"User:{user}", operations, kind, *([name] if name else []))
+
+
+@contextmanager
+def _broker(folder: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "barnabas", "start", "--json", "--config", f"{folder}/server.properties"]
+    settings = {
+        "listeners": "SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+        "advertised.listeners": "",
+        "http.listeners": "none",
+    }
+    command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            fail(f"the broker does not start: {process.communicate()[1].strip().splitlines()[-1:]}")
+        yield str(json.loads(line)["bootstrap"])
+    finally:
+        process.terminate()
+        process.communicate(timeout=ENDS_WITHIN_S)
+
+
+def _run(folder: str, bootstrap: str, *words: str, stdin: str = "") -> None:
+    command = [sys.executable, "-m", "barnabas", *words]
+    command += ["--bootstrap", bootstrap, "--command-config", f"{folder}/admin.properties"]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ENDS_WITHIN_S)
+    if done.returncode:
+        fail(f"{' '.join(words[:2])} has failed: {done.stderr.strip()}")

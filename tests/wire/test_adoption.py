@@ -342,7 +342,7 @@ def test_folders_of_topics_that_are_gone_are_set_aside(make_world: Any, caplog: 
     names = [name for name in env.disk.list_directory("/data") if name.startswith("gone")]
     assert len(names) == 2
     assert all(name.endswith("-stray") for name in names)
-    assert "2 log folders in /data without a topic" in caplog.text
+    assert "2 log folders in /data of topics that the tree does not have here" in caplog.text
     env.clock.advance(3 * 3_600_000)
     assert set(names) <= set(env.disk.list_directory("/data")), "kept for whoever wants them back"
     again.create_topic("gone", 1)

@@ -459,6 +459,9 @@ class Barnabas:
         def tell(node_id: int) -> None:
             self.ask("POST", path, body=body, node_id=node_id)
 
+        if self._is_single:
+            tell(*self.processes)
+            return
         with ThreadPoolExecutor(len(self.processes)) as threads:
             list(threads.map(tell, self.processes))
 

@@ -86,7 +86,7 @@ def join(
         ClassicProtocols(request.session_timeout_ms, tuple(protocols)),
     )
     heartbeats.advance(change, heartbeats.subscribe(change, member_id, before, subscription), situation)
-    member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation.monotonic_ms)
+    member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation)
     timers, now_ms = group.timers, situation.monotonic_ms
     timers.joins.pop(member_id, None)
     timers.set(timers.sessions, member_id, now_ms, request.session_timeout_ms)

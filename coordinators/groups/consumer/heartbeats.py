@@ -59,7 +59,7 @@ def heartbeat(
     is_new = member_id not in group.members
     bumps = subscribe(change, member_id, None if is_new else before.subscription, subscription)
     advance(change, bumps, situation, subscription.assignor)
-    member = step(change, member_id, owned, situation.monotonic_ms)
+    member = step(change, member_id, owned, situation, says_more=subscription != before.subscription)
     group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
     group.timers.joins.pop(member_id, None)  # of the classic member that it may have been
     group.timers.syncs.pop(member_id, None)
@@ -266,11 +266,27 @@ def may_assign(group: ConsumerGroup, situation: Situation) -> bool:
     return not 0 <= age_ms < situation.settings.assignment_interval_ms
 
 
-def step(change: Change, member_id: str, owned: Owned, monotonic_ms: float) -> ConsumerMember:
-    """Take a member one step towards its target; returns it as it is then."""
-    group = change.group
+def step(
+    change: Change, member_id: str, owned: Owned, situation: Situation, *, says_more: bool = True
+) -> ConsumerMember:
+    """Take a member one step towards its target; returns it as it is then.
+
+    `says_more`: whether it may read other topics than before. Else most heartbeats have nothing to do.
+    """
+    group, topics, monotonic_ms = change.group, situation.topics, situation.monotonic_ms
     member = group.members[member_id]
-    current = reconcile(member.current, group.assignment_epoch, group.target_of(member_id), owned, group.is_owned)
+    if not says_more and member.current.is_at(group.assignment_epoch):
+        return member
+    subscription = member.subscription
+    names = group.topics_of(subscription)
+    is_known = not subscription.topic_regex or subscription.topic_regex in group.regexes
+
+    def reads(topic_id: bytes) -> bool:
+        name = topics.topic_name(topic_id)  # of a topic that is deleted, there is none
+        return not is_known or name is None or name in names
+
+    target = group.target_of(member_id)
+    current = reconcile(member.current, group.assignment_epoch, target, owned, group.is_owned, reads)
     if current != member.current:
         change.add(Kind.CURRENT_ASSIGNMENT, member_id, current)
         if current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

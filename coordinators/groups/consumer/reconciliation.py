@@ -14,6 +14,7 @@ from barnabas.coordinators.groups.consumer.states import MOVES, MemberState
 # What the member says that it owns, by topic id; None: it says nothing about that now.
 Owned = Mapping[bytes, Iterable[int]] | None
 IsOwned = Callable[[bytes, int], bool]
+Reads = Callable[[bytes], bool]  # whether the member reads a topic, by its id
 
 
 def merged(rows: Iterable[tuple[bytes, Iterable[int]]]) -> dict[bytes, set[int]]:
@@ -30,20 +31,36 @@ def reconcile(
     target: Partitions,
     owned: Owned,
     is_owned: IsOwned,
+    reads: Reads,
 ) -> CurrentAssignment:
     """The next assignment of a member, or `current` itself if it cannot go on.
 
-    `is_owned(topic_id, partition)`: whether some member has the partition, or is still giving it up.
+    `is_owned(topic_id, partition)`: whether some member has the partition, or is still giving it up. What a member
+    does not read any more, it gives up at once: its target may be an older one for a while.
     """
+    if current.state is MemberState.UNREVOKED_PARTITIONS or current.is_at(target_epoch):
+        current = _without_unread(current, reads)
     if current.is_at(target_epoch):
         return current
     if current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking):
         return current
     # A member that has given up what it had to is one epoch on, also if it has to give up more then.
-    epoch = current.epoch + (current.state is MemberState.UNREVOKED_PARTITIONS)
+    epoch = min(current.epoch + (current.state is MemberState.UNREVOKED_PARTITIONS), target_epoch)
+    target = {topic_id: partitions for topic_id, partitions in target.items() if reads(topic_id)}
     step = _next(current, epoch, target_epoch, target, owned, is_owned)
     assert step.state is current.state or step.state in MOVES[current.state]
     return step
+
+
+def _without_unread(current: CurrentAssignment, reads: Reads) -> CurrentAssignment:
+    unread = [topic_id for topic_id in current.assigned if not reads(topic_id)]
+    if not unread:
+        return current
+    kept = {topic_id: partitions for topic_id, partitions in current.assigned.items() if topic_id not in unread}
+    revoking = dict(current.revoking)
+    for topic_id in unread:
+        revoking[topic_id] = {**revoking.get(topic_id, {}), **current.assigned[topic_id]}
+    return current._replace(state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking)
 
 
 def _next(

@@ -45,6 +45,7 @@ from barnabas.cluster.tree.zookeeper_requests import (
     Requests,
     check_size,
     error_of,
+    many_at_a_time,
     stat_of,
 )
 from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings, split_connect
@@ -423,25 +424,8 @@ class ZooKeeperCoordination:
         finally:
             self._in_flight.discard(future)
 
-    async def _all(self, works: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
-        """Do all tasks, many at a time; their results in order. The first error, when no work is under way."""
-        remaining = enumerate(works)
-        results: dict[int, T] = {}
-        errors: list[Exception] = []
-
-        async def work() -> None:
-            for index, one in remaining:
-                try:
-                    results[index] = await one()
-                except Exception as error:
-                    errors.append(error)
-                if errors:
-                    return
-
-        await asyncio.gather(*(work() for _ in range(self._settings.max_in_flight_requests)))
-        if errors:
-            raise errors[0]
-        return [results[index] for index in range(len(results))]
+    def _all(self, works: Iterable[Callable[[], Awaitable[T]]]) -> Awaitable[list[T]]:
+        return many_at_a_time(works, self._settings.max_in_flight_requests)
 
     def _check_started(self) -> None:
         if not self._is_started:

@@ -1,7 +1,8 @@
-"""Requests and answers of ZooKeeper's protocol, as values: paths below the chroot, access lists, operations, errors."""
+"""ZooKeeper's requests and answers as values: paths below the chroot, access lists, operations, errors."""
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.operations import split
@@ -27,6 +28,8 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as requests
 from kazoo.protocol.states import EventType as KazooEventType
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+T = TypeVar("T")
 
 REQUEST_BYTES_MAX = 1_000_000  # jute.maxbuffer is 1,048,575: the server closes the connection at a longer request
 OPERATION_BYTES = 64  # of an operation in a multi, at most, beside its path and data
@@ -165,3 +168,24 @@ def stat_of(stat: Any) -> Stat:
         stat.ephemeralOwner,
         stat.numChildren,
     )
+
+
+async def many_at_a_time(works: Iterable[Callable[[], Awaitable[T]]], most: int) -> list[T]:
+    """Do all tasks, `most` at a time; their results in order. The first error, when no work is under way."""
+    remaining = enumerate(works)
+    results: dict[int, T] = {}
+    errors: list[Exception] = []
+
+    async def work() -> None:
+        for index, one in remaining:
+            try:
+                results[index] = await one()
+            except Exception as error:
+                errors.append(error)
+            if errors:
+                return
+
+    await asyncio.gather(*(work() for _ in range(most)))
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(len(results))]

@@ -682,6 +682,44 @@ def test_shared_brokers_begin_to_start_while_tests_are_collected(
     assert begun in done.stdout
 
 
+CLUSTERS = """
+SEEN = []
+
+def test_one(barnabas_cluster):
+    barnabas_cluster.topic("orders", unique=False).produce(["a"])
+    barnabas_cluster.drop_answer("Produce", client="nobody")
+    barnabas_cluster.clock.advance(days=1)
+    barnabas_cluster.clock.freeze()
+    SEEN.append((barnabas_cluster.bootstrap, [process.pid for process in barnabas_cluster.processes.values()]))
+
+def test_two(barnabas_cluster):
+    now = barnabas_cluster.bootstrap, [process.pid for process in barnabas_cluster.processes.values()]
+    assert SEEN == [now], "the same processes"
+    assert barnabas_cluster.ask("GET", "/v1/control/rules")["rules"] == []
+    clock = barnabas_cluster.ask("GET", "/v1/control/clock")
+    assert (clock["moved_ms"], clock["stands"]) == (0, False)
+    topic = barnabas_cluster.topic("orders", unique=False)  # the one of the other test is gone
+    assert topic.values() == []
+    barnabas_cluster.isolate(2)
+    barnabas_cluster.kill(1)
+
+def test_three(barnabas_cluster):
+    assert barnabas_cluster.running == [0, 1, 2]
+    topic = barnabas_cluster.topic("orders", unique=False)
+    topic.produce(["b"])
+    assert topic.values() == ["b"]
+"""
+
+
+def test_the_plugin_puts_a_cluster_back(tmp_path: Path, with_plugin: list[str]) -> None:
+    (tmp_path / "test_clusters.py").write_text(CLUSTERS)
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+    assert "never fired" in done.stdout
+
+
 FAILING = """
 import confluent_kafka
 

@@ -499,17 +499,20 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
 
 async def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
     """A process of this broker, or one of its cluster, may have been killed while it put a snapshot back."""
-    shared = [os.path.dirname(config.coordination_path)] if config.coordination_path else []
-    for directory in map(os.path.abspath, [*shared, *config.data_directories]):
+    own = list(map(os.path.abspath, config.data_directories))
+    shared = [os.path.dirname(os.path.abspath(config.coordination_path))] if config.coordination_path else []
+    for directory in (*shared, *own):
         for plan in (RESTORE_PLAN, RESTORED_PLAN):
             if env.disk.exists(f"{directory}/{plan}"):
                 from barnabas.runtime import restoring  # late: hardly ever needed
 
                 try:
                     if plan == RESTORE_PLAN:
-                        await restoring.finish_if_begun(directory, env.disk)
+                        await restoring.finish_if_begun(directory, own, env.disk)
                     else:
                         restoring.forget(directory)
+                except FileNotFoundError:  # another broker of the cluster has done it
+                    continue
                 except OSError as error:
                     fail(f"{error.filename or directory}: {error.strerror}.")
 

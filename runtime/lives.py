@@ -85,6 +85,8 @@ def _exists(path: Path) -> bool:
 def _forget(directory: str) -> None:
     try:
         restoring.forget(directory)
+    except FileNotFoundError:  # another broker of the cluster, which has just started, has done it
+        pass
     except OSError as error:
         logger.warning("could not remove the data from before the restore: %s", error)
 
@@ -268,7 +270,7 @@ class Lives:
         if reached is not None:
             return _Outcome(*reached[1])
         if command.plan_in:  # the broker that did it may have been killed in the middle
-            await restoring.finish_if_begun(command.plan_in, self._disk)
+            await restoring.finish_if_begun(command.plan_in, command.directories, self._disk)
         return _Outcome(False, "", "a broker of the cluster has gone meanwhile")
 
     async def goes_back(self, error: Exception) -> bool:

@@ -215,20 +215,24 @@ def finish(directory: str, disk: Disk) -> None:
     logger.info("%s: %s an interrupted restore", directory, what)
 
 
-async def finish_if_begun(directory: str, disk: Disk) -> None:
-    """`finish`, if there is something to be completed. Other brokers of a cluster may do it at the same time.
+async def finish_if_begun(directory: str, own: Sequence[str], disk: Disk) -> None:
+    """`finish`, if there is something to be completed; then nobody holds this broker's own data directories for that.
 
-    OSError: it cannot be, or a broker that uses the data keeps others from it.
+    Other brokers of a cluster may do it at the same time. OSError: it cannot be, or a broker that uses the data keeps
+    others from it.
     """
     tries = FINISHED_WITHIN_S / FINISHED_TRIED_EVERY_S
-    while os.path.exists(os.path.join(directory, RESTORE_PLAN)):
+    while True:
         try:
-            finish(directory, disk)
+            if os.path.exists(os.path.join(directory, RESTORE_PLAN)):
+                finish(directory, disk)
+            held(own, disk).close()
+            return
         except OSError as error:
             tries -= 1
             if error.errno not in (errno.EBUSY, errno.ENOENT) or tries < 0:
                 raise
-            await asyncio.sleep(FINISHED_TRIED_EVERY_S)
+        await asyncio.sleep(FINISHED_TRIED_EVERY_S)
 
 
 def held(directories: Sequence[str], disk: Disk) -> ExitStack:

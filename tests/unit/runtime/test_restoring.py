@@ -1,5 +1,6 @@
 """Data directories are put back: whole, or not at all, whenever a disk is full or the process is killed."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -371,6 +372,30 @@ def test_a_tree_that_a_broker_uses_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="a broker uses it that does not take part"):
             directory_copies.files_of_tree(str(place.shared / "tree"))
         other.communicate(b"\n")
+
+
+def test_who_begins_beside_one_that_completes_a_restore_waits_for_its_own_directory(tmp_path: Path) -> None:
+    """Until 2026-11-26 it found the lock held, and its process ended."""
+    place = ClusterPlace(tmp_path)
+    place.change()
+    own = str(place.data[1])
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    command = [sys.executable, "-c", code, f"{own}/.lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        other.stdout.readline()
+
+        async def begin() -> None:
+            beginning = asyncio.ensure_future(restoring.finish_if_begun(str(place.shared), [own], RealDisk()))
+            await asyncio.sleep(0.1)
+            assert not beginning.done()
+            assert other.stdin is not None
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            await beginning
+
+        asyncio.run(begin())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"changed": 1, "wanted": 2, "is_staged": true}'])

@@ -271,7 +271,9 @@ class Lives:
             return _Outcome(*reached[1])
         if command.plan_in:  # the broker that did it may have been killed in the middle
             await restoring.finish_if_begun(command.plan_in, command.directories, self._disk)
-        return _Outcome(False, "", "a broker of the cluster has gone meanwhile")
+        return _Outcome(
+            False, "", "a broker of the cluster has gone meanwhile: all data is as it was, or all is put back"
+        )
 
     async def goes_back(self, error: Exception) -> bool:
         """This life cannot start: whether the next one finds what was there before a restore."""

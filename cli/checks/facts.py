@@ -92,6 +92,7 @@ class Broker:
     health: Row | None = None
     has_http: bool = True
     why_not: str | None = None
+    certificate_ends_ms: int | None = None  # None: the command has not seen it
 
     @property
     def answers(self) -> bool:

@@ -136,7 +136,7 @@ class Outcome:
 
 def load() -> None:
     """Let all checks register."""
-    from barnabas.cli.checks import brokers, groups, settings, transactions  # noqa: F401
+    from barnabas.cli.checks import brokers, groups, security, settings, transactions  # noqa: F401
 
 
 def examine(facts: Facts, findings_max: int) -> list[Outcome]:

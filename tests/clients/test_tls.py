@@ -1,6 +1,7 @@
 """Clients over TLS, as they are: each library, with a certificate or a password, right and wrong; the commands."""
 
 import asyncio
+import json
 import os
 import ssl
 import subprocess
@@ -37,7 +38,7 @@ class Secured:
         self.folder = folder
         self.authority = Authority()
         self.keys = folder / "broker.p12"
-        self.authority.sign("broker").write_pkcs12(self.keys)
+        self.authority.sign("broker", days=100).write_pkcs12(self.keys)
         self.ca = self.authority.write_pem(folder / "ca.pem")
         self.ports = {name: free_port() for name in ("SSL", "SASL_SSL", "HTTPS")}
         kafka = [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items() if name != "HTTPS"]
@@ -219,7 +220,7 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured, wait_until: Ca
     settings = secured.of_kafka_python(None)
     producer = KafkaProducer(**settings)
     producer.send("open-renewed", b"before").get(timeout=20)
-    secured.authority.sign("broker-renewed").write_pkcs12(secured.keys)
+    secured.authority.sign("broker-renewed", days=100).write_pkcs12(secured.keys)
     wait_until(lambda: "keys and certificates were read again" in secured.broker.log.read_text())
     context = ssl.create_default_context(cafile=secured.ca)
     context.load_cert_chain(secured.alice)
@@ -284,6 +285,27 @@ def test_the_http_api_over_tls(secured: Secured) -> None:
     told = f"it speaks HTTP without TLS, and this port has TLS: ask https://127.0.0.1:{secured.ports['HTTPS']}"
     assert told in log
     assert "planted-token" not in log
+
+
+def test_doctor_sees_that_a_certificate_ends(secured: Secured, wait_until: Callable[..., None]) -> None:
+    read = "keys and certificates were read again"
+    before = secured.broker.log.read_text().count(read)
+    assert "certificates" not in str(doctor(secured))
+    secured.authority.sign("broker", days=20).write_pkcs12(secured.keys)
+    wait_until(lambda: secured.broker.log.read_text().count(read) > before)
+    [found] = doctor(secured)
+    assert (found["check"], found["severity"]) == ("certificates", "warning")
+    assert "ends in" in found["what"]
+
+
+def doctor(secured: Secured) -> list[dict[str, Any]]:
+    """What it finds of certificates and listeners."""
+    environment = {**os.environ, "BARNABAS_CONFIG": str(secured.admin), "BARNABAS_HTTP_TOKEN": "planted-token"}
+    command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", secured.address(None)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert "Traceback" not in done.stderr, done
+    checks = ("certificates", "open listeners", "weak settings")
+    return [row for row in json.loads(done.stdout)["findings"] if row["check"] in checks]
 
 
 def test_nothing_shows_a_secret(secured: Secured) -> None:

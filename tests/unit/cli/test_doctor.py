@@ -166,6 +166,12 @@ def single(*groups: dict[str, Any], topics: Sequence[Topic] = (), lags: Any = No
     return Facts(NOW, [broker], 0, list(topics), states, lags or {})
 
 
+def ending(days: int) -> Facts:
+    """One broker whose certificate ends in so many days."""
+    facts = single()
+    return replace(facts, brokers=[replace(facts.brokers[0], certificate_ends_ms=NOW + days * 86_400_000)])
+
+
 def cluster(
     *groups: dict[str, Any], topics: Sequence[Topic] = (), away: Sequence[int] = (), count: int = 3, **more: str
 ) -> Facts:
@@ -428,6 +434,32 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         ERROR,
         "configs set topic __consumer_offsets",
     ),
+    (
+        "open listeners",
+        single(listeners="PLAINTEXT://0.0.0.0:9092", listener_security_protocol_map="PLAINTEXT:PLAINTEXT"),
+        WARNING,
+        "authorizer.class.name=",
+    ),
+    (
+        "open listeners",
+        single(
+            listeners="USERS://:9092",
+            listener_security_protocol_map="USERS:SASL_PLAINTEXT",
+            sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256",
+        ),
+        WARNING,
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+    ),
+    (
+        "weak settings",
+        single(
+            listeners="SSL://:9092", listener_security_protocol_map="SSL:SSL", ssl_enabled_protocols="TLSv1.1,TLSv1.2"
+        ),
+        WARNING,
+        "ssl.enabled.protocols=TLSv1.2,TLSv1.3",
+    ),
+    ("certificates", ending(20), WARNING, "describe broker 0 ssl.keystore.location"),
+    ("certificates", ending(0), ERROR, "describe broker 0 ssl.keystore.location"),
     ("retention", single(topics=[topic(retention_bytes="104857600")]), WARNING, "topic orders segment.bytes"),
     ("retention", single(topics=[topic(retention_ms="60000")]), NOTE, "log.retention.check.interval.ms=60000"),
     ("retention", single(log_retention_check_interval_ms="86400000"), WARNING, "check.interval.ms=300000"),
@@ -486,6 +518,21 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
 ]
 
 QUIET: list[tuple[str, Facts]] = [
+    (
+        "open listeners",
+        single(listeners="PLAINTEXT://localhost:1", listener_security_protocol_map="PLAINTEXT:PLAINTEXT"),
+    ),
+    (
+        "all",
+        single(
+            listeners="SSL://:1,SASL_SSL://:2",
+            listener_security_protocol_map="SSL:SSL,SASL_SSL:SASL_SSL",
+            ssl_client_auth="required",
+            ssl_enabled_protocols="TLSv1.2,TLSv1.3",
+            sasl_enabled_mechanisms="PLAIN",
+        ),
+    ),
+    ("certificates", ending(31)),
     ("all", single()),
     ("all", single(topics=[topic(), topic("__consumer_offsets", cleanup_policy="compact", retention_ms="1")])),
     ("all", cluster(topics=[three(), three("__consumer_offsets", cleanup_policy="compact")])),

@@ -1,0 +1,118 @@
+"""Checks of who reaches a broker, and how: listeners that are open, weak settings, certificates that end."""
+
+from collections.abc import Iterator, Mapping
+
+from barnabas.cli.checks.facts import DAY_MS, Broker, Facts, Settings
+from barnabas.cli.checks.findings import Finding, Severity, check
+from barnabas.cli.checks.starting import start_again
+from barnabas.cli.shared.words import duration
+from barnabas.config.listeners import read_endpoints, security_protocols
+from barnabas.config.settings import ConfigError, split_list
+
+ENDS_SOON_MS = 30 * DAY_MS
+OLD_PROTOCOLS = ("TLSv1", "TLSv1.1")
+CHECK_HOSTS = "ssl.endpoint.identification.algorithm"
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _listeners(settings: Settings) -> Mapping[str, tuple[str, str]]:
+    """Security protocol and host of each listener that other machines reach. Nothing, if it cannot be read."""
+    try:
+        protocols = security_protocols(settings.text("listener.security.protocol.map") or "")
+        endpoints = read_endpoints(settings.text("listeners") or "")
+    except ConfigError:
+        return {}
+    outside = [each for each in endpoints if not _is_loopback(each.host) and each.name in protocols]
+    return {each.name: (protocols[each.name], str(each)) for each in outside}
+
+
+def _of_listener(settings: Settings, listener: str, name: str) -> str:
+    return settings.text(f"listener.name.{listener.lower()}.{name}") or settings.text(name) or ""
+
+
+def _restart(facts: Facts, broker: Broker, **changes: str) -> tuple[str, ...]:
+    return start_again(facts, broker, {name.replace("_", "."): value for name, value in changes.items()})
+
+
+@check("open listeners", "listeners that other machines reach without a login, or without encryption")
+def open_listeners(facts: Facts) -> Iterator[Finding]:
+    """Whoever reaches them may do everything; or hears passwords and records."""
+    for broker, settings in facts.settings:
+        has_rules = bool(settings.text("authorizer.class.name"))
+        for name, (protocol, shown) in _listeners(settings).items():
+            knows = protocol.startswith("SASL_") or (
+                protocol == "SSL" and _of_listener(settings, name, "ssl.client.auth") == "required"
+            )
+            if not knows and not has_rules:
+                yield Finding(
+                    Severity.WARNING,
+                    f"broker {broker.node_id}",
+                    f"whoever reaches {shown} may read, write and delete everything",
+                    "It has no logins, and the broker has no access rules. On a network that only friends reach, "
+                    "nothing is wrong.",
+                    _restart(facts, broker, authorizer_class_name=AUTHORIZER),
+                )
+            plain = "PLAIN" in split_list(_of_listener(settings, name, "sasl.enabled.mechanisms"))
+            if protocol == "SASL_PLAINTEXT" and plain:
+                yield Finding(
+                    Severity.WARNING,
+                    f"broker {broker.node_id}",
+                    f"passwords cross the network as they are at {shown}",
+                    "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM.",
+                    _restart(facts, broker, sasl_enabled_mechanisms="SCRAM-SHA-512"),
+                )
+
+
+@check("weak settings", "old versions of TLS, and host names that are not checked")
+def weak(facts: Facts) -> Iterator[Finding]:
+    """What an attack in the middle of a connection would use."""
+    for broker, settings in facts.settings:
+        for name, (protocol, shown) in _listeners(settings).items():
+            if not protocol.endswith("SSL"):
+                continue
+            old = [
+                each
+                for each in split_list(_of_listener(settings, name, "ssl.enabled.protocols"))
+                if each in OLD_PROTOCOLS
+            ]
+            if old:
+                yield Finding(
+                    Severity.WARNING,
+                    f"broker {broker.node_id}",
+                    f"{shown} still speaks {' and '.join(old)}",
+                    "These versions are broken, and no client of the last ten years needs them.",
+                    _restart(facts, broker, ssl_enabled_protocols="TLSv1.2,TLSv1.3"),
+                )
+        protocols = security_protocols(settings.text("listener.security.protocol.map") or "")
+        between = settings.text("inter.broker.listener.name") or settings.text("security.inter.broker.protocol") or ""
+        has_tls = protocols.get(between.upper(), "").endswith("SSL")
+        if has_tls and len(facts.brokers) > 1 and _of_listener(settings, between, CHECK_HOSTS) == "":
+            yield Finding(
+                Severity.WARNING,
+                f"broker {broker.node_id}",
+                f"it does not check the host names of other brokers ({CHECK_HOSTS} is empty)",
+                "Who has any certificate of your authority can stand between two brokers.",
+                start_again(facts, broker, {CHECK_HOSTS: "https"}),
+            )
+
+
+@check("certificates", "certificates of brokers that end within 30 days, if the command speaks TLS with them")
+def certificates(facts: Facts) -> Iterator[Finding]:
+    """Clients refuse a broker whose certificate has ended."""
+    for broker in facts.brokers:
+        ends_ms = broker.certificate_ends_ms
+        if ends_ms is None or ends_ms - facts.now_ms > ENDS_SOON_MS:
+            continue
+        left_ms = ends_ms - facts.now_ms
+        yield Finding(
+            Severity.ERROR if left_ms < DAY_MS else Severity.WARNING,
+            f"broker {broker.node_id}",
+            f"the certificate at {broker.host}:{broker.port} ends in {duration(max(left_ms, 0))}",
+            "Then no client that checks it connects any more. Put a new one into the file of ssl.keystore.location: "
+            "the broker reads it within a second.",
+            ("configs", "describe", "broker", str(broker.node_id), "ssl.keystore.location"),
+        )

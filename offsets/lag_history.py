@@ -1,8 +1,8 @@
 """How the lag of each group went during the last day, in bounded memory.
 
-A point is what a group had before it, what it had behind it, and in how many partitions. The older points are, the
-fewer are kept: their distance grows with their age. Nothing is added while nothing changes, so a point holds until the
-next one.
+A point is what a group had before it, what it had behind it, in how many partitions, and what went unread. The older
+points are, the fewer are kept: their distance grows with their age. Nothing is added while nothing changes, so a point
+holds until the next one.
 """
 
 from array import array
@@ -14,19 +14,28 @@ BYTES_MAX = 16 << 20  # of all groups together
 POINTS_MAX = 240
 POINTS_MIN = 24
 RATE_WINDOW_MS = 300_000
-_FIELDS = 4
+_FIELDS = 5
 _POINT_BYTES = _FIELDS * 8
 _GROUP_BYTES = 300  # what the objects of a group take without its points
 _FINEST_MS = 30_000
 
 
 class Point(NamedTuple):
-    """At `time_ms`, `records` were not read; `position` is the sum of the offsets of all `partitions` that counted."""
+    """At `time_ms`, `records` were not read; `position` is the sum of the offsets of all `partitions` that counted.
+
+    `lost` offsets are between these and the starts of the logs: records that went before the group read them.
+    """
 
     time_ms: int
     records: int
     position: int
     partitions: int
+    lost: int = 0
+
+    @property
+    def end(self) -> int:
+        """The sum of the ends of the logs."""
+        return self.position + self.lost + self.records
 
 
 class Rates(NamedTuple):
@@ -133,9 +142,11 @@ def rates(points: list[Point], now_ms: int, window_ms: int = RATE_WINDOW_MS) -> 
         return NO_RATES
     newest = points[-1]
     oldest = newest
+    passed_over = 0  # offsets of records that were lost, where the group went on at the start of a log
     for point in _same_course(points):
         if oldest.time_ms <= now_ms - window_ms:
             break
+        passed_over += max(point.lost - oldest.lost, 0)
         oldest = point
     span = (max(now_ms, newest.time_ms) - max(oldest.time_ms, now_ms - window_ms)) / 1000
     if span <= 0 or (oldest is newest and newest.time_ms > now_ms - window_ms):
@@ -143,8 +154,8 @@ def rates(points: list[Point], now_ms: int, window_ms: int = RATE_WINDOW_MS) -> 
     part = 1.0
     if oldest.time_ms < now_ms - window_ms and newest.time_ms > oldest.time_ms:  # the window begins between two points
         part = max(newest.time_ms - (now_ms - window_ms), 0) / (newest.time_ms - oldest.time_ms)
-    consumed = (newest.position - oldest.position) * part / span
-    produced = (newest.position + newest.records - oldest.position - oldest.records) * part / span
+    consumed = max(newest.position - oldest.position - passed_over, 0) * part / span
+    produced = (newest.end - oldest.end) * part / span
     if not newest.records:
         return Rates(consumed, produced, 0.0)
     faster = consumed - produced

@@ -49,9 +49,10 @@ PARTITION_LAG = record(
 POINT = record(
     "The lag at a time, by offsets.",
     time_ms=integer("When; ms since 1970."),
-    records=integer("Offsets between the committed ones and the ends of the logs."),
+    records=integer("Offsets between the committed ones and the ends of the logs, without those that are lost."),
     position=integer("The sum of the committed offsets."),
     partitions=integer("In how many partitions."),
+    lost=integer("Offsets between the committed ones and the starts of the logs: these records went unread."),
 )
 GROUP_LAG = record(
     "The lag of a group.",

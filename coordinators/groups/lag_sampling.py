@@ -181,20 +181,18 @@ class LagSampling:
             known = self._topics.get(topic)
             ranges = {} if known is None else known.ranges
             for index, at, _ in committed:
-                offset = at
                 found = ranges.get(index)
                 if found is None:
                     continue
                 start, end, goes_below, begin_ms = found
-                if offset < start:
-                    lost += start - offset
-                    offset = start
+                offset = max(at, start)
+                lost += offset - at
                 if offset < goes_below:
                     threatened += goes_below - offset
                     if not going or begin_ms < goes_ms:
                         goes_ms, going = begin_ms, topic
                 partitions += 1
-                position += offset
+                position += at
                 if offset < end:
                     records += end - offset
                     unread.append((topic, index, at))
@@ -204,9 +202,10 @@ class LagSampling:
         self.standstills.seen(group_id, unread, now_ms)
         _keep(self.past_end, group_id, past_end)
         last = self.histories.last(group_id)
-        if last is None or last[1:] != (records, position, partitions):
+        point = Point(now_ms, records, position, partitions, lost)
+        if last is None or last[1:] != point[1:]:
             interval_ms = max(now_ms - self._last_ms, 1) if self._last_ms else SAMPLE_MS
-            self.histories.add(group_id, Point(now_ms, records, position, partitions), interval_ms)
+            self.histories.add(group_id, point, interval_ms)
         if lost or threatened or group_id in self.lost or group_id in self.threatened:
             self._tell(group_id, lost, Threat(threatened, goes_ms, going), now_ms, is_new=last is None)
 

@@ -13,6 +13,7 @@ from barnabas.broker.requests import RequestContext
 from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.lag import PartitionLag, Status
+from barnabas.offsets.lag_history import rates
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsResponse, OffsetCommitRequest
 from barnabas.protocol.record_batch import Record, build
@@ -86,7 +87,7 @@ class World:
     def lag(self, group: str) -> list[PartitionLag]:
         return at_once(lags(self.broker, positions_of(self.shard(group).offsets.of_group(group))))
 
-    def points(self, group: str) -> list[tuple[int, int, int]]:
+    def points(self, group: str) -> list[tuple[int, ...]]:
         return [point[1:] for point in self.broker.lag_sampling.histories.of_group(group)]
 
     def look(self) -> None:
@@ -145,7 +146,7 @@ def test_the_history_follows_a_group(world: World) -> None:
     world.look()
     world.produce("t", 0, 5)
     world.look()
-    assert world.points("g") == [(100, 0, 1), (40, 60, 1), (45, 60, 1)]
+    assert world.points("g") == [(100, 0, 1, 0), (40, 60, 1, 0), (45, 60, 1, 0)]
 
 
 def test_while_nothing_changes_nothing_is_sampled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +222,25 @@ def test_the_log_tells_once_what_went_and_what_will_go(world: World, caplog: pyt
     assert warnings(caplog) == [
         "group g: records were deleted that the group had not read, 7 at most (barnabas groups lag g)"
     ]
+
+
+def test_who_reads_nothing_is_at_no_rate_while_retention_takes_what_is_unread(world: World) -> None:
+    """What went was once taken for read: the group was said to catch up, and the doctor took it for a slow one."""
+    world.produce("t", 0, 100)
+    world.commit("g", t=[4])
+    world.look()
+    world.broker.replica_manager.deletion.delete([("t", 0, 50)], 1_000)
+    world.look()
+    world.produce("t", 0, 10)
+    world.look()
+    found = rates(world.broker.lag_sampling.histories.of_group("g"), world.env.clock.now_ms())
+    assert (found.consumed, found.catch_up_seconds) == (0.0, None)
+    assert found.produced == pytest.approx(10 / 62, rel=0.1)
+    assert world.points("g")[-1] == (60, 4, 1, 46)
+    world.commit("g", t=[60])
+    world.look()
+    found = rates(world.broker.lag_sampling.histories.of_group("g"), world.env.clock.now_ms())
+    assert found.consumed == pytest.approx(10 / 93, rel=0.1), "it goes on where the log begins, and has read ten"
 
 
 def test_many_groups_fill_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -395,12 +415,12 @@ def test_logs_elsewhere_count_as_their_leader_has_said(world: World, monkeypatch
         (Status.OTHER_LEADER, 7),
     ]
     world.look()
-    assert world.points("g") == [(6, 4, 1)], "the other leader is not asked yet"
+    assert world.points("g") == [(6, 4, 1, 0)], "the other leader is not asked yet"
     world.look()
     assert other.asked == 2
-    assert world.points("g")[-1] == (6 + 100 + 4, 4 + 5 + 3, 3), "t-1 from its log start on"
+    assert world.points("g")[-1] == (6 + 100 + 4, 4 + 2 + 3, 3, 3), "t-1 from its log start on"
     other.answers = False
     world.look()
-    assert world.points("g")[-1] == (110, 12, 3), "what was said before is remembered"
+    assert world.points("g")[-1] == (110, 9, 3, 3), "what was said before is remembered"
     for index in (1, 2):
         world.broker.replica_manager.partitions["t", index].is_leader = True

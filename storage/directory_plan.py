@@ -130,6 +130,20 @@ def _check_copies(found: Sequence[DirectoryContents]) -> None:
             homes[key].append((contents, folder))
 
 
+def old_copies(found: Sequence[DirectoryContents], registered: int) -> list[str]:
+    """The paths of directories that are not as their broker left them, which registered last in this epoch.
+
+    Either the broker stopped cleanly in an earlier epoch. Or not at all, and another directory says that it did: a copy
+    that was made while it ran, or the disk had failed before the stop.
+    """
+    has_stopped = any(contents.clean_epoch >= max(registered, 0) for contents in found)
+    return [
+        contents.path
+        for contents in found
+        if 0 <= contents.clean_epoch < registered or (has_stopped and not contents.was_clean and bool(contents.folders))
+    ]
+
+
 def two_homes(partition: tuple[str, int], first: str, second: str) -> DataDirectoryError:
     """The error of a start that finds a partition in two data directories."""
     return DataDirectoryError(

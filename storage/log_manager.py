@@ -31,6 +31,7 @@ from barnabas.storage.directory_plan import (
     Stray,
     check_cluster,
     check_node,
+    old_copies,
     plan_directories,
 )
 from barnabas.storage.disk_space import LOOK_MS as SPACE_LOOK_MS
@@ -320,16 +321,14 @@ class LogManager:
         return all(directory.was_clean for directory in self.open_directories)
 
     def take_epoch(self, registered: int) -> None:
-        """The broker registered last in this epoch, says the tree. A directory of an earlier one is an old copy."""
-        clean_epochs = [directory.contents.clean_epoch for directory in self.open_directories]
-        self.broker_epoch = min(clean_epochs, default=-1)
-        self.old_copies = [
-            directory for directory in self.open_directories if 0 <= directory.contents.clean_epoch < registered
-        ]
-        if self.old_copies:
+        """The broker registered last in this epoch, says the tree. A directory that was not in use then is a copy."""
+        self.broker_epoch = min((directory.contents.clean_epoch for directory in self.open_directories), default=-1)
+        copies = old_copies([directory.contents for directory in self.open_directories], registered)
+        self.old_copies = [directory for directory in self.open_directories if directory.path in copies]
+        if copies:
             logger.warning(
                 "%s: an old copy of this broker's data directory, its logs may lack records that the broker had since",
-                ", ".join(directory.path for directory in self.old_copies),
+                ", ".join(copies),
             )
 
     @property

@@ -106,28 +106,39 @@ def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster
         assert cluster.values("t", index) == numbered(0, 40)
 
 
-def test_one_of_the_disks_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    """It is taken out of log.dirs and given up. The broker stopped cleanly, and the other directory says nothing."""
+@pytest.mark.parametrize("what", ["given up", "a copy made while it ran"])
+def test_one_of_the_disks_of_the_broker_that_was_the_last_one(
+    make_cluster: MakeCluster, tmp_path: Path, what: str
+) -> None:
+    """It stopped cleanly. One disk is taken out of log.dirs and given up, or restored from a backup."""
     cluster = make_cluster()
     folders = [tmp_path / "broker-2", tmp_path / "disk"]
     cluster.end_one(2)
     cluster.own[2] = {"log.dirs": ",".join(map(str, folders))}
     cluster.start(2)
     cluster.create_topic("t", 4)
-    for index in range(4):
-        cluster.produce(cluster.producer("t", index), numbered(0))
+    producers = [cluster.producer("t", index) for index in range(4)]
+    for index, producer in enumerate(producers):
+        cluster.produce(producer, numbered(0))
         cluster.in_sync("t", index, {0, 1, 2})
     assert list(folders[1].glob("t-*"))
+    shutil.copytree(folders[1], tmp_path / "copy")
+    for index, producer in enumerate(producers):
+        cluster.produce(producer, numbered(20))
+        cluster.in_sync("t", index, {0, 1, 2})
     for node_id in range(3):
         cluster.end_one(node_id)
     shutil.rmtree(folders[1])
-    cluster.own[2] = {"log.dirs": str(folders[0])}
-    cluster.words[2] = ["--give-up", str(folders[1])]
+    if what == "given up":
+        cluster.own[2] = {"log.dirs": str(folders[0])}
+        cluster.words[2] = ["--give-up", str(folders[1])]
+    else:
+        shutil.copytree(tmp_path / "copy", folders[1])
     for node_id in (2, 0, 1):
         cluster.start(node_id)
     for index in range(4):
         cluster.in_sync("t", index, {0, 1, 2})
-        assert cluster.values("t", index) == numbered(0)
+        assert cluster.values("t", index) == numbered(0, 40)
 
 
 def test_all_are_killed_before_they_have_made_their_logs(make_cluster: MakeCluster, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from barnabas.storage.directory_contents import (
     place_of_tree,
     read_contents,
 )
-from barnabas.storage.directory_plan import StartChoice, check_formatted, plan_directories
+from barnabas.storage.directory_plan import StartChoice, check_formatted, old_copies, plan_directories
 from simulator.env import sim_env
 
 
@@ -169,3 +169,26 @@ def test_the_tree_is_found_wherever_it_is() -> None:
     disk.make_directory("/b")
     disk.open("/b/coordination.sqlite", create=True)
     assert place_of_tree(disk, ["/a/", "/b"]) == "/b/coordination.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "copies"),
+    [
+        ((7, 7), []),
+        ((7, 5), ["/1"]),
+        ((None, None), []),  # a kill
+        ((7, None), ["/1"]),  # a copy of while it ran
+        ((5, None), ["/0"]),  # a copy of a clean stop, and a kill since
+        ((-1, None), []),  # a marker of an earlier release says no epoch
+    ],
+)
+def test_which_directories_are_old_copies(epochs: tuple[int | None, ...], copies: list[str]) -> None:
+    folders = {("t", 0): LogFolder("t-0", [], None, [])}
+    found = [
+        formatted(f"/{number}", str(number), names=[] if epoch is None else [".kafka_cleanshutdown"], folders=folders)
+        for number, epoch in enumerate(epochs)
+    ]
+    for contents, epoch in zip(found, epochs):
+        contents.clean_epoch = -1 if epoch is None else epoch
+    assert old_copies(found, 7) == copies
+    assert old_copies([formatted("/new", "new"), found[0]], 7) == copies[:1] * (copies[:1] == ["/0"])

@@ -38,7 +38,7 @@ from barnabas.storage.disk_space import LOOK_MS as SPACE_LOOK_MS
 from barnabas.storage.disk_space import FreeSpace
 from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
-from barnabas.storage.open_files import OpenFiles, share_out
+from barnabas.storage.open_files import MORE_FILES_MS, OpenFiles, share_out
 from barnabas.storage.recovery import OldFormatError, Pieces, Progress
 from barnabas.storage.topic_configs import TopicConfigs
 from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
@@ -510,6 +510,7 @@ class LogManager:
             every("flush", self._flush_interval_ms, self._flushes_due, _flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
             every("room", lambda: _ROOM_CHECK_MS, lambda: self.open_directories, self.write_blocks.look),
+            every("open files", lambda: MORE_FILES_MS, lambda: [self._files], OpenFiles.keep_more),
             every("disk space", lambda: SPACE_LOOK_MS, lambda: self.open_directories, self._note_space),
             every(
                 "producers", lambda: config.producer_id_expiration_check_interval_ms, self.all, self._expire_producers

@@ -13,6 +13,7 @@ from barnabas.storage.index import IndexMemory
 
 logger = logging.getLogger("barnabas.storage")
 
+MORE_FILES_MS = 60_000.0  # how often `keep_more` is due
 _RESERVE_MIN, _RESERVE_MAX = 32, 256
 
 
@@ -117,13 +118,13 @@ class OpenFiles:
     Who looks into `opened`, and asks `get` only for what is missing, does not count as a user of late: it is quicker.
     """
 
-    __slots__ = ("_limit", "_lingering", "_referenced", "disk", "indexes", "opened")
+    __slots__ = ("_limit", "_limit_max", "_lingering", "_referenced", "disk", "indexes", "opened")
 
     def __init__(self, disk: Disk, limit: int = 512) -> None:
         assert limit > 0
         self.disk = disk
         self.indexes = IndexMemory()
-        self._limit = limit
+        self._limit = self._limit_max = limit
         self.opened: dict[str, File] = {}  # the last that `get` was asked for is the last here
         self._referenced: dict[File, _Referenced] = {}
         self._lingering = 0  # files that have left the pool and are open because a range refers to them
@@ -188,6 +189,10 @@ class OpenFiles:
         for path in idle[: len(self) - self._limit + 1]:
             self.close(path)
         return True
+
+    def keep_more(self) -> None:
+        """Some time after descriptors ran out: keep twice as many open again. Who had them may have given them back."""
+        self._limit = min(self._limit * 2, self._limit_max)
 
     def _close_oldest(self) -> None:
         for _ in range(len(self.opened)):

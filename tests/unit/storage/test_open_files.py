@@ -146,3 +146,9 @@ def test_when_descriptors_run_out_ranges_keep_theirs() -> None:
     assert world.files.get("/g").size() == 100
     assert len(world.files) <= 4
     assert held.read(100) == b"a" * 100
+    held.release()
+    for _ in range(2):  # they run out no more: it was once half for good
+        world.files.keep_more()
+    for name in "abcdefgh":
+        world.files.get(f"/{name}")
+    assert len(world.files) == 8

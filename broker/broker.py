@@ -40,7 +40,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
-from barnabas.config.tls import listeners_with_tls, zookeeper_has_tls
+from barnabas.config.sasl import listeners_with_tls, zookeeper_has_tls
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin

@@ -22,12 +22,12 @@ from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from barnabas.runtime.ports import Env, Listener
-from barnabas.runtime.tls import HandshakeError, TlsSide, TlsTransport
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
     from barnabas.cluster.security.tls import ListenerTls
+    from barnabas.runtime.tls import HandshakeError, TlsTransport
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -98,6 +98,8 @@ class Server:
         tls = self.tls.get(name)
         if tls is None:
             return partial(Connection, self, name)
+        from barnabas.runtime.tls import TlsSide, TlsTransport  # late: most brokers have none
+
         known, failed = partial(self._take_certificate, tls), partial(self.note_failed_handshake, name)
         side = TlsSide(self.env.clock, self.env.turns, tls.server_context, known, failed)
         return lambda: TlsTransport(side, Connection(self, name))
@@ -120,7 +122,7 @@ class Server:
         self.failed_logins += 1
         self._say_once((client_host, why), "a login from %s has failed: %s%s", client_host, why)
 
-    def note_failed_handshake(self, listener: str, transport: TlsTransport, error: HandshakeError) -> None:
+    def note_failed_handshake(self, listener: str, transport: "TlsTransport", error: "HandshakeError") -> None:
         """A client has failed to speak TLS. The log has the first of a kind in a minute."""
         peer = transport.get_extra_info("peername")
         client_host = str(peer[0]) if peer else ""
@@ -136,7 +138,7 @@ class Server:
             line = f"a TLS handshake with %s (listener {listener}) has failed: %s%s"
             self._say_once((client_host, str(error)), line, client_host, str(error))
 
-    def _take_certificate(self, tls: "ListenerTls", transport: TlsTransport) -> None:
+    def _take_certificate(self, tls: "ListenerTls", transport: "TlsTransport") -> None:
         """The client of a connection has shown who it is, unless it logs in later, or wants to be nobody."""
         connection = cast(Connection, transport.above)
         certificate = transport.peer_certificate()

@@ -460,7 +460,6 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     from barnabas.cluster.registration import BrokerIdInUseError
     from barnabas.cluster.topic_names import OFFSETS_TOPIC
     from barnabas.cluster.tree.port import CoordinationError
-    from barnabas.runtime.tls import TlsError
     from barnabas.storage.directory_contents import DataDirectoryError
 
     config = order.config
@@ -481,6 +480,8 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
             return None
         if isinstance(error, OSError):
             fail(_what_to_do(error, config, data))
+        from barnabas.runtime.tls import TlsError
+
         if isinstance(error, DataDirectoryError | CoordinationError | BrokerIdInUseError | TlsError):
             fail(str(error))
         raise

@@ -26,12 +26,12 @@ from barnabas.protocol.frames import EncodedFrame
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer
-from barnabas.runtime.tls import HandshakeError, TlsSide, TlsTransport
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from barnabas.cluster.security.tls import ListenerTls
+    from barnabas.runtime.tls import HandshakeError, TlsTransport
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -86,11 +86,13 @@ class _Connection(asyncio.BufferedProtocol):
         tls = self._client.tls
         if tls is None:
             return self
+        from barnabas.runtime.tls import TlsSide, TlsTransport  # late: most brokers have none
+
         host, failed = self._client.endpoint.host, self._handshake_failed
         side = TlsSide(self._env.clock, self._env.turns, tls, on_failure=failed, server_hostname=host)
         return TlsTransport(side, self)
 
-    def _handshake_failed(self, transport: TlsTransport, error: HandshakeError) -> None:
+    def _handshake_failed(self, transport: "TlsTransport", error: "HandshakeError") -> None:
         self._cannot_log_in(error)
 
     # ------------------------------------------------------------------ requests

@@ -11,9 +11,8 @@ from copy import copy
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.listeners import Endpoint, check_http, check_listeners, http_endpoints, own_endpoints
-from barnabas.config.sasl import check_sasl
+from barnabas.config.sasl import check_sasl, listeners_with_tls, zookeeper_has_tls
 from barnabas.config.settings import ConfigError, Dynamic, Setting, Value
-from barnabas.config.tls import ZOOKEEPER_SETTINGS, check_tls, check_zookeeper_tls
 from barnabas.protocol.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.config")
@@ -312,7 +311,11 @@ def _has_effect(name: str) -> bool:
         tail = name.split(".")[3:]
         bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(min(len(tail), 2)))
         return any(base is not None and base.name in PER_LISTENER for base in bases)
-    return name in ZOOKEEPER_SETTINGS or (name in BROKER_SETTINGS and BROKER_SETTINGS[name].has_effect)
+    if name.startswith("zookeeper.ssl."):
+        from barnabas.config.tls import ZOOKEEPER_SETTINGS
+
+        return name in ZOOKEEPER_SETTINGS
+    return name in BROKER_SETTINGS and BROKER_SETTINGS[name].has_effect
 
 
 def is_known(name: str) -> bool:
@@ -463,8 +466,11 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
     yield from http_problems
     if not listener_problems:
         yield from check_sasl(config)
-    if not listener_problems and not http_problems:
-        yield from check_tls(config)
+    if listener_problems or http_problems or not (listeners_with_tls(config) or zookeeper_has_tls(config)):
+        return
+    from barnabas.config.tls import check_tls, check_zookeeper_tls  # late: most brokers have none
+
+    yield from check_tls(config)
     yield from check_zookeeper_tls(config)
 
 

@@ -1,4 +1,5 @@
 """The settings about SASL: which mechanisms a listener has, whose passwords its JAAS lines name, and what is wrong.
+Which listeners have TLS stands here, too: only a broker with one imports `tls.py`.
 
 A setting of one listener is written `listener.name.NAME.SETTING`, one of a mechanism there
 `listener.name.NAME.MECHANISM.SETTING`, both names in small letters, as in Kafka.
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.config import jaas
 from barnabas.config.jaas import JaasLine
-from barnabas.config.listeners import security_protocols
+from barnabas.config.listeners import HTTPS, security_protocols
 from barnabas.config.settings import ConfigError, split_list
 
 if TYPE_CHECKING:
@@ -27,6 +28,22 @@ def protocol_of(config: "BrokerConfig", listener: str) -> str:
 def has_sasl(config: "BrokerConfig", listener: str) -> bool:
     """Whether clients of the listener log in."""
     return protocol_of(config, listener).startswith("SASL_")
+
+
+def has_tls(config: "BrokerConfig", listener: str) -> bool:
+    """Whether clients of the listener speak TLS."""
+    return protocol_of(config, listener) in ("SSL", "SASL_SSL")
+
+
+def listeners_with_tls(config: "BrokerConfig") -> list[str]:
+    """Their names; HTTPS if the HTTP API has TLS."""
+    names = [endpoint.name for endpoint in config.endpoints if has_tls(config, endpoint.name)]
+    return [*names, HTTPS] if any(endpoint.name == HTTPS for endpoint in config.http_endpoints) else names
+
+
+def zookeeper_has_tls(config: "BrokerConfig") -> bool:
+    """Whether ZooKeeper is spoken to over TLS."""
+    return (config.text("zookeeper.ssl.client.enable") or "").strip().lower() == "true"
 
 
 def of_listener(config: "BrokerConfig", listener: str, setting: str, mechanism: str | None = None) -> str | None:

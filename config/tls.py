@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.config.listeners import HTTPS
 from barnabas.config.principal_rules import read_rules
-from barnabas.config.sasl import has_sasl, of_listener, protocol_of
+from barnabas.config.sasl import has_sasl, listeners_with_tls, of_listener, zookeeper_has_tls
 from barnabas.config.settings import ConfigError, split_list
 
 if TYPE_CHECKING:
@@ -118,17 +118,6 @@ class TlsSettings(NamedTuple):
             yield "ssl.principal.mapping.rules", f"ssl.principal.mapping.rules: {error}"
 
 
-def has_tls(config: "BrokerConfig", listener: str) -> bool:
-    """Whether clients of the listener speak TLS."""
-    return protocol_of(config, listener) in ("SSL", "SASL_SSL")
-
-
-def listeners_with_tls(config: "BrokerConfig") -> list[str]:
-    """Their names; HTTPS if the HTTP API has TLS."""
-    names = [endpoint.name for endpoint in config.endpoints if has_tls(config, endpoint.name)]
-    return [*names, HTTPS] if any(endpoint.name == HTTPS for endpoint in config.http_endpoints) else names
-
-
 def settings_of(config: "BrokerConfig", listener: str) -> TlsSettings:
     """The settings of a listener. With SASL clients show certificates only where that is said for the listener itself,
     as in Kafka (KIP-684); so it is with HTTP."""
@@ -147,11 +136,6 @@ ZOOKEEPER_SETTINGS = frozenset(
         *("truststore.location", "truststore.password", "truststore.type"),
     )
 )
-
-
-def zookeeper_has_tls(config: "BrokerConfig") -> bool:
-    """Whether ZooKeeper is spoken to over TLS."""
-    return (config.text("zookeeper.ssl.client.enable") or "").strip().lower() == "true"
 
 
 def zookeeper_settings(config: "BrokerConfig") -> TlsSettings:

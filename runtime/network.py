@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.runtime.disk import RealFile
 from barnabas.runtime.ports import File, Listener
-from barnabas.runtime.tls import TlsTransport
+
+if TYPE_CHECKING:
+    from barnabas.runtime.tls import TlsTransport
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -127,7 +129,7 @@ class RealNetwork:
         """Send bytes of a file by sendfile, past the transport. Only while the transport has nothing buffered."""
         if _sendfile is None or transport.get_write_buffer_size() or transport.is_closing():
             return 0
-        if not isinstance(file, RealFile) or isinstance(transport, TlsTransport):
+        if not isinstance(file, RealFile) or transport.get_extra_info("sslcontext") is not None:
             return 0
         try:
             return _sendfile(transport.get_extra_info("socket").fileno(), file.descriptor, position, length)
@@ -136,8 +138,9 @@ class RealNetwork:
 
     def unread(self, transport: asyncio.Transport) -> bytes:
         """Read the socket of a lost connection to its end. It is closed as soon as `connection_lost` has returned."""
-        if isinstance(transport, TlsTransport):
-            return transport.decrypted(self.unread(transport.below))
+        if transport.get_extra_info("sslcontext") is not None:
+            tls = cast("TlsTransport", transport)
+            return tls.decrypted(self.unread(tls.below))
         descriptor = transport.get_extra_info("socket").fileno()
         pieces = []
         try:

@@ -15,7 +15,6 @@ from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
 from barnabas.config.listeners import HTTPS, Endpoint
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Listener
-from barnabas.runtime.tls import TlsSide, TlsTransport
 from barnabas.runtime.upkeep import Task
 
 if TYPE_CHECKING:
@@ -78,6 +77,8 @@ class HttpServer:
     def _factory(self, endpoint: Endpoint) -> Callable[[], asyncio.BaseProtocol]:
         if endpoint.name != HTTPS:
             return self._accepted
+        from barnabas.runtime.tls import TlsSide, TlsTransport  # late: most brokers have none
+
         failed = partial(self.server.note_failed_handshake, HTTPS)
         side = TlsSide(self.env.clock, self.env.turns, self.server.tls[HTTPS].server_context, on_failure=failed)
         return lambda: TlsTransport(side, self._accepted())

@@ -13,8 +13,9 @@ from barnabas.cluster.security import key_stores
 from barnabas.cluster.security.distinguished_names import subject_of
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.principal_rules import read_rules, user_of
+from barnabas.config.sasl import listeners_with_tls
 from barnabas.config.settings import ConfigError
-from barnabas.config.tls import TlsSettings, listeners_with_tls, settings_of, zookeeper_settings
+from barnabas.config.tls import TlsSettings, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Disk, Env
 from barnabas.runtime.tls import TlsError

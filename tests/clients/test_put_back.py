@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from barnabas.runtime.lives import LIVES_PER_COLLECTION
 from barnabas.testing import Barnabas, CommandError, Topic
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 SETTINGS = {"log.segment.bytes": "1048576", "coordination.session.timeout.ms": "4000"}
 # What a start writes into the tree anew, or what differs from election to election.
@@ -245,37 +245,25 @@ def test_a_cluster_of_which_one_is_away_is_put_back(cluster: Barnabas) -> None:
     assert topic.values() == ["a"]
 
 
-def test_leaders_that_have_changed_since_are_put_back(cluster: Barnabas) -> None:
+def test_a_producer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) -> None:
+    """Until 2026-11 their epochs were less than those that it knew, so that it never heard of them."""
     topic = cluster.topic("orders")
     topic.wait(in_sync=3)
     mark = cluster.snapshot()
     leader = cluster.leader_of(topic, 0)
     assert leader is not None
-    settings = {"group.id": topic.name, "auto.offset.reset": "earliest", "bootstrap.servers": cluster.bootstrap}
-    with closing(Consumer(settings)) as consumer:
-        consumer.subscribe([topic.name])
-        told: list[Any] = []
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": False, "linger.ms": 0})
-        cluster.restart(leader)
-        topic.wait(in_sync=3, timeout=50)
-
-        def goes_through(value: str) -> None:
-            """A record is taken; the consumer gets one, if not that, whose offset it may have had before."""
-            deadline = time.monotonic() + 60
-            while True:
-                producer.produce(topic.name, value, on_delivery=lambda error, message: told.append(error))
-                assert producer.flush(60) == 0
-                record = consumer.poll(1)
-                if record is not None and not record.error() and record.value() == value.encode():
-                    return
-                assert time.monotonic() < deadline
-
-        goes_through("later")
-        cluster.restore(mark)
-        assert cluster.leader_of(topic, 0) == leader
-        goes_through("b")
-        assert set(told) == {None}
-    assert set(topic.values()) == {"b"}
+    told: list[Any] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": False, "linger.ms": 0})
+    cluster.restart(leader)
+    topic.wait(in_sync=3, timeout=50)
+    for value in ("later", "b"):
+        producer.produce(topic.name, value, on_delivery=lambda error, message: told.append(error))
+        assert producer.flush(60) == 0
+        if value == "later":
+            cluster.restore(mark)
+            assert cluster.leader_of(topic, 0) == leader
+    assert told == [None, None]
+    assert topic.values() == ["b"]
 
 
 def test_brokers_that_are_not_told_the_same_stay_as_they_are(cluster: Barnabas, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import base64
 import datetime
 import ipaddress
+import struct
 from collections.abc import Sequence
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
-import jks
+from barnabas.cluster.security import java_key_store
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -54,9 +56,10 @@ class Certificate:
     def write_jks(self, path: Path, password: str = PASSWORD, key_password: str | None = None) -> str:
         form = serialization.PrivateFormat.PKCS8
         der = self.key.private_bytes(serialization.Encoding.DER, form, serialization.NoEncryption())
-        entry = jks.PrivateKeyEntry.new("own", [self.der, self.authority.der], der, "pkcs8")
-        entry.encrypt(key_password or password)
-        jks.KeyStore.new("jks", [entry]).save(str(path), password)
+        chain = [self.der, self.authority.der]
+        certificates = b"".join(map(_jks_certificate, chain))
+        entry = _jks_protected(der, key_password or password) + struct.pack(">i", len(chain)) + certificates
+        path.write_bytes(_jks(java_key_store.PRIVATE_KEY, entry, password))
         return str(path)
 
 
@@ -113,8 +116,40 @@ class Authority:
         return str(path)
 
     def write_jks(self, path: Path, password: str = PASSWORD) -> str:
-        jks.KeyStore.new("jks", [jks.TrustedCertEntry.new("authority", self.der)]).save(str(path), password)
+        path.write_bytes(_jks(java_key_store.TRUSTED, _jks_certificate(self.der), password))
         return str(path)
+
+
+def _jks(kind: int, content: bytes, password: str) -> bytes:
+    """A store of one entry, version 2, as keytool writes it."""
+    data = java_key_store.MAGIC + struct.pack(">iii", 2, 1, kind) + _jks_text("own") + bytes(8) + content
+    return data + sha1(password.encode("utf-16-be") + b"Mighty Aphrodite" + data).digest()
+
+
+def _jks_text(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode()
+
+
+def _jks_certificate(der: bytes) -> bytes:
+    return _jks_text("X.509") + struct.pack(">i", len(der)) + der
+
+
+def _jks_protected(key: bytes, password: str) -> bytes:
+    """A key under Sun's key protector, with a salt of zeros."""
+    secret, stream, digest = password.encode("utf-16-be"), b"", bytes(20)
+    while len(stream) < len(key):
+        digest = sha1(secret + digest).digest()
+        stream += digest
+    hidden = bytes(20) + bytes(a ^ b for a, b in zip(key, stream)) + sha1(secret + key).digest()
+    algorithm = bytes.fromhex("300e060a2b060104012a021101010500")
+    content = algorithm + _der(0x04, hidden)
+    protected = _der(0x30, content)
+    return struct.pack(">i", len(protected)) + protected
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    return bytes((tag, size)) + content if size < 128 else bytes((tag, 0x82)) + struct.pack(">H", size) + content
 
 
 def _general(host: str) -> x509.GeneralName:

@@ -1,14 +1,14 @@
 """Key stores and trust stores as Kafka's settings name them: PEM, PKCS12 and JKS. Pure: bytes in, PEM out.
 
-PKCS12 is read by `cryptography` and JKS by `pyjks`, which are imported when such a file is read: they are the extra
-`keystores`. A file says itself which of the two it is, as Java's key stores do since Java 9.
+PKCS12 is read by `cryptography`, which is imported when such a file is read: it is the extra `keystores`. JKS is read
+by `java_key_store.py`. A file says itself which of the two it is, as Java's key stores do since Java 9.
 """
 
 import base64
 import re
 import textwrap
-from typing import Any
 
+from barnabas.cluster.security import java_key_store
 from barnabas.runtime.tls import TlsError
 from barnabas.runtime.tls_context import Keys
 
@@ -16,7 +16,7 @@ PEM = "PEM"
 TYPES = (PEM, "JKS", "PKCS12")
 EXTRA = "pip install 'barnabas[keystores]'"
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
-_JKS_BEGIN, _JCEKS_BEGIN = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
+_JCEKS_BEGIN = b"\xce\xce\xce\xce"
 
 
 def read_keys(data: bytes, store_type: str, store_password: str | None, key_password: str | None) -> Keys:
@@ -77,8 +77,13 @@ def _pem(der: bytes) -> str:
 
 
 def _of_java(data: bytes, password: str | None, key_password: str | None, *, only_trusted: bool = False) -> Keys:
-    if data[:4] == _JKS_BEGIN or data[:4] == _JCEKS_BEGIN:
+    if data[:4] == java_key_store.MAGIC:
         return _jks(data, password, key_password, only_trusted)
+    if data[:4] == _JCEKS_BEGIN:
+        raise TlsError(
+            "it is JCEKS, which is not read here. Make it PKCS12: keytool -importkeystore -srckeystore FILE "
+            "-destkeystore FILE.p12 -deststoretype PKCS12"
+        )
     if data[:1] == b"\x30":
         return _pkcs12(data, password, only_trusted)
     what = "it looks like PEM: set its type to PEM" if b"-----BEGIN " in data else "it is neither PKCS12 nor JKS"
@@ -110,26 +115,15 @@ def _pkcs12(data: bytes, password: str | None, only_trusted: bool) -> Keys:
 
 def _jks(data: bytes, password: str | None, key_password: str | None, only_trusted: bool) -> Keys:
     try:
-        import jks
-    except ImportError:
-        raise TlsError(
-            f"it is JKS, for which `pyjks` is missing: {EXTRA}; or make it PKCS12: keytool -importkeystore "
-            "-srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
-        ) from None
-    try:
-        store: Any = jks.KeyStore.loads(data, password or "", try_decrypt_keys=False)
+        store = java_key_store.read(data, password)
         if only_trusted:
-            return Keys(trusted="".join(_pem(entry.cert) for entry in store.certs.values()))
+            return Keys(trusted="".join(map(_pem, store.trusted)))
         if len(store.private_keys) != 1:
             raise TlsError(f"it has {len(store.private_keys)} private keys, and one is needed")
-        [entry] = store.private_keys.values()
-        if not entry.is_decrypted():
-            entry.decrypt(key_password or password or "")
-        der = entry.pkey_pkcs8
-    except TlsError:
-        raise
-    except Exception:
-        raise TlsError("it is JKS and cannot be read: a password is wrong, or the file is damaged") from None
+        [entry] = store.private_keys
+        der = entry.decrypted(key_password or password or "")
+    except java_key_store.DamagedError as error:
+        raise TlsError(f"it is JKS and cannot be read: a password is wrong, or the file is damaged ({error})") from None
     lines = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
     key = f"-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----\n"
-    return Keys(key.encode(), None, "".join(_pem(certificate) for _, certificate in entry.cert_chain).encode())
+    return Keys(key.encode(), None, "".join(map(_pem, entry.chain)).encode())

@@ -1,5 +1,6 @@
 """Key stores in all their forms, names of certificates as Java writes them, and contexts of OpenSSL."""
 
+import base64
 import datetime
 import ssl
 from pathlib import Path
@@ -68,6 +69,42 @@ def test_a_file_says_itself_whether_it_is_pkcs12_or_jks(tmp_path: Path) -> None:
     """As in Java since version 9: the default type is JKS, and most files are PKCS12."""
     keys = keys_of(settings(keystore_location=OWN.write_pkcs12(tmp_path / "k"), keystore_password=PASSWORD), read)
     assert keys.key is not None
+
+
+# keytool -genkeypair -alias own -keyalg EC -dname CN=golden -storetype JKS, with the passwords below; and a store that
+# trusts its certificate (keytool -importcert).
+KEYTOOLS_KEYS = """
+/u3+7QAAAAIAAAABAAAAAQADb3duAAABohl9kaYAAAB/MH0wDgYKKwYBBAEqAhEBAQUABGs9ZZk4GUDg0e3Tax/oGgvrkfxyfH/WvaH6flweUn7NQUyJ
+F21x/L5AgKalGujrmF9SO1Xi4h5euLLBFcdG79R+9peoWDw7BwZnvXBTfDroiFc+VxZspizGHivoZiusM8PiuMnNyApAWiaYWwAAAAEABVguNTA5AAAB
+PzCCATswgeGgAwIBAgIIZ/NEwmZm9aIwCgYIKoZIzj0EAwIwETEPMA0GA1UEAxMGZ29sZGVuMCAXDTI2MTEyNjIwMTMwOVoYDzIxMjYxMTAyMjAxMzA5
+WjARMQ8wDQYDVQQDEwZnb2xkZW4wWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAStQtGrAS1pBpjLeh0mPgWADIs+7B9tKdS9G+3hlH6DKN+y/r0KzECi
+CaSIUaPgf9LDBdU2Z7aNj5EZdw/iKuLXoyEwHzAdBgNVHQ4EFgQU8od68XQwtM3y+jW+AzdqWc1o+wAwCgYIKoZIzj0EAwIDSQAwRgIhAPT2NkReTfu2
+UVEwWQi11EytofQHsVWpidJ6hZo65DtBAiEAwtmkpVZSAq3UpaOIftzN37dirt3zBIBQXF/E4DB90iRUt6n5prnAVUt4V3jp5VW7GuzU8g==
+"""
+KEYTOOLS_TRUSTED = """
+/u3+7QAAAAIAAAABAAAAAgABYQAAAaIZfZOcAAVYLjUwOQAAAT8wggE7MIHhoAMCAQICCGfzRMJmZvWiMAoGCCqGSM49BAMCMBExDzANBgNVBAMTBmdv
+bGRlbjAgFw0yNjExMjYyMDEzMDlaGA8yMTI2MTEwMjIwMTMwOVowETEPMA0GA1UEAxMGZ29sZGVuMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAErULR
+qwEtaQaYy3odJj4FgAyLPuwfbSnUvRvt4ZR+gyjfsv69CsxAogmkiFGj4H/SwwXVNme2jY+RGXcP4iri16MhMB8wHQYDVR0OBBYEFPKHevF0MLTN8vo1
+vgM3alnNaPsAMAoGCCqGSM49BAMCA0kAMEYCIQD09jZEXk37tlFRMFkItdRMraH0B7FVqYnSeoWaOuQ7QQIhAMLZpKVWUgKt1KWjiH7czd+3Yq7d8wSA
+UFxfxOAwfdIk4SJcqSJOQk9LMWKiJbszekA02m4=
+"""
+
+
+def test_stores_of_keytool() -> None:
+    store = base64.b64decode(KEYTOOLS_KEYS)
+    keys = key_stores.read_keys(store, "JKS", "store-secret", "key-secret")
+    trusted = key_stores.read_trusted(base64.b64decode(KEYTOOLS_TRUSTED), "JKS", "store-secret")
+    assert keys.chain == trusted.encode()
+    server_context(keys, "none", PROTOCOLS, ())
+    for passwords in (("other", "key-secret"), ("store-secret", "other"), ("store-secret", None)):
+        with pytest.raises(TlsError, match="a password is wrong"):
+            key_stores.read_keys(store, "JKS", *passwords)
+
+
+@pytest.mark.parametrize("end", range(4, 500, 31))
+def test_a_store_that_was_cut(end: int) -> None:
+    with pytest.raises(TlsError, match="the file is damaged"):
+        key_stores.read_keys(base64.b64decode(KEYTOOLS_KEYS)[:end], "JKS", None, "key-secret")
 
 
 def test_a_key_of_a_jks_may_have_a_password_of_its_own(tmp_path: Path) -> None:

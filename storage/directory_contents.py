@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from barnabas.runtime.counted import names_in_a_line
-from barnabas.runtime.ports import NO_ROOM, READ_ONLY, TOO_MANY_OPEN, Disk
+from barnabas.runtime.ports import NO_ROOM, READ_ONLY, RESTORE_PLAN, RESTORED_PLAN, TOO_MANY_OPEN, Disk
 from barnabas.storage import checkpoints
 
 logger = logging.getLogger("barnabas.storage")
@@ -243,7 +243,7 @@ def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> L
 
 def _is_ours(disk: Disk, directory: str, name: str) -> bool:
     stem = name.removesuffix(".tmp")
-    if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES) or name == "lost+found":
+    if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES, RESTORE_PLAN, RESTORED_PLAN) or name == "lost+found":
         return True
     return _is_deleted_folder(disk, directory, name)
 

@@ -144,6 +144,7 @@ def test_what_is_a_log_and_what_is_foreign() -> None:
         "y-0.0123456789abcdef0123456789abcdef-future/00000000000000000000.log",
         "z-0.0123456789abcdef0123456789abcdef-delete/00000000000000000000.log",
         "recovery-point-offset-checkpoint.tmp",
+        "restore-plan.json",
         "coordination.sqlite.session-7",
         "letter.txt",
         ".DS_Store",

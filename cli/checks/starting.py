@@ -12,7 +12,11 @@ OWN = {
     *("controller.listener.names", "advertised.host.name", "host.name", "port", "advertised.port"),
 }
 NO_CHANGES: Mapping[str, str] = {}
-SETTINGS_MAX = 30  # more of them are in a file: the command would be no help
+# Without these it would be a broker alone.
+OF_THE_CLUSTER = ("coordination.path", "zookeeper.connect")
+SETTINGS_MAX = 60  # more are in a file: the command would be no help. Three brokers of the profile `ci` have over 30
+    60  # more of them are in a file: the command would be no help; three brokers of the profile `ci` have over 30
+)
 
 
 def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CHANGES) -> tuple[str, ...]:
@@ -68,8 +72,8 @@ def _command(
     words += ["--set", f"log.dirs={directories}"] if "," in directories else ["--data", directories]
     words += ["--port", str(port)]
     settings = {"node.id": str(node_id)} if facts.is_cluster else {}
-    if len(static) <= SETTINGS_MAX:
-        settings |= static
+    is_short = len(static) <= SETTINGS_MAX
+    settings |= {name: value for name, value in static.items() if is_short or name in OF_THE_CLUSTER}
     for name, value in {**settings, **changes}.items():
         words += ["--set", f"{name}={value}"]
     return tuple(words)

@@ -43,6 +43,7 @@ LOOPS = {
         "idle transactional ids",
         "tree mark",
         "undecided partitions",
+        "open files",
     ),
 }
 

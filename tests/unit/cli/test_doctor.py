@@ -705,6 +705,8 @@ def test_how_a_broker_is_started_again() -> None:
     words = start_again(facts, facts.brokers[2])
     assert words[:7] == ("start", "--data", "/data/2", "--port", "9094", "--set", "node.id=2")
     assert {f"{name}={value}" for name, value in CLUSTER.items()} == set(words[8::2])
+    many = cluster(away=[2], **{f"more.{number}": "1" for number in range(100)}, **{"coordination.path": "/data/tree"})
+    assert start_again(many, many.brokers[2])[5:] == ("--set", "node.id=2", "--set", "coordination.path=/data/tree")
     odd = changed(facts, 1, port=40_000)
     assert start_again(odd, odd.brokers[2]) == ("cluster",), "nobody knows its port"
     free = changed(cluster(away=[2], listeners="PLAINTEXT://127.0.0.1:0"), 1, port=40_000)

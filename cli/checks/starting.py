@@ -14,9 +14,8 @@ OWN = {
 NO_CHANGES: Mapping[str, str] = {}
 # Without these it would be a broker alone.
 OF_THE_CLUSTER = ("coordination.path", "zookeeper.connect")
-SETTINGS_MAX = 60  # more are in a file: the command would be no help. Three brokers of the profile `ci` have over 30
-    60  # more of them are in a file: the command would be no help; three brokers of the profile `ci` have over 30
-)
+# More are in a file: the command would be no help. Three brokers of the profile `ci` have over 30.
+SETTINGS_MAX = 60
 
 
 def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CHANGES) -> tuple[str, ...]:

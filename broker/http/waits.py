@@ -5,13 +5,15 @@ Each answers as soon as all that is asked for is so. When the time is over, the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.control import ACTIVE_RULE, EXCHANGES, FILTERS, exchanges, found_exchanges, gate_of, rule_of
 from barnabas.broker.http.control import row_of as row_of_rule
-from barnabas.broker.http.coordinators import group_with_offsets, shard_of
+from barnabas.broker.http.coordinators import check_of_group, group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.broker.log_ranges import log_ends
@@ -99,9 +101,27 @@ async def _wait(
             if error.status == 307:
                 raise
             seen = error.message
+            moved = await _moved(services, request, end_ms) if "group" in request.path else None
+            if moved is not None:
+                return moved
         if clock.monotonic_ms() >= end_ms:
             raise _over(request, seen, why())
         await clock.sleep(poll_ms)
+
+
+async def _moved(services: Services, request: HttpRequest, end_ms: float) -> HttpAnswer | None:
+    """The redirection to the broker that coordinates the group now, for what is left of the time; None: not known."""
+    left_ms = max(int(end_ms - services.env.clock.monotonic_ms()), 0)
+    there = copy(request)
+    there.target = re.sub(r"(?<=[?&]timeout_ms=)\d+", str(left_ms), request.target)
+    try:
+        found = check_of_group(services, there)
+        if isinstance(found, Pending):
+            answer: HttpAnswer = await ended(found)
+            return answer
+        return found
+    except HttpError:
+        return None
 
 
 def _over(request: HttpRequest, seen: str, why: str = "") -> HttpError:

@@ -28,6 +28,7 @@ CHECKS = (
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
 AT_ONCE = 3  # on two cores; more would only make those late that wait for clocks
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
+LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
 PIPELINE = "tests/pipeline"
 OF_SPARK = sorted(f"{PIPELINE}/{path.name}" for path in (ROOT / PIPELINE).glob("test_*.py"))
 HALVES_MEET_AT = f"{PIPELINE}/test_k"
@@ -124,7 +125,7 @@ def run(part: Part) -> None:
 
 
 def summarize(parts: Sequence[Part]) -> None:
-    """Print the ends of the parts that have failed, then a line for each part, then the totals."""
+    """Print the ends of the parts that have failed, then a line for each part and each failed test, then the totals."""
     for part in parts:
         if part.has_failed:
             say(f"\n== {part.name} has failed with exit code {part.code}; the end of what it printed:")
@@ -136,6 +137,9 @@ def summarize(parts: Sequence[Part]) -> None:
         sums = {what: number + totals.get(what, 0) for what, number in sums.items()}
         verdict = "FAILED" if part.has_failed else "passed"
         say(f"{part.name:8} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
+        for line in part.lines:
+            if line.startswith(("FAILED ", "ERROR ")):
+                say(line[:LINE_CHARACTERS])
     say(f"{sums['passed']} passed, {sums['failed']} failed, {sums['skipped']} skipped")
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import forked
 import pytest
 from barnabas.cli.shared.kafka_python import take_up_every_assignment
+from ports import free_port
 
 take_up_every_assignment()
 HERE = Path(__file__).parent
@@ -69,10 +70,7 @@ class BrokerProcess:
         self.port = int(ready["bootstrap"].rpartition(":")[2])
 
     def _start_other(self, command: str, log: object) -> None:
-        if not self.port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1] % 20_000 + 20_000
+        self.port = self.port or free_port()
         words = shlex.split(command.format(port=self.port, data=self.data))
         self.process = forked.Popen(words, stdout=log, stderr=log, text=True)  # type: ignore[call-overload]
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -126,10 +126,7 @@ def apache_kafka() -> Iterator[str]:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "barnabas-bench-kafka-4.1.0"
     if shutil.which("java") is None or not ("KAFKA_JARS" in os.environ or list(cache.glob("kafka_2.13-*.jar"))):
         pytest.skip("needs java and Kafka's jars")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1] % 20_000 + 20_000
-    command = [sys.executable, "-m", "bench.apache_kafka", "start", str(port)]
+    command = [sys.executable, "-m", "bench.apache_kafka", "start", str(free_port())]
     environment = os.environ | {"KAFKA_HEAP": "400m"}
     process = forked.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert process.stdout is not None

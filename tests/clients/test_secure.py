@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(280)
 HERE = Path(__file__).parent
@@ -74,11 +75,7 @@ def run(*words: str, code: int = 0, **environment: str) -> str:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """The folder, and the second of its two lines. The first one runs."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1] % 20_000 + 20_000
+    port = free_port()
     folder = tmp_path_factory.mktemp("made") / "secured"
     start, use = run("secure", "init", str(folder), "--port", str(port), "--user", "orders-service").splitlines()
     assert start == f"barnabas start --config {folder}/server.properties"

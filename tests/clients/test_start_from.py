@@ -13,8 +13,8 @@ from typing import Any
 import forked
 import pytest
 from barnabas.testing import Barnabas
-from broker_process import free_port
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from ports import free_port
 
 START = [sys.executable, "-m", "barnabas", "start", "--json", "--exit-with-parent"]
 

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -106,14 +107,6 @@ class Secured:
             own = certificate or self.alice
             return settings | {"ssl.certificate.location": own, "ssl.key.location": own}
         return settings | {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": "alice-secret"}
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from broker_process import Client, Process, batch, free_port, produce_request
+from broker_process import Client, Process, batch, produce_request
+from ports import free_port
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from broker_process import free_port
+from ports import free_port
 
 PIECE_BYTES = 1 << 16
 

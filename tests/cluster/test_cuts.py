@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker_process import free_port
+from ports import free_port
 from proxy import Proxies
 
 from cluster import Cluster

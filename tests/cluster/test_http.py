@@ -13,6 +13,7 @@ from typing import Any
 
 import forked
 import pytest
+from ports import free_ports
 from supervised import until
 
 Start = Callable[..., Any]
@@ -98,12 +99,7 @@ def test_the_coordinator_answers_wherever_one_asks(start: Start) -> None:
 
 
 def test_a_port_that_is_set_counts_up_with_the_brokers(start: Start) -> None:
-    def free() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1]) % 20_000 + 10_000
-
-    port = free()
+    port = free_ports(3)[0]
     ready = start("--brokers", "3", "--port", "0", "--set", f"http.listeners=http://127.0.0.1:{port}").ready()
     assert ready["http"] == [f"127.0.0.1:{port + number}" for number in range(3)]
     assert [get(address, "/v1/status")[2]["node_id"] for address in ready["http"]] == [0, 1, 2]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from barnabas.cluster.security import scram
-from broker_process import free_port
 from certificates import Authority
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -222,10 +222,3 @@ class Process:
         self.process.wait(30)
         if self.process.stdout is not None:
             self.process.stdout.close()
-
-
-def free_port() -> int:
-    """A port outside of the range for outgoing connections, so that a client is refused while no broker listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1]) % 20_000 + 10_000

@@ -25,9 +25,10 @@ import tree_deeds
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from broker_process import Client, Process, free_port
+from broker_process import Client, Process
 from kill_load import AskAgainError, Committer, LibrdkafkaProducer, Member, OneBroker, Partition, Producer
 from kill_rounds import COMPACTED_TOPIC, GOES_ON_WITHIN_S, OFFSETS_TOPIC, SMALL_SETTINGS, Options, Rounds
+from ports import free_ports
 from transaction_checks import COPIES, TRANSACTIONS
 from transaction_checks import SETTINGS as TRANSACTION_SETTINGS
 from transaction_load import Copier, LibrdkafkaTransactor, Transactor
@@ -196,8 +197,7 @@ class ClusterRounds(Rounds):
         on_zookeeper: bool = False,
     ) -> None:
         super().__init__(options, folder, say)
-        first = free_port()
-        self.ports = [first + node_id for node_id in range(brokers)]
+        self.ports = free_ports(brokers)
         self.cluster = self.place = Cluster(self.ports, options.seed)
         self.processes: dict[int, Process] = {}
         self.cluster_rows: list[ClusterRow] = []

@@ -32,14 +32,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).parents[1]))  # for forked.py
+sys.path.append(str(Path(__file__).parents[1]))  # for forked.py and ports.py
 
 import forked
 import tree_deeds
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from broker_process import Client, Process, free_port
+from broker_process import Client, Process
 from kill_load import (
     COORDINATOR_MOVES,
     Acknowledged,
@@ -56,6 +56,7 @@ from kill_load import (
     Worker,
     offsets_of,
 )
+from ports import free_port
 from transaction_checks import COPIES, TRANSACTIONS, TransactionChecker, Transactions
 from transaction_checks import SETTINGS as TRANSACTION_SETTINGS
 from transaction_load import Copier, LibrdkafkaTransactor, Transactor

@@ -17,8 +17,9 @@ from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, build
 from barnabas.runtime.env import real
-from broker_process import Client, Process, batch, free_port
+from broker_process import Client, Process, batch
 from kill_rounds import Options, Rounds
+from ports import free_port
 
 
 def test_nothing_acknowledged_is_lost_or_there_twice_after_a_kill(tmp_path: Path) -> None:

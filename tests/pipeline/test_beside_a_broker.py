@@ -24,11 +24,12 @@ from barnabas.pipeline.sources import register
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record, build
-from broker_process import Client, Process, free_port
+from broker_process import Client, Process
 from data_directories import NOW_MS, DataDirectory
 from histories import Row, rows
 from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
+from ports import free_port
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(200)

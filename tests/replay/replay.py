@@ -31,9 +31,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))  # for ports.py
+
 from barnabas.protocol import frames
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from comparison import Chosen, Difference, compare
+from ports import free_port
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "wire"
@@ -435,20 +438,13 @@ def _in_order(exchanges: Iterable[Exchange]) -> Iterator[tuple[str, Exchange]]:
         yield kind, exchange
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class OwnBroker:
     """A broker process on a temporary data directory, with the settings of the recording."""
 
     def __init__(self) -> None:
         self.data = tempfile.mkdtemp(prefix="barnabas-replay-")
         file = Path(self.data, "replay.properties")
-        self.sasl_port = _free_port()
+        self.sasl_port = free_port()
         listeners = f"PLAINTEXT://127.0.0.1:0,SASL://127.0.0.1:{self.sasl_port}"
         settings = {**SETTINGS, "listeners": listeners}
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

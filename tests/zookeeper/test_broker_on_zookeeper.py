@@ -21,9 +21,10 @@ from barnabas.cluster.tree.paths import BROKER_EPOCHS, TREE_MARKS, broker_epoch,
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from broker_process import Client, batch, free_port, produce_request
+from broker_process import Client, batch, produce_request
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from ports import free_port
 from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(120)

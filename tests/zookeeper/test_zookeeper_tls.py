@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import zookeeper_server
 from certificates import PASSWORD, Authority
-from zookeeper_server import ZooKeeperServer, free_port
+from ports import free_port
+from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(120)
 AUTHORITY = Authority()

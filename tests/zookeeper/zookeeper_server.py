@@ -15,6 +15,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from ports import free_port
+
 VERSION = os.environ.get("BARNABAS_ZOOKEEPER_VERSION", "3.9.3")  # which one Maven fetches
 OLDEST = (3, 8)
 OLDEST_AT_ALL = (3, 5)  # PySpark 3 brings 3.6, which does if there is nothing else
@@ -111,13 +113,6 @@ def _from_maven() -> str | None:
         except (subprocess.SubprocessError, OSError):
             return None
     return f"{cache}/*" if _holds_zookeeper(cache) else None
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class ZooKeeperServer:

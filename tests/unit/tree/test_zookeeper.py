@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-import zookeeper_server
 from barnabas.cluster.tree.port import (
     Check,
     ConnectionLossError,
@@ -26,6 +25,7 @@ pytest.importorskip("kazoo", reason="kazoo is not installed")
 from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination
 from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings, split_connect
 from kazoo.client import KazooClient
+from ports import free_port
 
 NUMBERS = itertools.count()
 
@@ -373,7 +373,7 @@ async def test_a_look_leaves_nothing_behind(tree: Any) -> None:
 
 
 async def test_who_cannot_reach_zookeeper_is_told_where_it_was_sought(tree: Any) -> None:
-    address = f"127.0.0.1:{zookeeper_server.free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     for reach in ("look", "start"):
         session = ZooKeeperCoordination(tree.env, ZooKeeperSettings(address, connection_timeout_ms=100.0))
         with pytest.raises(ConnectionLossError, match=address):
@@ -383,7 +383,7 @@ async def test_who_cannot_reach_zookeeper_is_told_where_it_was_sought(tree: Any)
 
 
 async def test_the_next_of_several_addresses_is_tried(tree: Any) -> None:
-    nobody = f"127.0.0.1:{zookeeper_server.free_port()}"
+    nobody = f"127.0.0.1:{free_port()}"
     session = ZooKeeperCoordination(tree.env, tree.settings(f"{nobody},{tree.server.address}"))
     await session.start()
     await session.create("/a")

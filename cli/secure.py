@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -147,15 +147,7 @@ def init(
     if not user.isascii() or not all(each.isalnum() or each in "-_." for each in user) or user in ("admin", "broker"):
         message = f"--user {user!r}: letters, digits and -_. make a name, other than those of admin and broker."
         fail(message, ExitCode.NOT_VALID)
-    folder = os.path.abspath(directory)
-    disk = real().disk
-    os.umask(0o077)  # the keys are for nobody else
-    try:
-        disk.make_directory(folder)
-        if disk.list_directory(folder):
-            fail(f"{directory} is not empty, and nothing there is written over: name another folder.")
-    except OSError as error:
-        fail(f"{directory} cannot be used: {error.strerror or error}.")
+    folder = _empty_folder(directory)
     authority = Authority("Barnabas", real().clock.now_ms())
     words = {
         "folder": folder.replace("\\", "\\\\"),
@@ -168,22 +160,6 @@ def init(
         "token": real().secret_bytes(SECRET_BYTES).hex(),
     }
     hosts = (*LOOPBACK, *([] if host is None else [host]))
-    python = {
-        "bootstrap_servers": f"{words['host']}:{port}",
-        "security_protocol": "SASL_SSL",
-        "ssl_cafile": f"{folder}/ca.pem",
-        "sasl_mechanism": SCRAM,
-        "sasl_plain_username": user,
-        "sasl_plain_password": words["password"],
-    }
-    librdkafka = {
-        "bootstrap.servers": f"{words['host']}:{port}",
-        "security.protocol": "sasl_ssl",
-        "ssl.ca.location": f"{folder}/ca.pem",
-        "sasl.mechanism": SCRAM,
-        "sasl.username": user,
-        "sasl.password": words["password"],
-    }
     files = {
         "ca.pem": authority.pem,
         "ca.key": authority.key_pem,
@@ -193,17 +169,14 @@ def init(
         "server.properties": SERVER.format(**words),
         "admin.properties": ADMIN.format(**words),
         "client.properties": CLIENT.format(**words),
-        "kafka-python.json": json.dumps(python, indent=2) + "\n",
-        "confluent-kafka.json": json.dumps(librdkafka, indent=2) + "\n",
+        "kafka-python.json": _for_kafka_python(folder, words),
+        "confluent-kafka.json": _for_librdkafka(folder, words),
         "aiokafka_settings.py": AIOKAFKA.format(**words),
         "kafkajs_settings.js": KAFKAJS.format(**words),
         "franz_go.go": FRANZ_GO.format(**words),
     }
     for name, text in files.items():
-        file = disk.open(f"{folder}/{name}", create=True)
-        file.write(0, text.encode())
-        file.sync()
-        file.close()
+        _write(f"{folder}/{name}", text)
     _make_user_and_rules(folder, user, str(words["password"]))
     start = f"barnabas start --config {directory}/server.properties"
     use = f"barnabas topics list --bootstrap {words['host']}:{port} --command-config {directory}/client.properties"
@@ -211,6 +184,49 @@ def init(
         print_json({"start": start, "use": use, "files": sorted(files)})
     else:
         print(f"{start}\n{use}")
+
+
+def _empty_folder(directory: str) -> str:
+    folder, disk = os.path.abspath(directory), real().disk
+    os.umask(0o077)  # the keys are for nobody else
+    try:
+        disk.make_directory(folder)
+        if disk.list_directory(folder):
+            fail(f"{directory} is not empty, and nothing there is written over: name another folder.")
+    except OSError as error:
+        fail(f"{directory} cannot be used: {error.strerror or error}.")
+    return folder
+
+
+def _write(path: str, text: str) -> None:
+    file = real().disk.open(path, create=True)
+    file.write(0, text.encode())
+    file.sync()
+    file.close()
+
+
+def _for_kafka_python(folder: str, words: Mapping[str, str | int]) -> str:
+    settings = {
+        "bootstrap_servers": f"{words['host']}:{words['port']}",
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": f"{folder}/ca.pem",
+        "sasl_mechanism": SCRAM,
+        "sasl_plain_username": words["user"],
+        "sasl_plain_password": words["password"],
+    }
+    return json.dumps(settings, indent=2) + "\n"
+
+
+def _for_librdkafka(folder: str, words: Mapping[str, str | int]) -> str:
+    settings = {
+        "bootstrap.servers": f"{words['host']}:{words['port']}",
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": f"{folder}/ca.pem",
+        "sasl.mechanism": SCRAM,
+        "sasl.username": words["user"],
+        "sasl.password": words["password"],
+    }
+    return json.dumps(settings, indent=2) + "\n"
 
 
 def _make_user_and_rules(folder: str, user: str, password: str) -> None:

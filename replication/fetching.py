@@ -25,6 +25,7 @@ from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock, Timer
 from barnabas.runtime.turns import Pieces, chunks
+from barnabas.storage.log import Log
 from barnabas.storage.open_files import FileRange
 
 logger = logging.getLogger("barnabas.replication")
@@ -339,11 +340,17 @@ class Fetching:
         result = FetchResult.of_log(requested, log)
         result.records, result.next_offset = records, next_offset
         if params.isolation_level == READ_COMMITTED and params.replica_id < 0:
-            try:
-                aborted = log.segments.aborted_transactions(offset, next_offset) if next_offset > offset else []
-            except (OSError, CorruptBatchError) as error:
-                return FetchResult(requested, log.unreadable(error))
-            result.aborted_transactions = aborted
+            return self._with_aborted_transactions(requested, result, log)
+        return result
+
+    @staticmethod
+    def _with_aborted_transactions(requested: FetchPartition, result: FetchResult, log: Log) -> FetchResult:
+        offset, next_offset = requested.fetch_offset, result.next_offset
+        try:
+            aborted = log.segments.aborted_transactions(offset, next_offset) if next_offset > offset else []
+        except (OSError, CorruptBatchError) as error:
+            return FetchResult(requested, log.unreadable(error))
+        result.aborted_transactions = aborted
         return result
 
     def _refusal(self, requested: FetchPartition, error: ErrorCode) -> FetchResult:

@@ -457,11 +457,7 @@ class ReplicaManager:
             if state.leader_epoch < partition.leader_epoch:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
             if state.leader_epoch == partition.leader_epoch and not partition.is_suspended:
-                if partition.topic_id is None and known_id is not None:
-                    partition.topic_id = known_id
-                    self.log_manager.get_or_create(topic, index, known_id)
-                    return ErrorCode.NONE
-                return ErrorCode.STALE_CONTROLLER_EPOCH
+                return self._learn_topic_id(partition, known_id)
         if state.leader_epoch < 0:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.node_id not in state.replicas:
@@ -500,6 +496,14 @@ class ReplicaManager:
             became_follower.append(partition)
         return ErrorCode.NONE
 
+    def _learn_topic_id(self, partition: Partition, topic_id: bytes | None) -> ErrorCode:
+        """What a request of an epoch that is known already may still tell."""
+        if partition.topic_id is not None or topic_id is None:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        partition.topic_id = topic_id
+        self.log_manager.get_or_create(partition.topic, partition.index, topic_id)
+        return ErrorCode.NONE
+
     def _role_failed(self, topic: str, index: int) -> ErrorCode:
         """A bug in the change of one role. The other roles of the request are changed all the same."""
         self.role_failures += 1
@@ -532,7 +536,7 @@ class ReplicaManager:
         if error is not ErrorCode.NONE:
             return StopReplicaResponse(error_code=error)
         stopped: list[Partition] = []
-        errors = []
+        errors, answered = [], StopReplicaResponse.StopReplicaPartitionError
         for topic_state in request.topic_states:
             for state in topic_state.partition_states:
                 topic, index = topic_state.topic_name, state.partition_index
@@ -540,11 +544,7 @@ class ReplicaManager:
                     error = self._stop_one(topic, index, state.leader_epoch, state.delete_partition, stopped)
                 except Exception:
                     error = self._role_failed(topic, index)
-                errors.append(
-                    StopReplicaResponse.StopReplicaPartitionError(
-                        topic_name=topic_state.topic_name, partition_index=state.partition_index, error_code=error
-                    )
-                )
+                errors.append(answered(topic_name=topic, partition_index=index, error_code=error))
         if stopped:
             logger.info("stopped %s", counted(len(stopped), "replica"))
             for listener in self.on_leadership:

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -149,13 +149,7 @@ def replace(
             os.unlink(first / RESTORED_PLAN)
         try:
             _write(first, plan)
-            for name, paths in changed.items():
-                # A follower may cut off full segments, too, so those of a cluster are not linked.
-                full = full_segments(wanted[name]) if cluster is None else ()
-                for path in paths:
-                    target = places[name] / (path + STAGED_SUFFIX)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    _copy_with_time(sources_of[name] / path, target, may_link=path in full)
+            _stage(plan, places, sources_of)
             plan = plan._replace(step="changing")
             _write(first, plan)
         except OSError:
@@ -169,6 +163,17 @@ def replace(
         for name, paths in changed.items():
             for path in paths:
                 same.note(f"{places[name]}/{path}", f"{sources_of[name]}/{path}")
+
+
+def _stage(plan: _Plan, places: Mapping[str, Path], sources: Mapping[str, Path]) -> None:
+    """Copy what changes beside the files whose place it takes."""
+    for name, paths in plan.changed.items():
+        # A follower may cut off full segments, too, so those of a cluster are not linked.
+        full = () if plan.tree else full_segments(plan.wanted[name])
+        for path in paths:
+            target = places[name] / (path + STAGED_SUFFIX)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy_with_time(sources[name] / path, target, may_link=path in full)
 
 
 def keep(directory: str) -> None:

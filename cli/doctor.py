@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.checks import findings
 from barnabas.cli.checks.facts import NO_SETTINGS, Broker, Facts, Partition, Setting, Settings, Topic
-from barnabas.cli.checks.findings import Finding, Outcome, Severity
+from barnabas.cli.checks.findings import Finding, Severity
 from barnabas.cli.checks.groups import CONFIRMED_MAX, to_confirm
+from barnabas.cli.checks.outcomes import Outcome, examine, in_no_cluster
 from barnabas.cli.checks.starting import directories_of, directory_of
 from barnabas.cli.checks.transactions import DECIDED_LONG_MS
 from barnabas.cli.lag import ask
@@ -86,7 +86,7 @@ def doctor(
     with admin(target) as client:
         tls = read_access(target.command_config).tls
         facts = gather(client, HttpApi(client, target), int(stalled_after * 1000), target.renew, tls)
-    outcomes = findings.examine(facts, most)
+    outcomes = examine(facts, most)
     worst = max((one.worst for one in outcomes if one.worst is not None), default=Severity.NOTE)
     bootstrap = target.bootstrap_option
     if as_json:
@@ -414,7 +414,7 @@ def _print(facts: Facts, outcomes: Sequence[Outcome], bootstrap: str | None) -> 
         print(f"Not known yet: {line}.")
     if not_made:
         names = ", ".join(one.check.name for one in not_made)
-        which = "Not made everywhere" if facts.healths and findings.in_no_cluster(facts) is None else "Not made"
+        which = "Not made everywhere" if facts.healths and in_no_cluster(facts) is None else "Not made"
         why = str(not_made[0].not_made).removesuffix(".")
         print(f"{which}: {names}: {why}.")
     made = sum(one.not_made is None for one in outcomes)

@@ -12,7 +12,8 @@ from barnabas.broker.http import routes
 from barnabas.broker.http.metric_names import METRICS
 from barnabas.broker.http.openapi import document
 from barnabas.broker.refusals import NOT_BUILT
-from barnabas.cli.checks import findings
+from barnabas.cli.checks.findings import Needs
+from barnabas.cli.checks.outcomes import TABLE as CHECKS
 from barnabas.cli.commands import app
 from barnabas.cli.completion import start_command
 from barnabas.config.broker_settings import BROKER_SETTINGS
@@ -74,8 +75,7 @@ def metrics() -> str:
 
 def checks() -> str:
     """Every check of doctor."""
-    findings.load()
-    rows = [[each.name, each.looks_at, "yes" if each.needs is findings.Needs.HTTP else ""] for each in findings.TABLE]
+    rows = [[each.name, each.looks_at, "yes" if each.needs is Needs.HTTP else ""] for each in CHECKS]
     return table(["check", "looks at", "needs the HTTP API"], rows)
 
 

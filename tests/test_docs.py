@@ -9,7 +9,7 @@ import pytest
 from barnabas.broker.http import routes
 from barnabas.broker.http.metric_names import METRICS
 from barnabas.broker.refusals import NOT_BUILT
-from barnabas.cli.checks import findings
+from barnabas.cli.checks.outcomes import TABLE as CHECKS
 from barnabas.cli.commands import COMMANDS
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.topic import TOPIC_SETTINGS
@@ -44,13 +44,12 @@ def test_every_page_is_in_the_navigation_and_nothing_is_loaded_from_elsewhere(si
 
 
 def test_the_tables_have_everything(site: Path) -> None:
-    findings.load()
     routes.load()
     pages = {
         "command-line": [f"barnabas {name}" for name in COMMANDS],
         "http-api": [path for _, path in routes.TABLE],
         "metrics": list(METRICS),
-        "doctor": [check.name for check in findings.TABLE],
+        "doctor": [check.name for check in CHECKS],
         "differences": [f"({key})" for keys in NOT_BUILT.values() for key in keys],
         "settings": [*BROKER_SETTINGS, *TOPIC_SETTINGS],
     }

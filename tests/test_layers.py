@@ -293,8 +293,6 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
 
 
 CIRCLE_FILES_MAX = 3
-# Larger ones, by one of their files, and why.
-CIRCLES_ALLOWED = {"cli/checks/findings.py": "the table imports the modules of checks, which fill it"}
 
 
 @cache
@@ -336,11 +334,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 def test_few_files_depend_on_each_other_in_a_circle() -> None:
     """A file in a large circle cannot be understood without all others of it."""
-    found = [
-        each for each in circles({path: imported_files(path) for path in sources()}) if len(each) > CIRCLE_FILES_MAX
-    ]
-    assert [each for each in found if not CIRCLES_ALLOWED.keys() & set(each)] == []
-    assert len(found) == len(CIRCLES_ALLOWED), "an exception is no longer needed"
+    found = circles({path: imported_files(path) for path in sources()})
+    assert [each for each in found if len(each) > CIRCLE_FILES_MAX] == []
 
 
 def test_a_planted_circle_is_found() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import typer.main
-from barnabas.cli.checks import findings
 from barnabas.cli.checks.facts import (
     LATER_FIELDS,
     Broker,
@@ -19,6 +18,7 @@ from barnabas.cli.checks.facts import (
 )
 from barnabas.cli.checks.findings import Finding, Needs, Severity
 from barnabas.cli.checks.groups import to_confirm
+from barnabas.cli.checks.outcomes import examine
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.commands import app
 from barnabas.cli.doctor import _print, as_document, missing_directories, not_known_yet
@@ -588,7 +588,7 @@ QUIET: list[tuple[str, Facts]] = [
 
 
 def found_by(name: str, facts: Facts) -> list[Finding]:
-    outcomes = findings.examine(facts, 100)
+    outcomes = examine(facts, 100)
     return [finding for one in outcomes if name in ("all", one.check.name) for finding in one.findings]
 
 
@@ -607,8 +607,8 @@ def test_what_is_no_trouble_is_not_told(name: str, facts: Facts) -> None:
 
 
 def test_every_check_has_a_row_that_fires() -> None:
-    examine = {one.check.name for one in findings.examine(single(), 1)}
-    assert {name for name, *_ in FIRES} == examine
+    made = {one.check.name for one in examine(single(), 1)}
+    assert {name for name, *_ in FIRES} == made
 
 
 @pytest.mark.parametrize(
@@ -648,7 +648,7 @@ def test_the_worst_is_first_and_the_rest_is_counted() -> None:
     many = [group(group=f"g{number}", lost_records_max=1) for number in range(10_000)]
     facts = with_health(single(), failed_logs=1, failed=LOG)
     facts = changed(facts, health=health(0, *many, failed_logs=1, failed=LOG))
-    outcomes = findings.examine(facts, 5)
+    outcomes = examine(facts, 5)
     assert [one.check.name for one in outcomes[:2]] == ["logs", "unread records that go"]
     assert (len(outcomes[1].findings), outcomes[1].left_out, outcomes[1].found) == (5, 9_995, 10_000)
     document = as_document(facts, outcomes, None, ExitCode.TROUBLED)
@@ -685,7 +685,7 @@ def test_a_disk_that_has_room_and_no_inodes(free_bytes: int, is_said: bool) -> N
 def test_a_broker_of_an_earlier_release_says_less() -> None:
     known = {name: value for name, value in health(0).items() if name not in LATER_FIELDS}
     facts = changed(single(), health=known)
-    assert [one.check.name for one in findings.examine(facts, 5) if one.findings or one.not_made] == []
+    assert [one.check.name for one in examine(facts, 5) if one.findings or one.not_made] == []
 
 
 def test_since_when_a_broker_is_away() -> None:
@@ -742,12 +742,12 @@ def test_a_directory_counts_as_gone_only_if_those_of_the_others_are_here() -> No
 
 def test_what_could_not_be_asked_is_said() -> None:
     kafka = changed(single(), health=None, has_http=False, why_not="it has no HTTP API")
-    outcomes = findings.examine(kafka, 5)
+    outcomes = examine(kafka, 5)
     for one in outcomes:
         assert (one.not_made is None) == (one.check.needs is Needs.KAFKA)
         assert one.not_made is None or "Apache Kafka" in one.not_made
     silent = changed(cluster(), 1, health=None, why_not="the HTTP API at h:1 does not answer")
-    assert {one.not_made for one in findings.examine(silent, 5)} == {
+    assert {one.not_made for one in examine(silent, 5)} == {
         None,
         "broker 1: the HTTP API at h:1 does not answer",
     }
@@ -758,7 +758,7 @@ def test_checks_that_were_not_made_are_not_said_to_have_found_nothing_wrong(
 ) -> None:
     silent = changed(single(), health=None, why_not="UNAUTHORIZED: it needs a token. Set TOKEN.")
     for facts, last, before in ((single(), "Nothing is wrong: ", ""), (silent, "Nothing was found: ", "Set TOKEN.\n")):
-        _print(facts, findings.examine(facts, 5), None)
+        _print(facts, examine(facts, 5), None)
         said = capsys.readouterr().out
         assert said.splitlines()[-1].startswith(last)
         assert before in said

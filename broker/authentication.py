@@ -92,7 +92,7 @@ class Authentication:
         """Whether the time has passed for which the login counts. Then the connection ends."""
         if self._expires_ms is None or self._logins.now_ms() < self._expires_ms:
             return False
-        self._refuse("it had to log in again (connections.max.reauth.ms)")
+        self._refuse("it had to log in again (connections.max.reauth.ms, or the end of its token)")
         return True
 
     def _decoded(self, frame: memoryview) -> tuple[frames.RequestHeader, Any]:
@@ -134,7 +134,7 @@ class Authentication:
         except AuthenticationError as error:
             answer.error_code, answer.error_message = ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)
             answer.auth_bytes = b""
-            self._end(f"{server.mechanism}: {error}", [] if header is None else self._parts(header, answer))
+            self._end(f"{server.mechanism}: {error.why}", [] if header is None else self._parts(header, answer))
             return
         if server.is_complete:
             self._complete(server, answer)
@@ -144,10 +144,10 @@ class Authentication:
     def _complete(self, server: ServerSide, answer: messages.SaslAuthenticateResponse) -> None:
         self._to(Login.DONE)
         self._user = server.user
-        lifetime_ms = self._logins.session_lifetime_ms(server.mechanism)  # clients of Kafka 0.10 do not hear of it
-        answer.session_lifetime_ms = lifetime_ms
-        self._expires_ms = self._logins.now_ms() + lifetime_ms if lifetime_ms else None
-        self._connection.logged_in(f"User:{server.user}", for_good=not lifetime_ms)
+        lifetime_ms = self._logins.session_lifetime_ms(server)  # clients of Kafka 0.10 do not hear of it
+        answer.session_lifetime_ms = lifetime_ms or 0
+        self._expires_ms = None if lifetime_ms is None else self._logins.now_ms() + lifetime_ms
+        self._connection.logged_in(f"User:{server.user}", for_good=lifetime_ms is None)
 
     def _refuse(self, why: str) -> None:
         """End the connection without an answer."""

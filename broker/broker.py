@@ -256,8 +256,8 @@ class Broker:
     async def start(self) -> None:
         """Look, decide, then act: recover, register, hear from the controller, serve.
 
-        DataDirectoryError, BrokerIdInUseError, TlsError and OSError (an address that is taken) refuse the start and say
-        what to do. They are raised before any byte or name is changed, and leave nothing open.
+        DataDirectoryError, BrokerIdInUseError, TlsError, LoginError and OSError (an address that is taken) refuse the
+        start and say what to do. They are raised before any byte or name is changed, and leave nothing open.
         """
         try:
             await self._start()
@@ -269,6 +269,7 @@ class Broker:
         env, tree, node_id, in_tree = self.env, self.coordination, self.node_id, partial(until_answered, self.env.clock)
         if self.tls is not None:
             self.tls.load()
+        self.logins.load()
         plan = await self._decide()
         await self.server.reserve(self.config.endpoints)
         await self.http.reserve()
@@ -316,6 +317,7 @@ class Broker:
         await self._hear_from_the_controller()
         await in_tree(self.features.start)  # the controller may have made them just now
         self.producer_ids.start()
+        await self.logins.start()
         self.server.serve()
         logger.info("broker %d of cluster %s serves at %s", self.node_id, self.cluster_id, self.addresses.bootstrap)
         self._warn_of_open_listeners()
@@ -456,6 +458,7 @@ class Broker:
             self.lag_sampling.stop,
             self.waited_groups.stop,
             self.server.close,
+            self.logins.stop,
             self.broker_clients.close,
             self.producer_ids.stop,
             self.controller.stop,

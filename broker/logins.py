@@ -1,7 +1,10 @@
-"""Who may log in at the listeners of a broker: users of JAAS lines (PLAIN), and those that the tree keeps (SCRAM)."""
+"""Who may log in at the listeners of a broker: users of JAAS lines (PLAIN), those that the tree keeps (SCRAM), and who
+has a token of somebody that the settings name (OAUTHBEARER)."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from barnabas.cluster.security.credentials import Credentials
 from barnabas.cluster.security.mechanism import ServerSide
@@ -9,7 +12,16 @@ from barnabas.cluster.security.plain import PLAIN, PlainServer
 from barnabas.cluster.security.scram import NONCE_BYTES, ScramServer
 from barnabas.config import sasl
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.oauth import OAUTHBEARER, TokenRules, UnsecuredRules, takes_signed
 from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import ended
+from barnabas.runtime.upkeep import Task
+
+if TYPE_CHECKING:
+    from barnabas.cluster.security.oauth import Validate
+    from barnabas.cluster.security.signing_keys import SigningKeys
+
+logger = logging.getLogger("barnabas.broker")
 
 SECRET_BYTES = 32
 
@@ -20,6 +32,7 @@ class ListenerLogins:
     def __init__(self, env: Env, config: BrokerConfig, listener: str, credentials: Credentials, secret: bytes) -> None:
         self.now_ms = env.clock.monotonic_ms
         self.on_failure: Callable[[str, str], None] = lambda client_host, why: None  # called with each failure
+        self.signing_keys: SigningKeys | None = None  # by which tokens are signed; None: there is no such listener
         self._env = env
         self._config = config
         self._listener = listener
@@ -40,17 +53,52 @@ class ListenerLogins:
         """Of a request before the login is complete."""
         return self._config.sasl_server_max_receive_size
 
-    def session_lifetime_ms(self, mechanism: str) -> int:
-        """How long a login counts; 0: as long as the connection."""
-        return sasl.session_lifetime_ms(self._config, self._listener, mechanism)
+    def session_lifetime_ms(self, server: ServerSide) -> int | None:
+        """How long a login that is complete counts: by the settings, and by its own end; None: as long as the
+        connection."""
+        by_settings_ms = sasl.session_lifetime_ms(self._config, self._listener, server.mechanism) or None
+        if server.expires_ms is None:
+            return by_settings_ms
+        left_ms = max(0, server.expires_ms - self._env.clock.now_ms())
+        return left_ms if by_settings_ms is None else min(left_ms, by_settings_ms)
+
+    def load(self) -> None:
+        """Get ready to check tokens. LoginError: the broker cannot."""
+        if OAUTHBEARER not in self.mechanisms:
+            return
+        settings = sasl.of_oauth(self._config, self._listener)
+        if takes_signed(settings):
+            from barnabas.cluster.security.signing_keys import SigningKeys  # late: few brokers have them
+
+            self.signing_keys = SigningKeys(self._env, self._listener, TokenRules.of(settings))
+            self.signing_keys.load()
+        else:
+            logger.warning(
+                "listener %s takes tokens that nobody has signed: everybody can be anybody there. For signed ones set "
+                "sasl.oauthbearer.jwks.endpoint.url",
+                self._listener,
+            )
 
     def server(self, mechanism: str) -> ServerSide:
         """The broker's side of a new login."""
         if mechanism == PLAIN:
             line = sasl.jaas_line(self._config, self._listener, mechanism)
             return PlainServer({} if line is None else line.passwords)
+        if mechanism == OAUTHBEARER:
+            from barnabas.cluster.security.oauth import OAuthServer
+
+            return OAuthServer(self._validate())
         nonce = self._env.secret_bytes(NONCE_BYTES)
         return ScramServer(mechanism, self._credentials.of, self._secret, nonce)
+
+    def _validate(self) -> "Validate":
+        if self.signing_keys is not None:
+            return self.signing_keys.check
+        from barnabas.cluster.security import unsecured_tokens
+
+        rules = UnsecuredRules.of(sasl.oauth_options(self._config, self._listener))
+        now_ms = self._env.clock.now_ms
+        return lambda token: unsecured_tokens.check(token, rules, now_ms())
 
 
 class Logins:
@@ -60,3 +108,32 @@ class Logins:
         make = partial(ListenerLogins, env, config, credentials=credentials, secret=env.secret_bytes(SECRET_BYTES))
         names = [endpoint.name for endpoint in config.endpoints if sasl.has_sasl(config, endpoint.name)]
         self.by_listener = {name: make(listener=name) for name in names}
+        self._env = env
+        self._refreshing: Task[SigningKeys] | None = None
+
+    @property
+    def _signing_keys(self) -> "list[SigningKeys]":
+        return [each.signing_keys for each in self.by_listener.values() if each.signing_keys is not None]
+
+    def load(self) -> None:
+        """Get ready, before anything else has happened. LoginError: the broker cannot start so."""
+        for each in self.by_listener.values():
+            each.load()
+
+    async def start(self) -> None:
+        """Ask for the keys of tokens, and again from now on. Who does not answer is asked again, and nobody waits."""
+        keys = self._signing_keys
+        if not keys:
+            return
+        for asked in [each.ask() for each in keys]:
+            await ended(asked)
+        from barnabas.cluster.security.signing_keys import LOOKED_AT_EVERY_MS, SigningKeys
+
+        self._refreshing = self._env.upkeep.every(
+            "keys of tokens", lambda: LOOKED_AT_EVERY_MS, lambda: self._signing_keys, SigningKeys.refresh
+        )
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._refreshing is not None:
+            self._refreshing.stop()

@@ -480,9 +480,10 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
             return None
         if isinstance(error, OSError):
             fail(_what_to_do(error, config, data))
+        from barnabas.cluster.security.mechanism import LoginError
         from barnabas.runtime.tls import TlsError
 
-        if isinstance(error, DataDirectoryError | CoordinationError | BrokerIdInUseError | TlsError):
+        if isinstance(error, DataDirectoryError | CoordinationError | BrokerIdInUseError | TlsError | LoginError):
             fail(str(error))
         raise
     if lives is not None and lives.number > 1:

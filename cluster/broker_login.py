@@ -1,10 +1,13 @@
 """How a broker logs in to another, if the listener of the brokers has SASL. Pure: frames in, frames out."""
 
-from barnabas.cluster.security.mechanism import AuthenticationError, ClientSide
+from functools import partial
+
+from barnabas.cluster.security.mechanism import AuthenticationError, ClientSide, LoginError
 from barnabas.cluster.security.plain import PLAIN, PlainClient
 from barnabas.cluster.security.scram import NONCE_BYTES, ScramClient
 from barnabas.config import sasl
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.oauth import OAUTHBEARER
 from barnabas.config.settings import ConfigError
 from barnabas.protocol import frames
 from barnabas.protocol.message import Message
@@ -77,15 +80,29 @@ def login_of(env: Env, config: BrokerConfig, client_id: str) -> BrokerLogin | No
     if mechanism not in sasl.MECHANISMS:
         message = f"{key}={mechanism}, which is not built: set it to one of {', '.join(sasl.MECHANISMS)}"
         raise ConfigError(message, key=key)
+    side = _token_side(env, config, listener) if mechanism == OAUTHBEARER else _password_side(env, config, listener)
+    return BrokerLogin(side, client_id)
+
+
+def _password_side(env: Env, config: BrokerConfig, listener: str) -> ClientSide:
+    mechanism = config.sasl_mechanism_inter_broker_protocol
     line = sasl.jaas_line(config, listener, mechanism)
     user = None if line is None else line.options.get("username")
     password = None if line is None else line.options.get("password")
     if not user or not password:
         name = sasl.jaas_key(listener, mechanism)
         raise ConfigError(f"{name} has no username and password for this broker", key=name)
-    side = (
-        PlainClient(user, password)
-        if mechanism == PLAIN
-        else ScramClient(mechanism, user, password, env.secret_bytes(NONCE_BYTES))
-    )
-    return BrokerLogin(side, client_id)
+    if mechanism == PLAIN:
+        return PlainClient(user, password)
+    return ScramClient(mechanism, user, password, env.secret_bytes(NONCE_BYTES))
+
+
+def _token_side(env: Env, config: BrokerConfig, listener: str) -> ClientSide:
+    from barnabas.cluster.security.oauth import OAuthClient  # late: few brokers log in so
+    from barnabas.cluster.security.own_tokens import own_token, read_file
+
+    settings, options = sasl.of_oauth(config, listener), sasl.oauth_options(config, listener)
+    try:
+        return OAuthClient(own_token(settings, options, env.clock.now_ms(), partial(read_file, env.disk)))
+    except LoginError as error:
+        raise ConfigError(str(error), key=sasl.jaas_key(listener, OAUTHBEARER)) from None

@@ -62,7 +62,12 @@ AUTHORIZERS = (
 PER_LISTENER = frozenset(
     (
         *("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.jaas.config"),
-        *(name for name, setting in BROKER_SETTINGS.items() if name.startswith("ssl.") and setting.has_effect),
+        *("sasl.login.callback.handler.class", "sasl.server.callback.handler.class"),
+        *(
+            name
+            for name, setting in BROKER_SETTINGS.items()
+            if name.startswith(("ssl.", "sasl.oauthbearer.")) and setting.has_effect
+        ),
     )
 )
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.

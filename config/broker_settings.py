@@ -329,7 +329,7 @@ delegation.token.max.lifetime.ms | LONG | 604800000 | >= 1 | - | -
 delegation.token.secret.key | PASSWORD | null | - | - | -
 principal.builder.class | CLASS | org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder | - | broker | -
 sasl.client.callback.handler.class | CLASS | null | - | - | -
-sasl.enabled.mechanisms | LIST | GSSAPI | - | broker | How clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.
+sasl.enabled.mechanisms | LIST | GSSAPI | - | broker | How clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
 sasl.jaas.config | PASSWORD | null | - | broker | Users and passwords; only as listener.name.NAME.MECHANISM.sasl.jaas.config, as in Kafka.
 sasl.kerberos.kinit.cmd | STRING | /usr/bin/kinit | - | broker | -
 sasl.kerberos.min.time.before.relogin | LONG | 60000 | - | broker | -
@@ -337,7 +337,7 @@ sasl.kerberos.principal.to.local.rules | LIST | DEFAULT | - | broker | -
 sasl.kerberos.service.name | STRING | null | - | broker | -
 sasl.kerberos.ticket.renew.jitter | DOUBLE | 0.05 | - | broker | -
 sasl.kerberos.ticket.renew.window.factor | DOUBLE | 0.8 | - | broker | -
-sasl.login.callback.handler.class | CLASS | null | - | - | -
+sasl.login.callback.handler.class | CLASS | null | - | - | Kafka's own classes only: whether this broker's own token comes from a file; not set: if token.endpoint.url is set.
 sasl.login.class | CLASS | null | - | - | -
 sasl.login.connect.timeout.ms | INT | null | - | - | -
 sasl.login.read.timeout.ms | INT | null | - | - | -
@@ -362,20 +362,20 @@ sasl.oauthbearer.assertion.private.key.passphrase | PASSWORD | null | - | - | -
 sasl.oauthbearer.assertion.template.file | STRING | null | - | - | -
 sasl.oauthbearer.client.credentials.client.id | STRING | null | - | - | -
 sasl.oauthbearer.client.credentials.client.secret | PASSWORD | null | - | - | -
-sasl.oauthbearer.clock.skew.seconds | INT | 30 | - | - | -
-sasl.oauthbearer.expected.audience | LIST | empty | - | - | -
-sasl.oauthbearer.expected.issuer | STRING | null | - | - | -
-sasl.oauthbearer.jwks.endpoint.refresh.ms | LONG | 3600000 | - | - | -
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms | LONG | 10000 | - | - | -
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms | LONG | 100 | - | - | -
-sasl.oauthbearer.jwks.endpoint.url | STRING | null | - | - | -
+sasl.oauthbearer.clock.skew.seconds | INT | 30 | - | - | How far the clocks of those who give out tokens may be ahead or behind.
+sasl.oauthbearer.expected.audience | LIST | empty | - | - | For whom tokens must be (aud), one of these.
+sasl.oauthbearer.expected.issuer | STRING | null | - | - | Who must have given out tokens (iss).
+sasl.oauthbearer.jwks.endpoint.refresh.ms | LONG | 3600000 | - | - | How often the keys of tokens are asked for.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms | LONG | 10000 | - | - | Longest pause before they are asked for again, if there was no answer.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms | LONG | 100 | - | - | Shortest such pause.
+sasl.oauthbearer.jwks.endpoint.url | STRING | null | - | - | Keys by which tokens of clients are signed (JWKS): http(s)://, or file://, which is read again when it changes.
 sasl.oauthbearer.jwt.retriever.class | CLASS | org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever | - | - | -
 sasl.oauthbearer.jwt.validator.class | CLASS | org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator | - | - | -
 sasl.oauthbearer.scope | STRING | null | - | - | -
-sasl.oauthbearer.scope.claim.name | STRING | scope | - | - | -
-sasl.oauthbearer.sub.claim.name | STRING | sub | - | - | -
-sasl.oauthbearer.token.endpoint.url | STRING | null | - | - | -
-sasl.server.callback.handler.class | CLASS | null | - | - | -
+sasl.oauthbearer.scope.claim.name | STRING | scope | - | - | Claim of a token that has its scopes.
+sasl.oauthbearer.sub.claim.name | STRING | sub | - | - | Claim of a token that has the name of the user.
+sasl.oauthbearer.token.endpoint.url | STRING | null | - | - | Where this broker gets its own token for other brokers: a file:// with a token.
+sasl.server.callback.handler.class | CLASS | null | - | - | Kafka's own classes only: whether tokens of clients are signed; not set: if jwks.endpoint.url is set.
 sasl.server.max.receive.size | INT | 524288 | - | - | Largest request of a client that has not logged in yet, in bytes.
 security.providers | STRING | null | - | - | -
 ssl.allow.dn.changes | BOOLEAN | false | - | - | -

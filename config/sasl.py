@@ -6,9 +6,10 @@ A setting of one listener is written `listener.name.NAME.SETTING`, one of a mech
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.config import jaas
+from barnabas.config import jaas, oauth
 from barnabas.config.jaas import JaasLine
 from barnabas.config.listeners import HTTPS, security_protocols
 from barnabas.config.settings import ConfigError, split_list
@@ -17,7 +18,21 @@ if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
 
 MECHANISMS = tuple(jaas.MODULES)
-_CLASSES = ("sasl.server.callback.handler.class", "sasl.login.callback.handler.class", "sasl.login.class")
+_PACKAGE = "org.apache.kafka.common.security"
+# Classes that may be named, because what they do is built here, too.
+_CLASSES = {
+    "sasl.server.callback.handler.class": (
+        f"{_PACKAGE}.plain.internals.PlainServerCallbackHandler",
+        f"{_PACKAGE}.scram.internals.ScramServerCallbackHandler",
+    ),
+    "sasl.login.callback.handler.class": (f"{_PACKAGE}.authenticator.AbstractLogin$DefaultLoginCallbackHandler",),
+    "sasl.login.class": (f"{_PACKAGE}.authenticator.DefaultLogin",),
+}
+_CLASSES_OF_OAUTH = {
+    "sasl.server.callback.handler.class": (*oauth.SIGNED_VALIDATORS, oauth.UNSECURED_VALIDATOR),
+    "sasl.login.callback.handler.class": (*oauth.URL_LOGINS, oauth.UNSECURED_LOGIN),
+    "sasl.login.class": oauth.LOGIN_CLASSES,
+}
 
 
 def protocol_of(config: "BrokerConfig", listener: str) -> str:
@@ -85,6 +100,17 @@ def jaas_line(config: "BrokerConfig", listener: str, mechanism: str) -> JaasLine
     return line
 
 
+def of_oauth(config: "BrokerConfig", listener: str) -> oauth.Text:
+    """The settings of OAUTHBEARER at a listener."""
+    return partial(of_listener, config, listener, mechanism=oauth.OAUTHBEARER)
+
+
+def oauth_options(config: "BrokerConfig", listener: str) -> dict[str, str]:
+    """The options of OAUTHBEARER's JAAS line; empty: there is none. ConfigError if it cannot be read."""
+    line = jaas_line(config, listener, oauth.OAUTHBEARER)
+    return {} if line is None else line.options
+
+
 def check_sasl(config: "BrokerConfig") -> Iterator[ConfigError]:
     """Everything wrong with the settings of listeners whose clients log in."""
     for endpoint in config.endpoints:
@@ -93,23 +119,35 @@ def check_sasl(config: "BrokerConfig") -> Iterator[ConfigError]:
         enabled = mechanisms(config, endpoint.name)
         key = "sasl.enabled.mechanisms"
         for mechanism in enabled or ("none",):
-            if mechanism not in MECHANISMS:
-                note = " (the default of Kafka)" if mechanism == "GSSAPI" else ""
-                message = f"listener {endpoint.name}: the SASL mechanism {mechanism}{note} is not built: set {key} to "
-                yield ConfigError(message + f"one or more of {', '.join(MECHANISMS)}", key=key)
+            if mechanism in MECHANISMS:
+                yield from _check_mechanism(config, endpoint.name, mechanism)
                 continue
-            for name in _CLASSES:
-                if of_listener(config, endpoint.name, name, mechanism):
-                    message = f"listener {endpoint.name}: {name} names Java code, which cannot run here: leave it out"
-                    yield ConfigError(message, key=name)
-            try:
-                line = jaas_line(config, endpoint.name, mechanism)
-            except ConfigError as error:
-                yield error
-                continue
-            if mechanism == "PLAIN" and (line is None or not line.passwords):
-                name = jaas_key(endpoint.name, mechanism)
-                message = (
-                    f"listener {endpoint.name} has PLAIN, and no users: set {name} to `{jaas.PLAIN_MODULE} required "
-                )
-                yield ConfigError(message + 'user_NAME="PASSWORD";`', key=name)
+            note = " (the default of Kafka)" if mechanism == "GSSAPI" else ""
+            message = f"listener {endpoint.name}: the SASL mechanism {mechanism}{note} is not built: set {key} to "
+            yield ConfigError(message + f"one or more of {', '.join(MECHANISMS)}", key=key)
+
+
+def _check_mechanism(config: "BrokerConfig", listener: str, mechanism: str) -> Iterator[ConfigError]:
+    """Everything wrong with one mechanism of a listener."""
+    for name, classes in (_CLASSES_OF_OAUTH if mechanism == oauth.OAUTHBEARER else _CLASSES).items():
+        named = of_listener(config, listener, name, mechanism)
+        if named and named not in classes:
+            message = f"listener {listener}: {name} names Java code, which cannot run here: leave it out"
+            yield ConfigError(message, key=name)
+    try:
+        line = jaas_line(config, listener, mechanism)
+    except ConfigError as error:
+        yield error
+        return
+    if mechanism == "PLAIN" and (line is None or not line.passwords):
+        name = jaas_key(listener, mechanism)
+        message = f"listener {listener} has PLAIN, and no users: set {name} to `{jaas.PLAIN_MODULE} required "
+        yield ConfigError(message + 'user_NAME="PASSWORD";`', key=name)
+    if mechanism == oauth.OAUTHBEARER:
+        options = None if line is None else line.options
+        for name, message in oauth.problems_of_validation(of_oauth(config, listener), options):
+            yield ConfigError(f"listener {listener} has OAUTHBEARER: {message}", key=name)
+        own = of_oauth(config, listener)(oauth.TOKEN_URL)
+        if own and oauth.path_of(own) is None and listener == config.inter_broker_listener:
+            message = "between brokers a token comes from a file:// here, which somebody else keeps new"
+            yield ConfigError(f"{oauth.TOKEN_URL}: {message}", key=oauth.TOKEN_URL)

@@ -65,8 +65,7 @@ def connection(target: Target) -> dict[str, Any]:
         host, _, port = bootstrap.rpartition(":")
         refused = try_login((host.strip("[]"), int(port)), login, access.tls)
         if refused is not None:
-            where = f"whose password is in {target.command_config}"
-            fail(f"{bootstrap} refuses the login of {login.user}, {where}: {refused}")
+            fail(f"{bootstrap} refuses {login.named}: {refused}")
     # A broker that stands still accepts connections and answers nothing.
     kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {

@@ -11,6 +11,17 @@ from typing import Any
 # ---- what there is no method or setting for
 
 
+def token_provider(token: Callable[[], str]) -> Any:
+    """What a client asks for the token by which it logs in."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class _Provider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return token()
+
+    return _Provider()
+
+
 def wait_longest(metadata_ms: int, connection_ms: int) -> None:
     """How long clients wait before they ask for metadata, also the first time, and for a connection to be made."""
     from kafka.cluster import ClusterMetadata

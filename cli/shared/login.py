@@ -1,15 +1,19 @@
 """How the commands log in: Kafka's own file of client settings, and a login that says at once what is wrong with it."""
 
 import asyncio
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.config import jaas, properties
+from barnabas.config.oauth import OAUTHBEARER
 from barnabas.config.sasl import MECHANISMS
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+    from barnabas.cluster.security.mechanism import ClientSide
 
 # Settings of the file that the commands take; others of Kafka's clients have no meaning for them.
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
@@ -24,6 +28,24 @@ class Login(NamedTuple):
     mechanism: str
     user: str
     password: str
+    where: str  # the file that names them
+
+    def __repr__(self) -> str:
+        return f"Login({self.mechanism!r}, {self.user!r}, …)"
+
+    @property
+    def named(self) -> str:
+        """What an error calls it."""
+        return f"the login of {self.user}, whose password is in {self.where}"
+
+    def side(self, nonce: bytes) -> "ClientSide":
+        """A login of one connection."""
+        from barnabas.cluster.security.plain import PLAIN, PlainClient
+        from barnabas.cluster.security.scram import ScramClient
+
+        if self.mechanism == PLAIN:
+            return PlainClient(self.user, self.password)
+        return ScramClient(self.mechanism, self.user, self.password, nonce)
 
     def of_kafka_python(self) -> dict[str, Any]:
         """The settings of a client of kafka-python."""
@@ -34,11 +56,36 @@ class Login(NamedTuple):
         }
 
 
+class TokenLogin(NamedTuple):
+    """A token (OAUTHBEARER). Never print it."""
+
+    token: Callable[[], str]  # a new one, if the one before has ended. LoginError: there is none
+    where: str  # the file that says where it comes from
+    mechanism: str = OAUTHBEARER
+
+    @property
+    def named(self) -> str:
+        """What an error calls it."""
+        return f"the token that {self.where} names"
+
+    def side(self, nonce: bytes) -> "ClientSide":
+        """A login of one connection."""
+        from barnabas.cluster.security.oauth import OAuthClient
+
+        return OAuthClient(self.token())
+
+    def of_kafka_python(self) -> dict[str, Any]:
+        """The settings of a client of kafka-python."""
+        from barnabas.cli.shared.kafka_python import token_provider
+
+        return {"sasl_mechanism": self.mechanism, "sasl_oauth_token_provider": token_provider(self.token)}
+
+
 class Access(NamedTuple):
     """How the commands come to a broker."""
 
     protocol: str
-    login: Login | None
+    login: Login | TokenLogin | None
     tls: "SSLContext | None"
 
     def of_kafka_python(self) -> dict[str, Any]:
@@ -74,40 +121,57 @@ def _tls_of(path: str, values: dict[str, str]) -> "SSLContext":
     from barnabas.config.tls import TlsSettings
     from barnabas.runtime.tls import TlsError
 
-    def content(place: str) -> bytes:
-        with open(place, "rb") as file:
-            return file.read()
-
     settings = TlsSettings.of(values.get)
     for _, problem in settings.problems():
         fail(f"{path}: {problem}.", ExitCode.NOT_VALID)
     try:
-        return client_context_of(settings, content)
+        return client_context_of(settings, _content)
     except TlsError as error:
         fail(f"{path}: {error}.", ExitCode.NOT_VALID)
 
 
-def _login_of(path: str, values: dict[str, str]) -> Login:
+def _content(place: str) -> bytes:
+    with open(place, "rb") as file:
+        return file.read()
+
+
+def _token_of(path: str, values: dict[str, str]) -> TokenLogin:
+    from barnabas.cluster.security.mechanism import LoginError
+    from barnabas.cluster.security.own_tokens import own_token
+    from barnabas.runtime.env import real
+
+    def token() -> str:
+        return own_token(values.get, line.options, real().clock.now_ms(), _content)
+
+    try:
+        line = jaas.read(values.get(JAAS) or f"{jaas.OAUTH_MODULE} required;")
+        token()
+    except (ValueError, LoginError) as error:
+        fail(f"{path}: {error}.", ExitCode.NOT_VALID)
+    return TokenLogin(token, path)
+
+
+def _login_of(path: str, values: dict[str, str]) -> Login | TokenLogin:
     mechanism = values.get(MECHANISM, "GSSAPI")
     if mechanism not in MECHANISMS:
         message = f"{path}: {MECHANISM}={mechanism}: these commands have {', '.join(MECHANISMS)}."
         fail(message, ExitCode.NOT_VALID)
+    if mechanism == OAUTHBEARER:
+        return _token_of(path, values)
     try:
         line = jaas.read(values.get(JAAS, ""))
-        return Login(mechanism, line.options["username"], line.options["password"])
+        return Login(mechanism, line.options["username"], line.options["password"], path)
     except (ValueError, KeyError):
         module = jaas.MODULES[mechanism]
         form = f'{JAAS}={module} required username="NAME" password="PASSWORD";'
         fail(f"{path} has no user and password. They are written as {form}", ExitCode.NOT_VALID)
 
 
-def try_login(address: tuple[str, int], login: Login, tls: "SSLContext | None") -> str | None:
+def try_login(address: tuple[str, int], login: Login | TokenLogin, tls: "SSLContext | None") -> str | None:
     """Why a broker refuses the login; None: it does not, or does not answer."""
     from barnabas.cluster.broker_client import BrokerClient
     from barnabas.cluster.broker_login import BrokerLogin
     from barnabas.cluster.metadata_cache import Endpoint
-    from barnabas.cluster.security.plain import PLAIN, PlainClient
-    from barnabas.cluster.security.scram import ScramClient
     from barnabas.protocol.messages import ApiVersionsRequest
     from barnabas.runtime.env import real
 
@@ -116,13 +180,7 @@ def try_login(address: tuple[str, int], login: Login, tls: "SSLContext | None") 
 
     class _Trying(BrokerClient):
         def login(self) -> BrokerLogin:
-            nonce = env.secret_bytes(FIRST_NONCE_BYTES)
-            side = (
-                PlainClient(login.user, login.password)
-                if login.mechanism == PLAIN
-                else ScramClient(login.mechanism, login.user, login.password, nonce)
-            )
-            return BrokerLogin(side, self.client_id)
+            return BrokerLogin(login.side(env.secret_bytes(FIRST_NONCE_BYTES)), self.client_id)
 
         def tell_failed_login(self, error: Exception) -> None:
             refusals.append(str(error))

@@ -4,13 +4,22 @@ from typing import Protocol
 
 
 class AuthenticationError(Exception):
-    """A login has failed: str() is what the client is told. It names no secret."""
+    """A login has failed: str() is what the client is told, `why` what the log says. They name no secret."""
+
+    def __init__(self, told: str, why: str | None = None) -> None:
+        super().__init__(told)
+        self.why = why or told
+
+
+class LoginError(Exception):
+    """The broker cannot start with these logins: a library or a file is missing. str() says what to do."""
 
 
 class ServerSide(Protocol):
     """One login, as the broker sees it."""
 
     mechanism: str
+    expires_ms: int | None  # until when the proof of a complete login counts, by the wall clock; None: for good
 
     @property
     def user(self) -> str | None:

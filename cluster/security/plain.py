@@ -12,6 +12,7 @@ class PlainServer:
     """The broker's side of one login."""
 
     mechanism = PLAIN
+    expires_ms: int | None = None
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self.user: str | None = None

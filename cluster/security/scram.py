@@ -83,6 +83,7 @@ class ScramServer:
     ) -> None:
         self.mechanism = mechanism
         self.user: str | None = None  # known when the password was right
+        self.expires_ms: int | None = None
         self._credential_of = credential_of
         self._secret = secret  # of this process, for the salt of users who are not there
         self._nonce = base64.b64encode(nonce).decode().rstrip("=")

@@ -28,6 +28,13 @@ READ_IN_CONFIG = {
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",
     "security.inter.broker.protocol",
+    "sasl.login.callback.handler.class",
+    "sasl.server.callback.handler.class",
+    "sasl.oauthbearer.token.endpoint.url",
+    *(f"sasl.oauthbearer.{name}" for name in ("clock.skew.seconds", "expected.audience", "expected.issuer")),
+    *(f"sasl.oauthbearer.jwks.endpoint.{name}" for name in ("url", "refresh.ms")),
+    *(f"sasl.oauthbearer.jwks.endpoint.retry.backoff.{name}" for name in ("ms", "max.ms")),
+    *(f"sasl.oauthbearer.{name}.claim.name" for name in ("scope", "sub")),
     *(f"ssl.{field.replace('_', '.')}" for field in TlsSettings._fields),
 }
 

@@ -1,7 +1,8 @@
 """The operating system, and the loop: the only package that asks for time, files, sockets and randomness.
 
 `ports.py` is what a broker may ask of the world, and `clock.py`, `disk.py` and `network.py` do it. `tls.py` is TLS over
-any connection, `tls_context.py` makes OpenSSL's contexts of keys and certificates. `pending.py` is an
+any connection, `tls_context.py` makes OpenSSL's contexts of keys and certificates; `web.py` asks a web server, in a
+thread. `pending.py` is an
 answer that is not there yet. `turns.py` does long tasks a few pieces at a time, `tasks.py` holds what requests asked
 for, `upkeep.py` what a broker does again and again by itself (rules 4, 1 and 6), and `backlog.py` what it does when
 there are news. For the process: `output.py`

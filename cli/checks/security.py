@@ -7,6 +7,7 @@ from barnabas.cli.checks.findings import Finding, Severity, check
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.shared.words import duration
 from barnabas.config.listeners import read_endpoints, security_protocols
+from barnabas.config.oauth import KEYS_URL, OAUTHBEARER, Text, takes_signed
 from barnabas.config.settings import ConfigError, split_list
 
 ENDS_SOON_MS = 30 * DAY_MS
@@ -34,6 +35,14 @@ def _of_listener(settings: Settings, listener: str, name: str) -> str:
     return settings.text(f"listener.name.{listener.lower()}.{name}") or settings.text(name) or ""
 
 
+def _of_oauth(settings: Settings, listener: str) -> Text:
+    return lambda name: (
+        settings.text(f"listener.name.{listener.lower()}.oauthbearer.{name}")
+        or _of_listener(settings, listener, name)
+        or None
+    )
+
+
 def _restart(facts: Facts, broker: Broker, **changes: str) -> tuple[str, ...]:
     return start_again(facts, broker, {name.replace("_", "."): value for name, value in changes.items()})
 
@@ -56,8 +65,16 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
                     "nothing is wrong.",
                     _restart(facts, broker, authorizer_class_name=AUTHORIZER),
                 )
-            plain = "PLAIN" in split_list(_of_listener(settings, name, "sasl.enabled.mechanisms"))
-            if protocol == "SASL_PLAINTEXT" and plain:
+            enabled = split_list(_of_listener(settings, name, "sasl.enabled.mechanisms"))
+            if protocol.startswith("SASL_") and OAUTHBEARER in enabled and not takes_signed(_of_oauth(settings, name)):
+                yield Finding(
+                    Severity.WARNING,
+                    f"broker {broker.node_id}",
+                    f"{shown} takes tokens that nobody has signed: everybody can be anybody there",
+                    "It has OAUTHBEARER, and no place of the keys by which tokens are signed.",
+                    ("configs", "describe", "broker", str(broker.node_id), KEYS_URL, "--docs"),
+                )
+            if protocol == "SASL_PLAINTEXT" and "PLAIN" in enabled:
                 yield Finding(
                     Severity.WARNING,
                     f"broker {broker.node_id}",

@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
 from ports import free_port
+from tokens import Issuer
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -33,10 +34,14 @@ class SecuredCluster:
         self.ca = self.authority.write_pem(folder / "ca.pem")
         self.own = self.authority.sign("broker").write_pem(folder / "broker.pem")
         self.foreign = Authority("foreign").sign("broker").write_pem(folder / "foreign.pem")
+        self.issuer = Issuer()
+        self.keys = self.issuer.write_keys(folder / "keys.json")
         self.ports = {number: free_port() for number in (*BROKERS, 4)}
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
     def start(self, number: int, password: str = SECRET, own: str = "") -> None:
+        issuer = self.issuer if password == SECRET else Issuer()
+        (self.folder / f"token-{number}").write_text(issuer.token("broker"))
         module = "org.apache.kafka.common.security"
         jaas = f'username="broker" password="{password}"'
         prefix = "listener.name.inside"
@@ -47,13 +52,15 @@ class SecuredCluster:
             "listeners": f"INSIDE://127.0.0.1:{self.ports[number]}",
             "listener.security.protocol.map": f"INSIDE:{self.protocol}",
             "inter.broker.listener.name": "INSIDE",
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
             "sasl.mechanism.inter.broker.protocol": self.mechanism,
             f"{prefix}.plain.sasl.jaas.config": f"{module}.plain.PlainLoginModule required {jaas} {PLAIN_USERS};",
             f"{prefix}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required {jaas};",
             "connections.max.reauth.ms": 3_000,  # brokers, too, log in again all the time
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:broker;User:CN=broker",
+            f"{prefix}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self.keys,
+            f"{prefix}.oauthbearer.sasl.oauthbearer.token.endpoint.url": (self.folder / f"token-{number}").as_uri(),
             "default.replication.factor": 3,
             "offsets.topic.replication.factor": 3,
             "min.insync.replicas": 2,
@@ -119,7 +126,15 @@ class SecuredCluster:
         assert [result.error_code for result in answer.results] == [0]
 
 
-@pytest.fixture(params=["SASL_PLAINTEXT PLAIN", "SASL_PLAINTEXT SCRAM-SHA-512", "SASL_SSL SCRAM-SHA-512", "SSL GSSAPI"])
+@pytest.fixture(
+    params=[
+        "SASL_PLAINTEXT PLAIN",
+        "SASL_PLAINTEXT SCRAM-SHA-512",
+        "SASL_PLAINTEXT OAUTHBEARER",
+        "SASL_SSL SCRAM-SHA-512",
+        "SSL GSSAPI",
+    ]
+)
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredCluster]:
     cluster = SecuredCluster(tmp_path, *request.param.split())
     try:

@@ -79,6 +79,7 @@ class LogDirectory:
         self._not_writable: dict[str, OSError] = {}  # checkpoint files that could not be written the last time
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
+        self._strays_in_place: set[tuple[str, int]] = set()  # they could not be renamed
 
     @property
     def is_open(self) -> bool:
@@ -126,15 +127,18 @@ class LogDirectory:
     def set_aside(self, key: tuple[str, int]) -> None:
         """Keep the folder of a log that is not served, under a name that ends with `-stray`."""
         self.folders.pop(key, None)
-        path = self.path_of(self.contents.folders[key].name)
-        target = self.path_of(self._name_taken_away(*key, "stray"))
         try:
-            self._env.disk.rename(path, target)
+            self._rename_stray(key)
         except OSError as error:
-            logger.error("could not rename %s to %s: %s", path, target, error)
-        else:
-            self._unsynced_deletions.add(key)
-            self._sync_names_soon()
+            logger.error("could not rename the folder of a log that is not served: %s", error)
+            self._strays_in_place.add(key)
+
+    def _rename_stray(self, key: tuple[str, int]) -> None:
+        path = self.path_of(self.contents.folders[key].name)
+        self._env.disk.rename(path, self.path_of(self._name_taken_away(*key, "stray")))
+        self._strays_in_place.discard(key)
+        self._unsynced_deletions.add(key)
+        self._sync_names_soon()
 
     def _make_directory(self, path: str) -> None:
         """Make the folder, and the missing ones above it.
@@ -347,6 +351,8 @@ class LogDirectory:
         assert self._is_taken, "no log is made in a directory that is not in use"
         assert key not in self.logs, "the log is there already"
         self._check_that_it_is_there()
+        if key in self._strays_in_place:
+            self._rename_stray(key)  # or it would be opened as this log
         self._check_that_place_is_free(self.path_of(f"{topic}-{partition}"))
         self._recovery_points.pop(key, None)
         log = at_once(self._open_log(key, None, 0, clean=False))

@@ -1,8 +1,10 @@
+import errno
 from itertools import pairwise
 
 import pytest
 from barnabas.protocol import uuids
 from barnabas.storage.directory_contents import DataDirectoryError
+from barnabas.storage.directory_plan import Stray
 from barnabas.storage.log_manager import LogManager
 from simulator.clock import PIECES_PER_PASS
 
@@ -201,3 +203,38 @@ def test_folders_of_many_topics_that_were_deleted_together_go_in_pieces(world):
     clock.advance(2)
     assert (left[0], left[-1]) == (count, 0)
     assert max(before - after for before, after in pairwise(left)) <= PIECES_PER_PASS
+
+
+@pytest.mark.parametrize("then", ["made while it fails", "made when it can be renamed", "after a start"])
+def test_a_folder_of_a_former_topic_that_cannot_be_renamed_is_not_the_log_of_the_new_one(world, read, then):
+    world.append(world.log(), (b"k", b"former"))
+    world.manager.shutdown()
+
+    def refuse(operation, path):
+        if operation == "rename" and path == "/data/t-0":
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+    def start_without_it():
+        world.manager = LogManager(world.env, "/data", world.broker, lambda topic: {})
+        world.manager.open()
+        strays = [Stray("/data", "t", 0)]
+        world.manager.leave_out(strays)
+        world.manager.take()
+        world.manager.set_aside(strays)
+        world.manager.start()
+
+    world.disk.on_change = refuse
+    start_without_it()
+    if then == "made while it fails":
+        with pytest.raises(PermissionError):
+            world.manager.get_or_create("t", 0, bytes(15) + b"\x08")
+        assert world.disk.list_directory("/data/t-0")
+    world.disk.on_change = lambda operation, path: None
+    if then == "after a start":
+        world.manager.shutdown()
+        start_without_it()
+    log = world.manager.get_or_create("t", 0, bytes(15) + b"\x08")
+    assert (log.topic_id, read(log)) == (bytes(15) + b"\x08", [])
+    assert [name for name in world.disk.list_directory("/data") if name.endswith("-stray")]
+    world.append(log, (b"k", b"new"))
+    assert read(world.restart().get("t", 0)) == [(0, b"k", b"new")]

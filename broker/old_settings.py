@@ -2,8 +2,8 @@
 
 A topic that was to keep its records for ever may have the default of a week again, and compaction where there was none.
 Retention and compaction would delete what was acknowledged before anybody could look. So after a restore they rest, for
-each topic until somebody has set its settings anew. The tree says when the restore was noticed, so a restart ends no
-rest.
+each topic until somebody has set its settings anew; a new default ends no rest, because a topic may have had a setting
+of its own. The tree says when the restore was noticed, so a restart ends no rest.
 """
 
 import logging
@@ -46,7 +46,8 @@ class OldSettings:
         self._set_anew = {topic for topic, own in found if own is not None and own[1].mtime_ms > node[1].mtime_ms}
         logger.warning(
             "The settings of topics are those of an older copy of the tree. For %.1f more hours retention and "
-            "compaction delete nothing by them, except in a topic whose settings are set anew (`barnabas configs set`)",
+            "compaction delete nothing by them, except in a topic whose own settings are set anew (`barnabas configs set "
+            "topic NAME …`; a new default does not count)",
             (self._until_ms - self._clock.now_ms()) / 3_600_000,
         )
 

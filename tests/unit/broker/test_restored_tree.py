@@ -145,6 +145,7 @@ def test_nothing_is_deleted_by_settings_of_an_older_tree_for_a_day_or_until_they
     env.clock.advance(10)
     world.run(world.coordination.set(paths.config("topics/t"), b""))
     world.settings.set_anew("t")
+    world.run(world.coordination.create(paths.config("brokers/<default>"), b"", make_parents=True))
     assert (world.settings.rests("t"), world.settings.rests("u")) == (False, True)
     world.parts()
     world.run(world.settings.read())

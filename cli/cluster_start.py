@@ -55,6 +55,7 @@ class Plan:
 
     data: str  # the directory of the cluster
     words: tuple[tuple[str, ...], ...]  # for `barnabas start`, by broker
+    choices: tuple[tuple[str, ...], ...]  # by broker: what is said of logs and disks at its first start only
     notes: tuple[str, ...] = ()  # what the user may not have meant
 
 
@@ -102,13 +103,15 @@ def plan(
     if not sets_aside:
         has_own_tree = not values.get("zookeeper.connect") and not values.get("coordination.path")
         cluster_directory.check_folders(env, data, count, has_own_tree=has_own_tree)
-    told = []
+    told, choices = [], []
     for number in range(count):
         own = _settings(number, count, data, {**values, "listeners": listeners}, by_user)
         said = [word for key, text in own.items() for word in ("--set", f"{key}={text}")]
-        said += [word for path in given_up if lost[path] == number for word in ("--give-up", path)]
         told.append((*words, *said))
-    return Plan(data, tuple(told), _notes(count, values, by_user))
+        choice = ["--adopt"] * adopts + ["--set-aside"] * sets_aside
+        choice += [word for path in given_up if lost[path] == number for word in ("--give-up", path)]
+        choices.append(tuple(choice))
+    return Plan(data, tuple(told), tuple(choices), _notes(count, values, by_user))
 
 
 def _notes(brokers: int, values: Mapping[str, str], by_user: Collection[str]) -> tuple[str, ...]:
@@ -169,12 +172,13 @@ def _check_ports(listeners: str, brokers: int) -> None:
 class BrokerProcess:
     """One broker: its process, one life after the other."""
 
-    def __init__(self, number: int, words: Sequence[str], log: TextIO) -> None:
+    def __init__(self, number: int, words: Sequence[str], choice: Sequence[str], log: TextIO) -> None:
         self.number = number
         self.ready: dict[str, str] = {}  # what its newest ready line says
         self.failure = ""  # why it did not start, in its own words
         self.process: asyncio.subprocess.Process | None = None
         self._words = words
+        self._choice = choice
         self._log = log
         self._logging: asyncio.Task[None] | None = None
         self._handle: ProcessHandle | None = None
@@ -182,8 +186,10 @@ class BrokerProcess:
     async def start(self) -> None:
         """Start it, on the port that it had if it ran before; returns when it serves. Failure when it ends before."""
         words = [*self._words]
-        if self.ready:  # clients know the port
+        if self.ready:  # clients know the port; a disk that is away now is not the one that was given up
             words += ["--port", self.ready["bootstrap"].partition(",")[0].rpartition(":")[2]]
+        else:
+            words += self._choice
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "barnabas", "start", "--json", "--exit-with-parent", *words),
@@ -285,7 +291,8 @@ class Supervisor:
         self._data = plan.data
         self._order = order
         self._restarts = restarts
-        self._brokers = [BrokerProcess(number, words, log) for number, words in enumerate(plan.words)]
+        told = zip(plan.words, plan.choices)
+        self._brokers = [BrokerProcess(number, *each, log) for number, each in enumerate(told)]
         self._is_stopping = False
         self._is_killed = False
 

@@ -128,7 +128,6 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         words = ["--log-level", said.log_level, *(("--config", said.config) if said.config is not None else ())]
         for key, text in {**profile.settings, **given}.items():
             words += ["--set", f"{key}={text}"]
-        words += ["--adopt"] * said.adopt + ["--set-aside"] * said.set_aside
         plan = cluster_start.plan(
             *(env, said.brokers, directories, words, settings.values, settings.by_user, given_up),
             adopts=said.adopt,

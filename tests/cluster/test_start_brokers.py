@@ -179,6 +179,26 @@ def test_a_broker_that_dies_is_started_again_if_asked_for(start: Start) -> None:
     assert not is_there(restarted["pid"])
 
 
+def test_a_disk_that_was_given_up_at_the_start_is_not_given_up_again(start: Start, tmp_path: Path) -> None:
+    """`--give-up` is for one start. A broker whose new disk is away when it is started again must not begin empty."""
+    cluster = start("--brokers", "2", "--port", "0")
+    bootstrap = cluster.ready()["bootstrap"].partition(",")[0]
+    until(lambda: metadata(bootstrap, "t").topics[0].partitions)
+    assert cluster.end() == 0
+    disk = tmp_path / "d" / "1"
+    shutil.rmtree(disk)
+    again = start("--port", "0", "--restart", "--give-up", str(disk))
+    pids = again.ready()["pids"]
+    disk.rename(tmp_path / "away")
+    os.kill(pids[1], signal.SIGKILL)
+    assert again.event()["event"] == "died"
+    until(lambda: f"are new ({disk})" in again.log.read_text())
+    shutil.rmtree(disk, ignore_errors=True)
+    (tmp_path / "away").rename(disk)
+    assert again.event()["event"] == "restarted"
+    assert again.end() == 0
+
+
 def test_the_brokers_end_with_the_supervisor(start: Start) -> None:
     cluster = start("--brokers", "2", "--port", "0")
     ready = cluster.ready()

@@ -13,7 +13,6 @@ from barnabas.runtime.tls import TlsError
 from barnabas.runtime.tls_context import Keys
 
 PEM = "PEM"
-TYPES = (PEM, "JKS", "PKCS12")
 EXTRA = "pip install 'barnabas[keystores]'"
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JCEKS_BEGIN = b"\xce\xce\xce\xce"

@@ -106,11 +106,6 @@ def user_config(user: str | None) -> str:
     return f"{CONFIG}/users/{encode_name(user)}"
 
 
-def user_client_config(user: str | None, client_id: str | None) -> str:
-    """Quotas of a client id (None: any) of a user (None: any)."""
-    return f"{user_config(user)}/clients/{encode_name(client_id)}"
-
-
 def encode_name(name: str | None) -> str:
     """A user or client id as a node's name; None is the default entity."""
     if name is None:

@@ -5,7 +5,6 @@ from enum import Enum, IntEnum
 JOIN_EPOCH = 0  # a member that joins, or joins again
 LEAVE_EPOCH = -1  # it leaves
 STATIC_LEAVE_EPOCH = -2  # a static member leaves for a while: its partitions wait for it
-NO_EPOCH = -1  # of a request that names no member
 
 
 class GroupState(Enum):

@@ -78,7 +78,7 @@ def test_paths_are_those_that_kafka_made() -> None:
         paths.partition_state("orders", 2),
         paths.topic_config("orders"),
         paths.user_config("alice"),
-        paths.user_client_config("alice", "app"),
+        f"{paths.user_config('alice')}/clients/app",
         paths.acls("Topic", "orders"),
         paths.acls("Group", "app-", prefixed=True),
         paths.CLUSTER_ID,

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -75,29 +74,9 @@ class Cluster:
         self.processes.pop(node_id).end(number)
 
     def pause(self, node_id: int) -> None:
-        """Have the system stop one (SIGSTOP): it does nothing, and its connections stay open.
-
-        Not in the middle of a change of the tree: the others would end it, because they wait for it.
-        """
+        """Have the system stop one (SIGSTOP): it does nothing, and its connections stay open."""
         process = self._paused[node_id] = self.processes.pop(node_id)
-        os.kill(process.process.pid, signal.SIGSTOP)
-        while self._is_tree_locked():
-            os.kill(process.process.pid, signal.SIGCONT)
-            time.sleep(0.02)
-            os.kill(process.process.pid, signal.SIGSTOP)
-
-    def _is_tree_locked(self) -> bool:
-        """Whether a change of the tree does not end."""
-        tree = self._folder / "tree"
-        if not tree.exists():  # it is in ZooKeeper
-            return False
-        with closing(sqlite3.connect(tree, timeout=1, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
-            except sqlite3.OperationalError:
-                return True
-        return False
+        process.pause(self._folder / "tree")
 
     def resume(self, node_id: int) -> None:
         """Let it go on (SIGCONT)."""

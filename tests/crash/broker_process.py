@@ -6,11 +6,13 @@ import resource
 import shlex
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,19 @@ def batch(values: list[bytes], keys: list[bytes] | None = None, **producer: int)
     )
 
 
+def is_locked(tree: Path) -> bool:
+    """Whether a change of the tree in this file does not end. There is no file if the tree is in ZooKeeper."""
+    if not tree.exists():
+        return False
+    with closing(sqlite3.connect(tree, timeout=1, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            return True
+    return False
+
+
 class Process:
     """A broker process on a data directory.
 
@@ -214,6 +229,14 @@ class Process:
         except OSError:
             return 0.0
         return (int(words[11]) + int(words[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
+    def pause(self, tree: Path) -> None:
+        """Have the system stop it (SIGSTOP), not in the middle of a change of the tree: others would wait for it."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        while is_locked(tree):
+            os.kill(self.process.pid, signal.SIGCONT)
+            time.sleep(0.02)
+            os.kill(self.process.pid, signal.SIGSTOP)
 
     def end(self, number: int = signal.SIGTERM) -> None:
         """Send a signal and wait."""

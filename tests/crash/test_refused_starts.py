@@ -236,8 +236,8 @@ def test_logs_without_meta_properties_are_served_when_the_operator_says_so(
 
 def test_data_that_a_running_broker_uses(tmp_path: Path) -> None:
     fill(tmp_path, signal.SIGTERM)
-    process = Process(tmp_path / "d")
-    os.kill(process.process.pid, signal.SIGSTOP)  # so that it changes nothing meanwhile
+    process = Process(tmp_path / "d", settings={"coordination.session.timeout.ms": "60000"})
+    process.pause(tmp_path / "d" / "coordination.sqlite")  # so that it changes nothing meanwhile
     try:
         before = state(tmp_path)
         refused = start("--data", f"{tmp_path}/d")

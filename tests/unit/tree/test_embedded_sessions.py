@@ -217,7 +217,9 @@ async def test_a_change_whose_caller_is_cancelled_still_fires_watches(tree: Tree
 
 # Real processes
 
-# A broker process that registers itself in a session of one second. "inside": it stops itself inside a change.
+LONG_SESSION_MS = 20_000  # of who must not lose its session on a busy machine
+
+# A broker process that registers itself. "inside": it stops itself inside a change.
 PROCESS = """
 import asyncio, os, signal, sys, time
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
@@ -226,7 +228,7 @@ from barnabas.runtime.ports import DirectoryLock
 from barnabas.runtime.processes import identify
 
 async def main():
-    session = EmbeddedCoordination(real(), sys.argv[1], 1000)
+    session = EmbeddedCoordination(real(), sys.argv[1], int(sys.argv[3]))
     session.on_session_expired(lambda: print("expired", flush=True))
     await session.start()
     await session.create("/ids/1", b"here", ephemeral=True, make_parents=True)
@@ -242,11 +244,11 @@ asyncio.run(main())
 class Registered:
     """A process with a session, and a session of this process that watches it."""
 
-    def __init__(self, path: Path) -> None:
-        words = [sys.executable, "-c", PROCESS, str(path), "outside"]
+    def __init__(self, path: Path, session_ms: int) -> None:
+        words = [sys.executable, "-c", PROCESS, str(path), "outside", str(session_ms)]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self.heard() == "registered"
-        self.session = EmbeddedCoordination(real(), str(path), 1000)
+        self.session = EmbeddedCoordination(real(), str(path), session_ms)
 
     def heard(self) -> str:
         assert self.process.stdout is not None
@@ -266,7 +268,7 @@ class Registered:
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_killed_and_a_stopped_process_are_dead(tmp_path: Path, sent: signal.Signals) -> None:
-    other = Registered(tmp_path / "tree")
+    other = Registered(tmp_path / "tree", 1000)
     try:
         await other.session.start()
         other.process.send_signal(sent)
@@ -279,7 +281,7 @@ async def test_a_killed_and_a_stopped_process_are_dead(tmp_path: Path, sent: sig
 
 
 async def test_a_process_that_is_stopped_for_a_moment_stays(tmp_path: Path) -> None:
-    other = Registered(tmp_path / "tree")
+    other = Registered(tmp_path / "tree", LONG_SESSION_MS)
     try:
         await other.session.start()
         stat = await other.session.exists("/ids/1")
@@ -297,10 +299,10 @@ async def test_a_process_that_is_stopped_for_a_moment_stays(tmp_path: Path) -> N
 async def test_a_process_that_is_stopped_inside_a_change_is_ended_with_its_session(
     tmp_path: Path,
 ) -> None:
-    other = Registered(tmp_path / "tree")
+    other = Registered(tmp_path / "tree", LONG_SESSION_MS)
     await other.session.start()
     stopped = subprocess.Popen(
-        [sys.executable, "-c", PROCESS.replace("/ids/1", "/ids/2"), str(tmp_path / "tree"), "inside"],
+        [sys.executable, "-c", PROCESS.replace("/ids/1", "/ids/2"), str(tmp_path / "tree"), "inside", "1000"],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -279,7 +279,7 @@ async def test_a_multi_beyond_what_the_server_takes_is_refused(tree: Any) -> Non
 
 
 async def test_large_reads(tree: Any) -> None:
-    session = await tree.session()
+    session = await tree.session(session_timeout_ms=60_000.0)  # a busy machine takes seconds for 3,000 nodes
     names = [f"{number:06}-{'n' * 100}" for number in range(12_000)]
     for start in range(0, len(names), 3_000):
         await session.multi([Create(f"/{name}") for name in names[start : start + 3_000]])

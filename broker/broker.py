@@ -89,7 +89,8 @@ class Broker:
     """
 
     own_registration: OwnRegistration  # made later than the mark, which asks it
-    before_elections: Callable[[], Awaitable[None]] | None = None  # what a start waits for when it has registered
+    before_elections: Callable[[], Awaitable[None]] | None = None  # a step of a start before this one can be controller
+    when_registered: Callable[[], Awaitable[None]] | None = None  # and one before it takes part in elections
 
     def __init__(
         self,
@@ -308,12 +309,14 @@ class Broker:
         self.lag_sampling.start()
         self.waited_groups.start()
         self.replica_manager.start()
+        if self.before_elections is not None:
+            await self.before_elections()
         await self.own_registration.register(self.cluster_id, await self.addresses.registered(env.network))
         self.tree_mark.start()
         self.restored_tree.start()
         self.server.read()  # the controller's word may come by a connection
-        if self.before_elections is not None:
-            await self.before_elections()
+        if self.when_registered is not None:
+            await self.when_registered()
         await self._hear_from_the_controller()
         await in_tree(self.features.start)  # the controller may have made them just now
         self.producer_ids.start()

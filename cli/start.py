@@ -471,6 +471,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
             gate = cast("ControlledGate", broker.request_gate)
             gate.join(lives)
             broker.before_elections = partial(gate.before_elections, lives)
+            broker.when_registered = lives.are_registered
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE

@@ -205,10 +205,9 @@ class Lives:
         self._numbers = [numbers] if reached is None else list(reached[0].values())
 
     def take_numbers(self) -> list[Any]:
-        """Those of all brokers, after a restore, for the one that takes care of all."""
+        """Those of all brokers, after a restore."""
         told, self._numbers = self._numbers, []
-        is_ours = self._meeting is None or self._meeting.is_host
-        return told if self._replaced is not None and is_ours else []
+        return told if self._replaced is not None else []
 
     def _go_on(self, error: SnapshotError) -> None:
         """A command is not carried out, and this life goes on."""

@@ -77,13 +77,12 @@ class ControlledGate(RequestGate):
         await lives.are_quiet(await numbers.known(services.coordination, services.metadata_cache))
 
     async def before_elections(self, lives: "Lives") -> None:
-        """This broker is registered, and those of its cluster perhaps not yet."""
+        """No broker of the cluster is controller yet, unless it has been here before."""
         services = self._services
         told = [Numbers(*each) for each in lives.take_numbers()]
         if told:
             go_on = partial(numbers.go_on_from, services.coordination, Numbers.of_all(told), services.node_id)
             await until_answered(self._clock, go_on)
-        await lives.are_registered()
 
     def add(self, rule: Rule) -> ActiveRule:
         """From now on the rule holds."""

@@ -13,7 +13,7 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import ProducerIdBlock
-from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, Operation, Set
+from barnabas.cluster.tree.port import BadVersionError, Coordination, CoordinationError, NodeExistsError
 
 FIRST = 0  # a leader epoch that nothing is less than
 
@@ -52,19 +52,28 @@ async def known(tree: Coordination, cache: MetadataCache) -> Numbers:
 
 
 async def go_on_from(tree: Coordination, numbers: Numbers, node_id: int) -> None:
-    """Raise them in the tree, before there is a controller. May be done twice."""
-    writes: list[Operation] = []
+    """Raise them in the tree. Each broker does it before it can be controller, and may do it twice.
+
+    So no controller ever takes over what is raised later: it would lead partitions in an epoch that the tree has left.
+    """
+    while True:
+        with suppress(BadVersionError, NodeExistsError):  # another broker is doing it
+            await _raise(tree, numbers, node_id)
+            return
+
+
+async def _raise(tree: Coordination, numbers: Numbers, node_id: int) -> None:
     (node,) = await tree.get_many([paths.PRODUCER_ID_BLOCK])
     block = None if node is None else ProducerIdBlock.decode(node[0])
     if numbers.producer_id > (-1 if block is None else block.last):
         data = ProducerIdBlock(node_id, numbers.producer_id, numbers.producer_id).encode()
-        path = paths.PRODUCER_ID_BLOCK
-        writes.append(Create(path, data) if node is None else Set(path, data, node[1].version))
+        if node is None:
+            await tree.create(paths.PRODUCER_ID_BLOCK, data)
+        else:
+            await tree.set(paths.PRODUCER_ID_BLOCK, data, node[1].version)
     nodes = await tree.get_many([paths.partition_state(topic, index) for topic, index, _ in numbers.leader_epochs])
     for (topic, index, epoch), state_node in zip(numbers.leader_epochs, nodes):
         state = LeaderAndIsr.of_node(state_node)
         if state is not None and state.leader_epoch < epoch:
             raised = state._replace(leader_epoch=epoch + 1)
-            writes.append(Set(paths.partition_state(topic, index), raised.encode(), state.partition_epoch))
-    for write in writes:
-        await tree.multi([write])
+            await tree.set(paths.partition_state(topic, index), raised.encode(), state.partition_epoch)

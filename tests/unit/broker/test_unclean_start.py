@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from barnabas.broker import before_registering
 from barnabas.broker.before_registering import Loss
+from barnabas.broker.broker import Broker
 from barnabas.cluster import registration
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.tree import paths
@@ -247,3 +248,24 @@ def test_a_single_broker_takes_itself_out_and_leads_again_in_a_new_epoch(env: Si
         await host.stop()
 
     env.run(story())
+
+
+def test_what_comes_before_elections_comes_before_this_broker_makes_itself_controller(
+    env: SimEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until 2026-11 a restored broker took over partitions whose leader epochs another one was about to raise."""
+    host = Host(1, env.clock, env.disk, env.network, SimTree(env.clock, 1.0), SETTINGS)
+    has_controller: list[bool] = []
+
+    async def before_elections(broker: Broker) -> None:
+        has_controller.append(await broker.coordination.exists(paths.CONTROLLER) is not None)
+
+    async def story() -> None:
+        assert await host.start()
+        host.kill()
+        monkeypatch.setattr(Broker, "before_elections", before_elections)
+        assert await host.start()
+        await host.stop()
+
+    env.run(story())
+    assert has_controller == [False]

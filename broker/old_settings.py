@@ -46,8 +46,8 @@ class OldSettings:
         self._set_anew = {topic for topic, own in found if own is not None and own[1].mtime_ms > node[1].mtime_ms}
         logger.warning(
             "The settings of topics are those of an older copy of the tree. For %.1f more hours retention and "
-            "compaction delete nothing by them, except in a topic whose own settings are set anew (`barnabas configs set "
-            "topic NAME …`; a new default does not count)",
+            "compaction delete nothing by them, except in a topic whose own settings are set anew (`barnabas configs "
+            "set topic NAME …`; a new default does not count)",
             (self._until_ms - self._clock.now_ms()) / 3_600_000,
         )
 

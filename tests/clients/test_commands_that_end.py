@@ -329,7 +329,7 @@ def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:
 
 
 def test_endless_input_ends_when_the_broker_has_gone(own_broker: Any, name: str) -> None:
-    command = [*COMMAND, "produce", name, "--timeout", "2", "--bootstrap", own_broker.bootstrap, "--json"]
+    command = [*COMMAND, "produce", name, "--timeout", "10", "--bootstrap", own_broker.bootstrap, "--json"]
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
         process = forked.Popen(command, stdin=endless.stdout, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None

@@ -181,7 +181,7 @@ TRANSACTION_FAULTS = (
     Fault(
         "aborted transactions that begin earlier not told",
         WORLD,
-        "replication.fetching:Fetching._read_one",
+        "replication.fetching:Fetching._with_aborted_transactions",
         "aborted = log.segments.aborted_transactions(offset, next_offset)",
         "aborted = [row for row in log.segments.aborted_transactions(offset, next_offset) if row[1] >= offset]",
         ABORTED,

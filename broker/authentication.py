@@ -129,7 +129,7 @@ class Authentication:
             if self._steps > STEPS_MAX:
                 raise AuthenticationError("Authentication failed: too many messages")
             answer.auth_bytes = server.step(token)
-            if server.is_complete and self._user not in (None, server.user):
+            if server.is_complete and self._user not in (None, server.principal):
                 raise AuthenticationError("Cannot change principals during re-authentication")
         except AuthenticationError as error:
             answer.error_code, answer.error_message = ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)
@@ -143,11 +143,11 @@ class Authentication:
 
     def _complete(self, server: ServerSide, answer: messages.SaslAuthenticateResponse) -> None:
         self._to(Login.DONE)
-        self._user = server.user
+        self._user = server.principal
         lifetime_ms = self._logins.session_lifetime_ms(server)  # clients of Kafka 0.10 do not hear of it
         answer.session_lifetime_ms = lifetime_ms or 0
         self._expires_ms = None if lifetime_ms is None else self._logins.now_ms() + lifetime_ms
-        self._connection.logged_in(f"User:{server.user}", for_good=lifetime_ms is None)
+        self._connection.logged_in(server.principal, for_good=lifetime_ms is None)
 
     def _refuse(self, why: str) -> None:
         """End the connection without an answer."""

@@ -36,6 +36,7 @@ from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.security.authorizer import Authorizer
 from barnabas.cluster.security.credentials import Credentials
+from barnabas.cluster.security.delegation_tokens import DelegationTokens
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
@@ -141,6 +142,7 @@ class Broker:
         )
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination, self._is_registered)
         self.credentials = Credentials(coordination)
+        self.delegation_tokens = DelegationTokens(env, config, coordination, self._is_registered)
         self.features = Features(env, coordination)
 
     def _make_replicas(self, data_directories: str | Sequence[str]) -> None:
@@ -223,7 +225,7 @@ class Broker:
     def _make_servers(self) -> None:
         """The listeners, and what they need for clients."""
         self.fetch_sessions = FetchSessionCache(self.env.rng, self.config.max_incremental_fetch_session_cache_slots)
-        self.logins = Logins(self.env, self.config, self.credentials)
+        self.logins = Logins(self.env, self.config, self.credentials, self.delegation_tokens)
         tls = {} if self.tls is None else self.tls.by_listener
         self.server = Server(self.env, self.config, self.request_gate, self.logins.by_listener, tls)
         self.http = HttpServer(self, self.request_gate, self.server)
@@ -282,6 +284,7 @@ class Broker:
         await in_tree(self.config_changes.start)
         if self.authorizer is not None:
             await in_tree(self.authorizer.start)
+        await in_tree(self.delegation_tokens.start)
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
         self.log_manager.take_epoch(registered_epoch)
@@ -468,6 +471,7 @@ class Broker:
             self.own_registration.stop,
             self.config_changes.stop,
             *(() if self.authorizer is None else (self.authorizer.stop,)),
+            self.delegation_tokens.stop,
             self.features.stop,
             self.replica_manager.shutdown,
             self.log_manager.shutdown if is_clean else self.log_manager.abandon,

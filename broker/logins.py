@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.cluster.security.credentials import Credentials
+from barnabas.cluster.security.delegation_tokens import DelegationTokens
 from barnabas.cluster.security.mechanism import ServerSide
 from barnabas.cluster.security.plain import PLAIN, PlainServer
 from barnabas.cluster.security.scram import NONCE_BYTES, ScramServer
@@ -29,7 +30,15 @@ SECRET_BYTES = 32
 class ListenerLogins:
     """The logins of one listener, by its settings as they are now."""
 
-    def __init__(self, env: Env, config: BrokerConfig, listener: str, credentials: Credentials, secret: bytes) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        listener: str,
+        credentials: Credentials,
+        tokens: DelegationTokens,
+        secret: bytes,
+    ) -> None:
         self.now_ms = env.clock.monotonic_ms
         self.on_failure: Callable[[str, str], None] = lambda client_host, why: None  # called with each failure
         self.signing_keys: SigningKeys | None = None  # by which tokens are signed; None: there is no such listener
@@ -37,6 +46,7 @@ class ListenerLogins:
         self._config = config
         self._listener = listener
         self._credentials = credentials
+        self._tokens = tokens
         self._secret = secret
 
     @property
@@ -89,7 +99,7 @@ class ListenerLogins:
 
             return OAuthServer(self._validate())
         nonce = self._env.secret_bytes(NONCE_BYTES)
-        return ScramServer(mechanism, self._credentials.of, self._secret, nonce)
+        return ScramServer(mechanism, self._credentials.of, self._secret, nonce, self._tokens.credential_of)
 
     def _validate(self) -> "Validate":
         if self.signing_keys is not None:
@@ -104,8 +114,9 @@ class ListenerLogins:
 class Logins:
     """The listeners of a broker whose clients log in."""
 
-    def __init__(self, env: Env, config: BrokerConfig, credentials: Credentials) -> None:
-        make = partial(ListenerLogins, env, config, credentials=credentials, secret=env.secret_bytes(SECRET_BYTES))
+    def __init__(self, env: Env, config: BrokerConfig, credentials: Credentials, tokens: DelegationTokens) -> None:
+        secret = env.secret_bytes(SECRET_BYTES)
+        make = partial(ListenerLogins, env, config, credentials=credentials, tokens=tokens, secret=secret)
         names = [endpoint.name for endpoint in config.endpoints if sasl.has_sasl(config, endpoint.name)]
         self.by_listener = {name: make(listener=name) for name in names}
         self._env = env

@@ -23,6 +23,7 @@ from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.security.authorizer import Authorizer
 from barnabas.cluster.security.credentials import Credentials
+from barnabas.cluster.security.delegation_tokens import DelegationTokens
 from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.controller import Controller
@@ -113,6 +114,7 @@ class Services(Protocol):
     addresses: Addresses
     refusals: Refusals
     credentials: Credentials
+    delegation_tokens: DelegationTokens
     authorizer: Authorizer | None  # None: everybody may do everything
 
     @property

@@ -23,7 +23,7 @@ _OTHER_KAFKA_SETTINGS = frozenset(
     advertised.host.name advertised.port auto.include.jmx.reporter
     broker.id.generation.enable control.plane.listener.name
     controller.message.queue.size controller.performance.always.log.threshold.ms
-    controller.performance.sample.period.ms delegation.token.master.key eligible.leader.replicas.enable
+    controller.performance.sample.period.ms eligible.leader.replicas.enable
     enable.zookeeper.failover group.consumer.regex.refresh.interval.ms group.coordinator.new.enable group.share.enable
     group.share.persister.class.name inter.broker.protocol.version log.cleaner.hash.algorithm
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
@@ -73,7 +73,10 @@ PER_LISTENER = frozenset(
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
 _REPLACED = {"port": "listeners", "host.name": "listeners"}
 # Names of Kafka 0.8 and 0.9, and what they are called since. The newer name counts if both are set.
-_RENAMED = {"offsets.topic.retention.minutes": "offsets.retention.minutes"}
+_RENAMED = {
+    "offsets.topic.retention.minutes": "offsets.retention.minutes",
+    "delegation.token.master.key": "delegation.token.secret.key",
+}
 
 
 class BrokerConfig(BrokerAttributes):

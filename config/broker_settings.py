@@ -323,10 +323,10 @@ remote.log.storage.manager.class.path | STRING | null | - | - | -
 remote.log.storage.manager.impl.prefix | STRING | rsm.config. | - | - | -
 remote.log.storage.system.enable | BOOLEAN | false | - | - | -
 # Security
-delegation.token.expiry.check.interval.ms | LONG | 3600000 | >= 1 | - | -
-delegation.token.expiry.time.ms | LONG | 86400000 | >= 1 | - | -
-delegation.token.max.lifetime.ms | LONG | 604800000 | >= 1 | - | -
-delegation.token.secret.key | PASSWORD | null | - | - | -
+delegation.token.expiry.check.interval.ms | LONG | 3600000 | >= 1 | - | How often delegation tokens that have expired are removed.
+delegation.token.expiry.time.ms | LONG | 86400000 | >= 1 | - | How long a delegation token counts until it is renewed.
+delegation.token.max.lifetime.ms | LONG | 604800000 | >= 1 | - | How long a delegation token counts at most.
+delegation.token.secret.key | PASSWORD | null | - | - | Of what delegation tokens are made, the same for all brokers; not set: there are none.
 principal.builder.class | CLASS | org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder | - | broker | -
 sasl.client.callback.handler.class | CLASS | null | - | - | -
 sasl.enabled.mechanisms | LIST | GSSAPI | - | broker | How clients of SASL listeners log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.

@@ -6,6 +6,7 @@ from barnabas.broker.api import (  # noqa: F401
     cluster,
     configs,
     consumer_groups,
+    delegation_tokens,
     delete_records,
     describe_producers,
     describe_topic_partitions,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from barnabas.cluster.security.mechanism import ClientSide
+    from barnabas.protocol.message import Message
 
 # Settings of the file that the commands take; others of Kafka's clients have no meaning for them.
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
@@ -160,6 +161,8 @@ def _login_of(path: str, values: dict[str, str]) -> Login | TokenLogin:
         return _token_of(path, values)
     try:
         line = jaas.read(values.get(JAAS, ""))
+        if line.options.get("tokenauth", "").lower() == "true":
+            fail(f"{path} has a delegation token: these commands log in as a user.", ExitCode.NOT_VALID)
         return Login(mechanism, line.options["username"], line.options["password"], path)
     except (ValueError, KeyError):
         module = jaas.MODULES[mechanism]
@@ -169,32 +172,43 @@ def _login_of(path: str, values: dict[str, str]) -> Login | TokenLogin:
 
 def try_login(address: tuple[str, int], login: Login | TokenLogin, tls: "SSLContext | None") -> str | None:
     """Why a broker refuses the login; None: it does not, or does not answer."""
+    from barnabas.protocol.messages import ApiVersionsRequest
+
+    return ask(address, Access("", login, tls), ApiVersionsRequest(), 0)[1]
+
+
+def ask(address: tuple[str, int], access: Access, request: "Message", version: int) -> tuple[Any, str | None]:
+    """What a broker answers, where kafka-python has no message for it (None: nothing), and why it refuses the login."""
     from barnabas.cluster.broker_client import BrokerClient
     from barnabas.cluster.broker_login import BrokerLogin
     from barnabas.cluster.metadata_cache import Endpoint
-    from barnabas.protocol.messages import ApiVersionsRequest
     from barnabas.runtime.env import real
 
     env = real()
     refusals: list[str] = []
 
     class _Trying(BrokerClient):
-        def login(self) -> BrokerLogin:
+        def login(self) -> BrokerLogin | None:
+            login = access.login
+            if login is None:
+                return None
             return BrokerLogin(login.side(env.secret_bytes(FIRST_NONCE_BYTES)), self.client_id)
 
         def tell_failed_login(self, error: Exception) -> None:
             refusals.append(str(error))
 
-    async def ask() -> None:
+    async def ask() -> Any:
+        tls = access.tls
         context = None if tls is None else lambda: tls
         client = _Trying(env, Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS, tls=context)
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        client.send(ApiVersionsRequest(), 0).then(answered.set_result)
-        await answered
+        client.send(request, version).then(answered.set_result)
+        answer = await answered
         client.close()
+        return answer
 
-    asyncio.run(ask())
-    return refusals[0] if refusals else None
+    answer = asyncio.run(ask())
+    return answer, refusals[0] if refusals else None
 
 
 def wanted_by(address: tuple[str, int], tls: "SSLContext | None") -> list[str]:

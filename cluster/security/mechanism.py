@@ -1,6 +1,9 @@
 """What SASL mechanisms have in common."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from barnabas.cluster.security.scram import ScramCredential
 
 
 class AuthenticationError(Exception):
@@ -15,6 +18,20 @@ class LoginError(Exception):
     """The broker cannot start with these logins: a library or a file is missing. str() says what to do."""
 
 
+class TokenPrincipal(str):
+    """The principal of somebody who has logged in by a delegation token: it may not ask for tokens itself."""
+
+    __slots__ = ()
+
+
+class TokenCredential(NamedTuple):
+    """By what somebody logs in with a delegation token, as whom, and until when."""
+
+    credential: "ScramCredential"
+    owner: str
+    expires_ms: int
+
+
 class ServerSide(Protocol):
     """One login, as the broker sees it."""
 
@@ -24,6 +41,10 @@ class ServerSide(Protocol):
     @property
     def user(self) -> str | None:
         """Who it is, when the login is complete."""
+
+    @property
+    def principal(self) -> str:
+        """The same as a principal."""
 
     @property
     def is_complete(self) -> bool:

@@ -58,6 +58,11 @@ class OAuthServer:
         """Whether the user is known."""
         return self.user is not None
 
+    @property
+    def principal(self) -> str:
+        """The user as a principal."""
+        return f"User:{self.user}"
+
     def step(self, token: bytes) -> bytes:
         """Take the token, or the client's answer to a refusal. AuthenticationError: the login has failed."""
         if self._refusal is not None:

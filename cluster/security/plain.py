@@ -23,6 +23,11 @@ class PlainServer:
         """Whether the user is known."""
         return self.user is not None
 
+    @property
+    def principal(self) -> str:
+        """The user as a principal."""
+        return f"User:{self.user}"
+
     def step(self, token: bytes) -> bytes:
         """Take name and password. AuthenticationError unless they belong together."""
         try:

@@ -7,16 +7,18 @@ into the user's node of the tree; so do we. Channel binding is left out, as in K
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from barnabas.cluster.security.mechanism import AuthenticationError
+from barnabas.cluster.security.mechanism import AuthenticationError, TokenCredential, TokenPrincipal
 
 ITERATIONS_MIN, ITERATIONS_MAX, ITERATIONS_DEFAULT = 4096, 16384, 4096
 SALT_BYTES = NONCE_BYTES = 20
 FIRST_BYTES_MAX = 4096  # of a client's first message, which is kept until the second comes
 NO_CHANNEL_BINDING = b"n,,"
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_BY_TOKEN = re.compile(rb",tokenauth=true(?:,|$)", re.IGNORECASE)  # an extension: the user is a delegation token's id
 NUMBERS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}  # in requests
 
 
@@ -79,12 +81,20 @@ class ScramServer:
     """The broker's side of one login."""
 
     def __init__(
-        self, mechanism: str, credential_of: Callable[[str, str], ScramCredential | None], secret: bytes, nonce: bytes
+        self,
+        mechanism: str,
+        credential_of: Callable[[str, str], ScramCredential | None],
+        secret: bytes,
+        nonce: bytes,
+        token_of: Callable[[str, str], TokenCredential | None] = lambda token_id, mechanism: None,
     ) -> None:
+        """`token_of`: the delegation token of an id."""
         self.mechanism = mechanism
         self.user: str | None = None  # known when the password was right
         self.expires_ms: int | None = None
         self._credential_of = credential_of
+        self._token_of = token_of
+        self._token: TokenCredential | None = None
         self._secret = secret  # of this process, for the salt of users who are not there
         self._nonce = base64.b64encode(nonce).decode().rstrip("=")
         self._asked_user = ""
@@ -95,6 +105,11 @@ class ScramServer:
     def is_complete(self) -> bool:
         """Whether the user is known."""
         return self.user is not None
+
+    @property
+    def principal(self) -> str:
+        """The user as a principal; the owner of the token, if there is one."""
+        return f"User:{self.user}" if self._token is None else TokenPrincipal(self._token.owner)
 
     def step(self, token: bytes) -> bytes:
         """The answer to a message of the client. AuthenticationError: the login has failed."""
@@ -114,7 +129,11 @@ class ScramServer:
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
         self._asked_user = user
-        self._known = self._credential_of(user, self.mechanism)
+        if _BY_TOKEN.search(bare):
+            self._token = self._token_of(user, self.mechanism)
+            self._known = None if self._token is None else self._token.credential
+        else:
+            self._known = self._credential_of(user, self.mechanism)
         credential = self._known
         # Who is not there gets a salt, too, always the same, and one for each mechanism: nobody can find out who is.
         made_up = hmac.digest(self._secret, f"{self.mechanism},{user}".encode(), "sha256")[:SALT_BYTES]
@@ -146,6 +165,8 @@ class ScramServer:
         computed = hashlib.new(HASHES[self.mechanism], client_key).digest()
         if not hmac.compare_digest(computed, stored_key) or credential is None:
             raise failed
+        if self._token is not None:
+            self.expires_ms = self._token.expires_ms
         self.user = self._asked_user
         return b"v=" + base64.b64encode(_hmac(self.mechanism, credential.server_key, auth_message))
 

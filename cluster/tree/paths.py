@@ -28,6 +28,8 @@ EXTENDED_ACLS = "/kafka-acl-extended"
 EXTENDED_ACL_CHANGES = "/kafka-acl-extended-changes"
 EXTENDED_ACL_CHANGE_PREFIX = f"{EXTENDED_ACL_CHANGES}/acl_changes_"
 DELEGATION_TOKENS = "/delegation_token/tokens"
+DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
+DELEGATION_TOKEN_CHANGE_PREFIX = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 
 BROKER_EPOCHS = "/barnabas/broker_epochs"  # not Kafka's; see `broker_epoch`
 RESTORED = "/barnabas/restored"  # not Kafka's: there while the tree is a copy that may be older than the logs
@@ -123,6 +125,11 @@ def decode_name(name: str) -> str | None:
 def acls(resource_type: str, name: str, *, prefixed: bool = False) -> str:
     """Access rules of a resource. The type is spelled as in the tree: Topic, Group, Cluster, TransactionalId, …"""
     return f"{EXTENDED_ACLS}/prefixed/{resource_type}/{name}" if prefixed else f"{ACLS}/{resource_type}/{name}"
+
+
+def delegation_token(token_id: str) -> str:
+    """A delegation token, without its secret."""
+    return f"{DELEGATION_TOKENS}/{token_id}"
 
 
 def consumer_ids(group: str) -> str:

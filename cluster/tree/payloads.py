@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import unquote
 
+from barnabas.cluster.tree.paths import encode_name
 from barnabas.protocol import uuids
 
 PRODUCER_ID_BLOCK_SIZE = 1000
@@ -502,6 +504,56 @@ def decode_extended_acl_change(data: bytes) -> tuple[str, str, str]:
     """Type, name and pattern type."""
     value = _load(data)
     return value["resourceType"], value["name"], value["patternType"]
+
+
+# /delegation_token/tokens/<id>
+
+
+class DelegationToken(NamedTuple):
+    """A delegation token, without its secret. Principals are written User:alice."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    max_ms: int
+    expires_ms: int
+
+    def concerns(self, principal: str) -> bool:
+        """Whether it is the principal's own, was asked for by it, or may be renewed by it."""
+        return principal in (self.owner, self.requester, *self.renewers)
+
+
+def encode_delegation_token(token: DelegationToken) -> bytes:
+    """A token; principals as in names of nodes."""
+    value = {
+        "version": 3,
+        "owner": encode_name(token.owner),
+        "tokenRequester": encode_name(token.requester),
+        "renewers": [encode_name(renewer) for renewer in token.renewers],
+        "issueTimestamp": token.issued_ms,
+        "maxTimestamp": token.max_ms,
+        "expiryTimestamp": token.expires_ms,
+        "tokenId": token.token_id,
+    }
+    return _dump(value)
+
+
+@_reads
+def decode_delegation_token(data: bytes) -> DelegationToken:
+    """A token; before version 3 its owner has asked for it."""
+    value = _load(data)
+    if not 1 <= value["version"] <= 3:
+        raise ValueError(f"version {value['version']} is not known")
+    owner, *others = (unquote(each) for each in (value["owner"], value.get("tokenRequester") or value["owner"]))
+    return DelegationToken(
+        str(value["tokenId"]),
+        owner,
+        others[0],
+        tuple(unquote(each) for each in value["renewers"]),
+        *(int(value[f"{name}Timestamp"]) for name in ("issue", "max", "expiry")),
+    )
 
 
 # /consumers/<group>/…

@@ -29,6 +29,8 @@ CHOSEN = {
     "cluster_id": "cluster id",
     "port": "port",
     "log_dir": "folder",
+    "token_id": "token id",
+    "hmac": "token secret",
 }
 # Values that mean "none" or name nobody: never learnt, always compared.
 NOTHING: dict[str, set[Any]] = {
@@ -39,11 +41,16 @@ NOTHING: dict[str, set[Any]] = {
     "cluster id": {"", None},
     "port": {-1},
     "folder": {"", None},
+    "token id": {""},
+    "token secret": {b""},
 }
 # Sizes that are the machine's: only "there or not" can be compared.
 SIZES = {"total_bytes", "usable_bytes", "finalized_features_epoch"}
 # Times: equal where they came from a request, else both the time of their own run.
-TIMES = {"log_append_time_ms", "last_timestamp", "transaction_start_time_ms"}
+TIMES = {
+    *("log_append_time_ms", "last_timestamp", "transaction_start_time_ms"),
+    *(f"{which}_timestamp{unit}" for which in ("issue", "expiry", "max") for unit in ("", "_ms")),  # of tokens
+}
 RUN_TIME_MS = 1_750_000_000_000  # the recording was made later than this, its requests carry older times
 # Texts for people.
 MESSAGES = {"error_message", "batch_index_error_message"}
@@ -92,6 +99,7 @@ UNORDERED: dict[tuple[str, str], tuple[str, ...]] = {
         *("principal", "host", "operation", "permission_type"),
     ),
     ("DescribeUserScramCredentials", "results"): ("user",),
+    ("DescribeDelegationToken", "tokens"): ("token_id",),
     ("DeleteRecords", "topics"): ("name",),
     ("DeleteRecords", "topics/partitions"): ("partition_index",),
     ("ListOffsets", "topics"): ("name",),

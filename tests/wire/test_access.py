@@ -27,6 +27,7 @@ ADMIN = "User:admin"
 ROWS = 200
 TOPIC, GROUP, TXN = "secret-topic", "secret-group", "secret-txn"
 NOT_AUTHORISED = {
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,  # over a listener where nobody is known
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

@@ -21,6 +21,7 @@ from barnabas.config.settings import address_limits
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Env, Listener
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.open_files import share_out
@@ -222,7 +223,7 @@ class Server:
         host = connection.client_host
         limit = self._limit_of(host)
         if self._connections_of.get(host, 0) >= limit:
-            return f"{limit} connections of its address are open"
+            return f"{counted(limit, 'connection')} of its address are open"
         self._give_place(connection)
         return None
 

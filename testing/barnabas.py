@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from barnabas.runtime import directory_copies, temporary
+from barnabas.runtime.counted import counted
 from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
@@ -364,7 +365,7 @@ class Barnabas:
             answered = [row for row in found if row["fate"] != "waits"]
             return len(answered) >= count
 
-        control.wait(are_there, lambda: f"{count} requests were waited for, and {len(found)} have come", timeout)
+        control.wait(are_there, lambda: f"waited for {counted(count, 'request')}: {len(found)} came", timeout)
         return found
 
     def wait_transaction(self, transactional_id: str, state: str | None = None, timeout: float = 10.0) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.runtime.counted import counted
 from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
 from barnabas.testing.control import quoted
 
@@ -88,7 +89,8 @@ class Watch:
                     yield f"the fault {rule['effect']} for {rule['api'] or 'any request'} never fired"
             for group in self.kafka.ask("GET", "/v1/groups", node_id=node_id)["groups"]:
                 if group["members"]:
-                    yield f"the group {group['group']} still has {group['members']} members: close its consumers"
+                    members = counted(group["members"], "member")
+                    yield f"the group {group['group']} still has {members}: close its consumers"
         for transactional_id in self._open_transactions():
             yield f"the transaction of {transactional_id} is still open: commit or abort it"
 
@@ -110,8 +112,8 @@ def _told(story: dict[str, Any]) -> Iterator[str]:
     """The rebalances of a group, and what has happened since."""
     for rebalance in story["rebalances"]:
         generations = f"generation {rebalance['from_generation']} -> {rebalance['generation']}"
-        members = rebalance["members"]
-        yield f"{rebalance['at_ms']} {generations}, {members} members: {rebalance['cause']}; {rebalance['outcome']}"
+        members = counted(rebalance["members"], "member")
+        yield f"{rebalance['at_ms']} {generations}, {members}: {rebalance['cause']}; {rebalance['outcome']}"
         yield from (f"  {event['at_ms']} {event['text']}" for event in rebalance["events"])
     yield from (f"{event['at_ms']} {event['text']}" for event in story["since_then"])
     yield from (f"advice: {advice['text']}" for advice in story["advice"])

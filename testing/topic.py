@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from barnabas.runtime.counted import counted
 from barnabas.testing.control import Brokers, WaitTimeoutError, quoted
 
 Text = str | bytes | None
@@ -107,8 +108,8 @@ class Topic:
 
             while not is_done():
                 if time.monotonic() >= deadline:
-                    wanted = "all" if count is None else count
-                    message = f"{wanted} records were waited for, and {len(found)} were there after {timeout} s."
+                    wanted = "all records" if count is None else counted(count, "record")
+                    message = f"waited for {wanted}: {len(found)} came within {timeout} s."
                     raise WaitTimeoutError("WAIT_TIMED_OUT", f"topic {self.name}: {message}")
                 for records in consumer.poll(POLL_MS).values():
                     found += [_record(each) for each in records]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from barnabas.broker.control.recorder import Exchange
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.runtime.counted import counted
 
 COMMITS_MIN = 10  # fewer of them say nothing
 RECORDS_PER_COMMIT_MAX = 1.5
@@ -78,7 +79,8 @@ def _commits_of_each_record(seen: list[Exchange]) -> Iterator[Finding]:
     for (client_id, group), numbers in commits.items():
         count = records[client_id, group]
         if len(numbers) >= COMMITS_MIN and count <= len(numbers) * RECORDS_PER_COMMIT_MAX:
-            message = f"commits {len(numbers)} times for {count} records: a commit costs more than reading a record"
+            read = counted(count, "record")
+            message = f"commits {len(numbers)} times for {read}: a commit costs more than reading a record"
             setting = "commit once after each poll, or set enable.auto.commit=true with auto.commit.interval.ms"
             yield Finding("commit of each record", client_id, group, len(numbers), message, setting)
 
@@ -129,7 +131,8 @@ def _metadata_storms(seen: list[Exchange]) -> Iterator[Finding]:
 def _produce_without_all_replicas(seen: list[Exchange]) -> Iterator[Finding]:
     counts = Counter(each.facts.client_id for each in _of(seen, ApiKey.PRODUCE) if each.request["acks"] != ALL_REPLICAS)
     for client_id, count in counts.items():
-        message = f"{count} requests are acknowledged before all replicas have the records: a failover may lose them"
+        requests = counted(count, "request")
+        message = f"{requests} acknowledged before all replicas have the records: a failover may lose them"
         yield Finding("produce without all replicas", client_id, "", count, message, "acks=all")
 
 

@@ -24,6 +24,7 @@ from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 from barnabas.replication.offset_lookup import EARLIEST, LATEST
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, ended
 
@@ -165,8 +166,8 @@ def wait_for_group(services: Services, request: HttpRequest) -> Waiting:
         )
 
     def told(row: Row) -> str:
-        lag = "" if row["lag"] is None else f", {row['lag']} records behind"
-        seen = f"{row['state']} with {len(row['members'])} members, generation {row['generation']}{lag}"
+        lag = "" if row["lag"] is None else f", {counted(row['lag'], 'record')} behind"
+        seen = f"{row['state']} with {counted(len(row['members']), 'member')}, generation {row['generation']}{lag}"
         return f"the group {name!r} was last seen {seen}"
 
     with_lag = query["lag"] is not None
@@ -253,9 +254,10 @@ def wait_for_topic(services: Services, request: HttpRequest) -> Waiting:
     def told(row: Row) -> str:
         if not row["exists"]:
             return f"there is no topic {name!r}"
-        said = f"the topic {name!r} was last seen with {row['partitions']} partitions, {row['without_leader']} of them"
-        said += f" without a leader, {row['in_sync']} replicas in sync where they are fewest"
-        return said if row["records"] is None else f"{said}, and {row['records']} records"
+        partitions, in_sync = counted(row["partitions"], "partition"), counted(row["in_sync"], "replica")
+        said = f"the topic {name!r} was last seen with {partitions}, {row['without_leader']} of them"
+        said += f" without a leader, {in_sync} in sync where they are fewest"
+        return said if row["records"] is None else f"{said}, and {counted(row['records'], 'record')}"
 
     with_records = least is not None or most is not None
     look = lambda: _topic_row(services, name, with_records)  # noqa: E731
@@ -380,6 +382,7 @@ def wait_for_rule(services: Services, request: HttpRequest) -> Waiting:
         yield
 
     def told(row: Row) -> str:
-        return f"rule {number} has fired {row['fired']} times, and {row['matched']} requests matched it"
+        fired, matched = counted(row["fired"], "time"), counted(row["matched"], "request")
+        return f"rule {number} has fired {fired}, and {matched} matched it"
 
     return _wait(services, request, look, lambda row: row["fired"] >= wanted, told)

@@ -42,7 +42,7 @@ def test_records_are_written_and_read(kafka: Barnabas) -> None:
     first = topic.wait_records(2, timeout=10)[0]
     assert (first.partition, first.offset, first.timestamp_ms, first.key) == (1, 0, 5, b"k")
     assert first.headers == (("h", b"1"),)
-    with pytest.raises(WaitTimeoutError, match="3 records were waited for, and 2 were there"):
+    with pytest.raises(WaitTimeoutError, match="waited for 3 records: 2 came within"):
         topic.wait_records(3, timeout=0.2)
     assert kafka.topic("exact", unique=False).name == "exact"
 
@@ -757,9 +757,9 @@ def test_a_failed_test_shows_what_happened_on_its_broker(tmp_path: Path, with_pl
     assert "FETCH v" in done.stdout
     assert "log of broker 0" in done.stdout
     assert "the fault cut for PRODUCE never fired" in done.stdout
-    assert "still has 1 members: close its consumers" in done.stdout
+    assert "still has 1 member: close its consumers" in done.stdout
     assert "the transaction of tx is still open: commit or abort it" in done.stdout
-    assert "generation 0 -> 1, 1 members: " in done.stdout
+    assert "generation 0 -> 1, 1 member: " in done.stdout
     (folder,) = (tmp_path / "left").iterdir()
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
     commits = [row["request"] for row in rows if row["api"] == "OFFSET_COMMIT"]

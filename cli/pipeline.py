@@ -3,6 +3,7 @@
 Spark is imported when a job runs. The jobs themselves are in `barnabas.pipeline`.
 """
 
+import errno
 import os
 import re
 import signal
@@ -379,7 +380,8 @@ def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -
             if job.source and name in ("offsets", "lag", "audit", "health")
             else ""
         )
-        say(f"Nothing was there to read in {job.source or job.out}{of_groups}.")
+        what = "Nothing new was there" if name == "export" else "Nothing was there"  # its table may have been emptied
+        say(f"{what} to read in {job.source or job.out}{of_groups}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)
     if tell_nothing_new and summary.added == 0:
         raise typer.Exit(ExitCode.NOTHING_NEW)
@@ -466,6 +468,8 @@ def _summary(
     except LostRecordsError as error:
         fail(f"{error}.", ExitCode.STOPPED_AT_LOSS)
     except OSError as error:
+        if error.errno == errno.ENOSPC and not error.filename:
+            fail(f"--out {out} cannot be written: no space left on device.")
         fail(f"{error}.")
     except (PySparkException, Py4JError) as error:
         fail(_sentence(str(error)), _code(str(error)))

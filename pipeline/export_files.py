@@ -5,6 +5,7 @@ Spark. Only rows that were put aside are read, because each has its reason.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from barnabas.pipeline.file_sink import data_files
 from barnabas.pipeline.files import LocalFiles
+from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.parquet_files import day_text
 
 _GOOD = "outcome=good/"
@@ -28,12 +30,13 @@ class Part(NamedTuple):
 
 
 def exported(folder: str, topic: str) -> list[tuple[Any, ...]]:
-    """Topic, outcome, reason, count, first and last time: of good records first, then by reason."""
+    """Topic, outcome, reason, count, first and last time: of good records first, then by reason. OutError."""
     found: dict[tuple[bool, str], list[Part]] = {}
     for name in data_files(LocalFiles(), folder):
         is_good = name.startswith(_GOOD)
-        for part in _parts(f"{folder}/{name}", is_good=is_good):
-            found.setdefault((not is_good, part.reason or ""), []).append(part)
+        with whole(f"{folder}/{name}"):
+            for part in _parts(f"{folder}/{name}", is_good=is_good):
+                found.setdefault((not is_good, part.reason or ""), []).append(part)
     rows = []
     for (is_bad, _), parts in sorted(found.items()):
         first = min((one.first for one in parts if one.first is not None), default=None)
@@ -41,6 +44,19 @@ def exported(folder: str, topic: str) -> list[tuple[Any, ...]]:
         count = sum(one.record_count for one in parts)
         rows.append((topic, "bad" if is_bad else "good", parts[0].reason, count, _time(first), _time(last)))
     return rows
+
+
+@contextmanager
+def whole(path: str) -> Iterator[None]:
+    """While a file of a table is read: OutError if it is none of Parquet, or only a part of one."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        why = str(error).partition(".")[0]
+        raise OutError(
+            f"{path} is cut or damaged ({why}). Put it back, from a copy; or remove the table and its folder in "
+            "_checkpoints, so that a run reads everything again"
+        ) from error
 
 
 def _parts(path: str, *, is_good: bool) -> Iterator[Part]:

@@ -11,6 +11,7 @@ A micro-batch has a number, and one that the table has already is left out. So a
 the same runs: if one of them was deleted, or put back from a backup, a run says so and does nothing.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,11 +197,28 @@ def check_place(files: AnyFiles, path: str, checkpoint: str) -> None:
             f"{path} was deleted, and {checkpoint} says that its rows were written. Put it back; or remove "
             f"{checkpoint}, too, so that a run reads everything again"
         )
+    elif not all(_is_whole(files, f"{checkpoint}/{name}") for name in (f"offsets/{planned}", f"commits/{done}")):
+        raise OutError(
+            f"{checkpoint} has files that are cut or damaged, so what was read is not known. Put it back; or remove "
+            f"{path} and {checkpoint}, so that a run reads everything again"
+        )
     elif not done <= written <= planned:
         raise OutError(
             f"{path} ends with micro-batch {written}, and its checkpoint {checkpoint} with {done}: they are "
             "not of the same runs. Put the right ones back; or remove both, so that a run reads everything again"
         )
+
+
+def _is_whole(files: AnyFiles, path: str) -> bool:
+    """Whether a file of a checkpoint, if it is there, ends with JSON, or `-` of a source that has said nothing."""
+    text = files.read(path)
+    if text is None:
+        return True
+    *before, last = text.split("\n")
+    try:
+        return bool(before) and (last == "-" or json.loads(last) is not None)
+    except ValueError:
+        return False
 
 
 def trigger(*, follow: bool, every_s: int) -> dict[str, Any]:

@@ -478,7 +478,7 @@ WAITS: list[tuple[str, Fields, Callable[[World], None], Fields, Callable[[World]
      lambda world: [_produce(world), _produce(world)], "1 record behind"),
     ("topics", {"exists": False}, _delete_topic, {"exists": False}, _nothing, "seen with 2 partitions"),
     ("topics", {"records": 1}, _produce, {"records": 1}, _nothing, "and 0 records"),
-    ("topics", {"records_at_most": 0}, _delete, {"records": 0}, _produce, "and 1 records"),
+    ("topics", {"records_at_most": 0}, _delete, {"records": 0}, _produce, "and 1 record"),
     ("transactions", {"state": "Empty"}, _transaction, {"state": "Empty"}, _nothing, "no coordinator knows"),
 ]  # fmt: skip
 
@@ -529,7 +529,7 @@ def test_a_wait_that_is_over_says_why_a_group_has_rebalanced(world: World) -> No
 
 
 def test_a_wait_for_requests_and_for_a_fault(world: World) -> None:
-    with pytest.raises(REFUSED, match="have come"):
+    with pytest.raises(REFUSED, match="waited for 1 request: 0 came"):
         world.brokers.wait_requests("nobody", timeout_ms=50)
     client, asked = world.client(0, f"{world.name}-asks"), messages.MetadataRequest(topics=[])
     holds = world.brokers.fault("throttle", node_id=0, ms=7, client=client.client_id)

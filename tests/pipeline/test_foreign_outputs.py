@@ -133,7 +133,7 @@ def test_parts_of_a_checkpoint_that_are_gone(
     ):
         if number is not None:
             folder.mkdir(parents=True)
-            (folder / f"{number}").touch()
+            (folder / f"{number}").write_text("v1\n{}")
     newest = [-1 if one is None else one for one in (commits, written, offsets)]
     fits = newest == sorted(newest) and (commits is None or written is not None)
     with nullcontext() if fits else pytest.raises(OutError, match=f"{checkpoint}.*[Pp]ut .* back; or remove"):

@@ -195,6 +195,29 @@ def test_what_is_removed_by_hand_is_said(data: DataDirectory, small: Export, tmp
     assert small().added == 0
 
 
+@pytest.mark.parametrize("left", [0, 3])
+@pytest.mark.parametrize(
+    ("cut", "says"),
+    [
+        ("orders/**/*.parquet", r"orders/.*\.parquet is cut or damaged .*Put it back"),
+        ("_checkpoints/orders/offsets/0", "what was read is not known. Put it back"),
+        ("_checkpoints/orders/commits/0", "what was read is not known. Put it back"),
+    ],
+)
+def test_a_file_that_was_copied_in_part_is_named(
+    data: DataDirectory, small: Export, tmp_path: Path, cut: str, says: str, left: int
+) -> None:
+    grow(data)
+    small()
+    (file, *_) = (tmp_path / "out" / "export").glob(cut)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:left])
+    with pytest.raises(OutError, match=says):
+        small()
+    file.write_bytes(whole)
+    assert small().added == 0
+
+
 def test_what_needs_spark(data: DataDirectory, small: Export, large: Export, tmp_path: Path) -> None:
     grow(data, Record(-1, NOW_MS, None, b'{"a": 1}'))
     out = str(tmp_path / "out")

@@ -1,5 +1,6 @@
 """What a person gets who has no Java, no disk, no broker or no patience: a sentence, an exit code, no half tables."""
 
+import errno
 import io
 import os
 import signal
@@ -17,8 +18,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.cli.pipeline import _cell, _sentence
-from barnabas.cli.shared.exits import ExitCode
+from barnabas.cli.pipeline import _cell, _sentence, _summary
+from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
 from barnabas.pipeline.source import Source
@@ -96,6 +97,17 @@ def test_results_that_cannot_be_written(source: str, tmp_path: Path, job: str) -
     said = failed(run(job, "--source", source, "--out", str(tmp_path / "file" / "out")), 1)
     assert str(tmp_path / "file" / "out") in said
     assert "cannot be written: " in said
+
+
+def test_where_there_is_no_room_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow names no file."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    monkeypatch.setattr("barnabas.cli.pipeline._without_spark", full)
+    with pytest.raises(Failure, match=r"^--out /there cannot be written: no space left on device\.$"):
+        _summary("export", Source(), "/there", {}, {}, is_plain=True)
 
 
 def test_the_report_is_a_file(source: str, tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def join(
         ClassicProtocols(request.session_timeout_ms, tuple(protocols)),
     )
     heartbeats.advance(change, heartbeats.subscribe(change, member_id, before, subscription), situation)
-    member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation)
+    has_changed = before is None or not subscription.reads_as(before)
+    member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation, has_changed=has_changed)
     timers, now_ms = group.timers, situation.monotonic_ms
     timers.joins.pop(member_id, None)
     timers.set(timers.sessions, member_id, now_ms, request.session_timeout_ms)

@@ -59,7 +59,8 @@ def heartbeat(
     is_new = member_id not in group.members
     bumps = subscribe(change, member_id, None if is_new else before.subscription, subscription)
     advance(change, bumps, situation, subscription.assignor)
-    member = step(change, member_id, owned, situation, says_more=subscription != before.subscription)
+    has_changed = not subscription.reads_as(before.subscription)
+    member = step(change, member_id, owned, situation, has_changed=has_changed)
     group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
     group.timers.joins.pop(member_id, None)  # of the classic member that it may have been
     group.timers.syncs.pop(member_id, None)
@@ -266,27 +267,29 @@ def may_assign(group: ConsumerGroup, situation: Situation) -> bool:
     return not 0 <= age_ms < situation.settings.assignment_interval_ms
 
 
-def step(
-    change: Change, member_id: str, owned: Owned, situation: Situation, *, says_more: bool = True
-) -> ConsumerMember:
+def step(change: Change, member_id: str, owned: Owned, situation: Situation, *, has_changed: bool) -> ConsumerMember:
     """Take a member one step towards its target; returns it as it is then.
 
-    `says_more`: whether it may read other topics than before. Else most heartbeats have nothing to do.
+    `has_changed`: whether it says now that it reads other topics than before. Else most heartbeats have nothing to do.
     """
     group, topics, monotonic_ms = change.group, situation.topics, situation.monotonic_ms
     member = group.members[member_id]
-    if not says_more and member.current.is_at(group.assignment_epoch):
+    if not has_changed and member.current.is_at(group.assignment_epoch):
         return member
-    subscription = member.subscription
-    names = group.topics_of(subscription)
-    is_known = not subscription.topic_regex or subscription.topic_regex in group.regexes
+    names = group.topics_of(member.subscription)  # of an expression that is not resolved yet, none
 
     def reads(topic_id: bytes) -> bool:
-        name = topics.topic_name(topic_id)  # of a topic that is deleted, there is none
-        return not is_known or name is None or name in names
+        return topics.topic_name(topic_id) in names  # a topic that is deleted has no name
 
-    target = group.target_of(member_id)
-    current = reconcile(member.current, group.assignment_epoch, target, owned, group.is_owned, reads)
+    current = reconcile(
+        member.current,
+        group.assignment_epoch,
+        group.target_of(member_id),
+        owned,
+        group.is_owned,
+        reads,
+        has_changed=has_changed,
+    )
     if current != member.current:
         change.add(Kind.CURRENT_ASSIGNMENT, member_id, current)
         if current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

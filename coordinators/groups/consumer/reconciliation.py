@@ -32,27 +32,26 @@ def reconcile(
     owned: Owned,
     is_owned: IsOwned,
     reads: Reads,
+    *,
+    has_changed: bool,
 ) -> CurrentAssignment:
     """The next assignment of a member, or `current` itself if it cannot go on.
 
-    `is_owned(topic_id, partition)`: whether some member has the partition, or is still giving it up. What a member
-    does not read any more, it gives up at once: its target may be an older one for a while.
+    `is_owned(topic_id, partition)`: whether some member has the partition, or is still giving it up. `has_changed`: the
+    member has just said that it reads other topics. What it does not read any more it gives up at once, because its
+    target may be an older one for a while.
     """
-    if current.state is MemberState.UNREVOKED_PARTITIONS or current.is_at(target_epoch):
-        current = _without_unread(current, reads)
-    if current.is_at(target_epoch):
-        return current
-    if current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking):
-        return current
-    # A member that has given up what it had to is one epoch on, also if it has to give up more then.
-    epoch = min(current.epoch + (current.state is MemberState.UNREVOKED_PARTITIONS), target_epoch)
+    if current.is_at(target_epoch) or (
+        current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking)
+    ):
+        return _without_unread(current, owned, reads) if has_changed else current
     target = {topic_id: partitions for topic_id, partitions in target.items() if reads(topic_id)}
-    step = _next(current, epoch, target_epoch, target, owned, is_owned)
+    step = _next(current, target_epoch, target, owned, is_owned)
     assert step.state is current.state or step.state in MOVES[current.state]
     return step
 
 
-def _without_unread(current: CurrentAssignment, reads: Reads) -> CurrentAssignment:
+def _without_unread(current: CurrentAssignment, owned: Owned, reads: Reads) -> CurrentAssignment:
     unread = [topic_id for topic_id in current.assigned if not reads(topic_id)]
     if not unread:
         return current
@@ -60,12 +59,13 @@ def _without_unread(current: CurrentAssignment, reads: Reads) -> CurrentAssignme
     revoking = dict(current.revoking)
     for topic_id in unread:
         revoking[topic_id] = {**revoking.get(topic_id, {}), **current.assigned[topic_id]}
-    return current._replace(state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking)
+    if not _still_owns(owned, revoking):  # it has given them up, and says so with the same request
+        return current._replace(previous_epoch=current.epoch, assigned=kept)
+    return CurrentAssignment(current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
 
 
 def _next(
     current: CurrentAssignment,
-    epoch: int,
     target_epoch: int,
     target: Partitions,
     owned: Owned,
@@ -83,19 +83,18 @@ def _next(
             kept[topic_id] = of_topic
         revoked[topic_id] = {partition: epoch for partition, epoch in partitions.items() if partition not in wanted}
     if revoked and _still_owns(owned, revoked):
-        return CurrentAssignment(
-            epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoked
-        )
+        return CurrentAssignment(current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked)
     state = MemberState.STABLE
     for topic_id, wanted in target.items():
         has = kept.get(topic_id, {})
         if len(has) == len(wanted):
             continue
         free = {}
+        own = current.revoking.get(topic_id, ())  # given up by now, or it would not be here
         for partition in sorted(wanted):
             if partition in has:
                 continue
-            if is_owned(topic_id, partition):
+            if partition not in own and is_owned(topic_id, partition):
                 state = MemberState.UNRELEASED_PARTITIONS
             else:
                 free[partition] = target_epoch

@@ -10,6 +10,7 @@ from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.member import Partitions
 from barnabas.coordinators.groups.consumer.records import Kind, TargetEpoch
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
+from barnabas.protocol.java_hash import in_java_order, java_hash_code, java_hash_of_uuid
 
 
 def assign(group: ConsumerGroup, assignor: str, topics: Topics) -> Mapping[str, Partitions]:
@@ -22,7 +23,7 @@ def assign(group: ConsumerGroup, assignor: str, topics: Topics) -> Mapping[str, 
         topic_ids = known.get(names)
         if topic_ids is None:
             found = []
-            for name in sorted(names):
+            for name in in_java_order(names, java_hash_code):  # Kafka's order, where it counts
                 topic_id = topics.topic_id(name)
                 if topic_id != NO_TOPIC_ID:
                     found.append(topic_id)
@@ -30,10 +31,20 @@ def assign(group: ConsumerGroup, assignor: str, topics: Topics) -> Mapping[str, 
             topic_ids = known[names] = tuple(found)
         members.append(
             AssignableMember(
-                member.member_id, member.subscription.instance_id, topic_ids, group.target_of(member.member_id)
+                member.member_id,
+                member.subscription.instance_id,
+                topic_ids,
+                _in_order(group.target_of(member.member_id)),
             )
         )
     return ASSIGNORS[assignor](Assignable(members, counts, group.is_homogeneous))
+
+
+def _in_order(target: Partitions) -> Partitions:
+    """A target with its topics as Kafka's hash table has them: the first of them are kept by whom has too much."""
+    if len(target) < 2:
+        return target
+    return {topic_id: target[topic_id] for topic_id in in_java_order(target, java_hash_of_uuid)}
 
 
 def update(change: Change, assignor: str, topics: Topics, now_ms: int) -> None:

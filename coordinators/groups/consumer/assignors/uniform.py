@@ -68,9 +68,12 @@ def _give(
         for topic_id, partition in free[position : position + left]:
             given.setdefault(topic_id, set()).add(partition)
         position += left
-        target = targets[member_id]
-        for topic_id, partitions in given.items():
-            target[topic_id] = target.get(topic_id, frozenset()) | partitions
+        kept = targets[member_id]
+        # In Kafka's hash table a new topic comes before others in its bucket, which counts in the next assignment.
+        target = {topic_id: frozenset(given[topic_id]) for topic_id in reversed(given) if topic_id not in kept}
+        for topic_id, partitions in kept.items():
+            target[topic_id] = partitions | given.get(topic_id, frozenset())
+        targets[member_id] = target
 
 
 def _count(partitions: Partitions) -> int:

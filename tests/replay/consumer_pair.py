@@ -72,6 +72,12 @@ class Apache:
         self._connections: dict[str, Connection] = {}
         self._asked: dict[str, tuple[ApiKey, int]] = {}
 
+    def reset(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections = {}
+
     def send(self, name: str, key: ApiKey, version: int, message: Any) -> None:
         """Send a request."""
         if name not in self._connections:
@@ -83,7 +89,6 @@ class Apache:
         """The answer to the last request."""
         answer = self._connections[name].receive()
         if isinstance(answer, str):
-            self._connections = {}
             raise Differs(f"Kafka: {self._asked[name]}: {answer}")
         return frames.decode_response(*self._asked[name], memoryview(answer))[1]
 
@@ -137,6 +142,13 @@ class Ours:
         self._env.run(self._broker.start())
         self._clients: dict[str, Client] = {}
         self._asked: dict[str, tuple[ApiKey, int]] = {}
+
+    def reset(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            client.transport.close()
+        self._clients = {}
+        self.chosen.uuids.clear()
 
     def send(self, name: str, key: ApiKey, version: int, message: Any) -> None:
         """Send a request, and let it arrive."""
@@ -213,20 +225,23 @@ class Pair:
             self.kafka.send(name, *request)
             if len(requests) > 1:
                 time.sleep(PAUSE_SECONDS)
-        answers = {name: self.kafka.receive(name) for name in requests}
-        for name, request in requests.items():
-            self._choose(answers[name], request[2])
-            self.ours.send(name, *request)
-        found = []
-        for name in requests:
-            both = plain(answers[name]), plain(self.ours.receive(name))
-            if both[0] != both[1]:
-                if both[0] | LEADER == both[1] | LEADER:
-                    raise Unlucky
-                found += [*differing("", *both), f"Kafka {both[0]}", f"ours  {both[1]}"]
+        try:
+            answers = {name: self.kafka.receive(name) for name in requests}
+            for name, request in requests.items():
+                self._choose(answers[name], request[2])
+                self.ours.send(name, *request)
+            both = [(plain(answers[name]), plain(self.ours.receive(name))) for name in requests]
+        except (Differs, Unlucky):
+            self.kafka.reset()  # there may be answers on their way that nobody waits for
+            self.ours.reset()
+            raise
         self.ours.chosen.uuids.clear()
-        if found:
-            raise Differs("\n".join(found))
+        different = [(kafka, ours) for kafka, ours in both if kafka != ours]
+        if different and all(kafka | LEADER == ours | LEADER for kafka, ours in different):
+            raise Unlucky
+        if different:
+            texts = [[*differing("", *pair), f"Kafka {pair[0]}", f"ours  {pair[1]}"] for pair in different]
+            raise Differs("\n".join(text for each in texts for text in each))
         return answers
 
     def _choose(self, answer: Any, request: Any) -> None:

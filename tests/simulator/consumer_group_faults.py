@@ -19,7 +19,7 @@ CONSUMER_GROUP_FAULTS = (
     _fault(
         "a partition is given away while it is owned",
         "reconciliation:_next",
-        "if is_owned(topic_id, partition):",
+        "if partition not in own and is_owned(topic_id, partition):",
         "if False:",
         ONE_OWNER,
         1,
@@ -43,8 +43,8 @@ CONSUMER_GROUP_FAULTS = (
     _fault(
         "a member that gives up slowly is not waited for",
         "reconciliation:reconcile",
-        "if current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking):",
-        "if False:",
+        "current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking)",
+        "False",
         ONE_OWNER,
         6,
     ),

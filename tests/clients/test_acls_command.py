@@ -72,9 +72,9 @@ def test_wrong_words_are_refused(guarded: BrokerProcess) -> None:
 
 
 def test_a_client_without_rights_is_told_so_and_the_log_has_one_line(guarded: BrokerProcess) -> None:
-    producer = KafkaProducer(bootstrap_servers=guarded.bootstrap, max_block_ms=5_000, enable_idempotence=False)
+    producer = KafkaProducer(bootstrap_servers=guarded.bootstrap, max_block_ms=30_000, enable_idempotence=False)
     with pytest.raises(TopicAuthorizationFailedError):
-        producer.send("secrets", b"x").get(timeout=10)
+        producer.send("secrets", b"x").get(timeout=60)
     producer.close()
     lines = [
         line for line in guarded.log.read_text().splitlines() if "has no right to describe topic 'secrets'" in line

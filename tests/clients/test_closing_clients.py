@@ -79,7 +79,7 @@ def test_an_admin_that_does_not_wait(broker: Broker, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def there() -> int:
-        return sum(topic.startswith(name) for topic in admin.list_topics(timeout=10).topics)
+        return sum(topic.startswith(name) for topic in admin.list_topics(timeout=30).topics)
 
     names = [f"{name}-{number}" for number in range(60)]
     request = messages.CreateTopicsRequest

@@ -157,10 +157,10 @@ def test_seek_times_and_pause(admin: Any, producer: Any, consumer: Any, name: st
     partition = TopicPartition(name, 0, 6)
     reader.assign([partition])
     assert read(reader, 1)[0].offset() == 6
-    assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=10) == (0, 10)
-    found = reader.offsets_for_times([TopicPartition(name, 0, start_ms + 3500)], timeout=10)
+    assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=30) == (0, 10)
+    found = reader.offsets_for_times([TopicPartition(name, 0, start_ms + 3500)], timeout=30)
     assert found[0].offset == 4
-    (late,) = reader.offsets_for_times([TopicPartition(name, 0, start_ms + 9_001)], timeout=10)
+    (late,) = reader.offsets_for_times([TopicPartition(name, 0, start_ms + 9_001)], timeout=30)
     assert (late.offset, late.error) == (OFFSET_END, None)
     reader.seek(TopicPartition(name, 0, 2))
     assert read(reader, 1)[0].offset() == 2
@@ -320,7 +320,7 @@ def test_topic_administration(broker: Any, admin: Any, producer: Any, name: str,
     assert [(node.host, node.port) for node in cluster.nodes] == [("127.0.0.1", broker.port)]
     for future in admin.delete_topics([name]).values():
         future.result(20)
-    wait_until(lambda: name not in admin.list_topics(timeout=10).topics)
+    wait_until(lambda: name not in admin.list_topics(timeout=30).topics)
 
 
 def test_config_administration(admin: Any, name: str, wait_until: Any) -> None:

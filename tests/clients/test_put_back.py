@@ -132,7 +132,7 @@ def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnab
     for what, there in expected.items():
         assert found[what] == there, what
     assert set(found) == set(expected)
-    assert len(topic.wait_records(8)) == 8
+    assert len(topic.wait_records(8, timeout=50)) == 8
     assert kafka.wait_transaction("tx", "Ongoing") == "Ongoing"
     kafka.clock.advance(minutes=2)
     kafka.wait_transaction("tx", "CompleteAbort")

@@ -39,7 +39,7 @@ def test_records_are_written_and_read(kafka: Barnabas) -> None:
     assert topic.values() == []
     topic.produce(["a", "b"], key="k", partition=1, timestamp_ms=5, headers=[("h", b"1")])
     assert topic.values() == ["a", "b"]
-    first = topic.wait_records(2, timeout=10)[0]
+    first = topic.wait_records(2, timeout=50)[0]
     assert (first.partition, first.offset, first.timestamp_ms, first.key) == (1, 0, 5, b"k")
     assert first.headers == (("h", b"1"),)
     with pytest.raises(WaitTimeoutError, match="waited for 3 records: 2 came within"):

@@ -52,4 +52,4 @@ def test_its_session_ends_and_others_lead_until_it_is_healed(kafka: Barnabas, ef
     with kafka.isolate(leader):
         pass  # shorter than a session: nobody is taken for dead
     topic.produce(["c"])
-    assert len(topic.wait_records(3)) == 3
+    assert len(topic.wait_records(3, timeout=50)) == 3

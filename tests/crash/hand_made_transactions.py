@@ -9,6 +9,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    DescribeConfigsRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
@@ -150,4 +151,12 @@ def trust_producers(client: Client) -> None:
     resource = alter.AlterConfigsResource(resource_type=4, resource_name="", configs=[setting])
     (row,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, alter(resources=[resource])).responses
     assert not row.error_code, row
-    time.sleep(0.5)
+    describe = DescribeConfigsRequest
+    broker = describe.DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=[setting.name])
+    end = time.monotonic() + WITHIN_S
+    while True:
+        answer = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, describe(resources=[broker]))
+        if answer.results[0].configs[0].value == setting.value:
+            return
+        assert time.monotonic() < end, answer
+        time.sleep(0.02)

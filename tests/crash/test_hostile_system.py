@@ -64,7 +64,7 @@ def test_a_segment_whose_maker_died_before_its_indexes_were_made(start: Callable
 
 def refused(client: Client, topic: str) -> bool:
     """Whether a produce is refused, as a log that has failed refuses it."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while client.produce(topic, 0, batch([b"2"])).error_code == ErrorCode.NONE:
         assert time.monotonic() < deadline
         time.sleep(0.05)

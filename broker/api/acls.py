@@ -44,11 +44,11 @@ WordT = TypeVar("WordT", bound=IntEnum)
 
 
 class InvalidRuleError(Exception):
-    """A rule that cannot be made: str() says why."""
+    """A rule that cannot be created: str() says why."""
 
 
 def _read(kind: type[WordT], number: int) -> WordT:
-    """The word of a number; UNKNOWN for one that is not known."""
+    """The enum member of a code; UNKNOWN for a code without one."""
     return kind(number) if number in kind._value2member_map_ else kind(0)
 
 
@@ -70,7 +70,7 @@ def _filter(asked: Any, version: int) -> AclFilter:
 
 @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), access=admin_access.describes_cluster, is_wide=True)
 def describe_acls(services: "Services", request: DescribeAclsRequest, context: RequestContext) -> Reply:
-    """The rules that the filter finds, by what they are for. A kind of resource that is not known has none."""
+    """The rules that match the filter, by resource. No rule matches an unknown resource type."""
     if services.authorizer is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     wanted = _filter(request, context.api_version)
@@ -106,7 +106,7 @@ def create_acls_failed(request: CreateAclsRequest, error: ErrorCode) -> CreateAc
 
 @api(ApiKey.CREATE_ACLS, versions=(0, 3), access=admin_access.alters_cluster, failure=create_acls_failed)
 async def create_acls(services: "Services", request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
-    """Make rules, each for itself. One that is there already is made, too."""
+    """Create rules independently of each other. Creating a rule that exists already succeeds."""
     if services.authorizer is None:
         answer = create_acls_failed(request, ErrorCode.SECURITY_DISABLED)
         for result in answer.results:
@@ -129,7 +129,7 @@ async def create_acls(services: "Services", request: CreateAclsRequest, context:
 
 
 def _rule(asked: CreateAclsRequest.AclCreation, version: int) -> Acl:
-    """The rule that is asked for; InvalidRuleError in Kafka's words."""
+    """The requested rule; InvalidRuleError with Kafka's message."""
     type = _read(ResourceType, asked.resource_type)
     pattern = PatternType.LITERAL
     if version >= FIRST_VERSION_WITH_PATTERNS:
@@ -173,7 +173,7 @@ def delete_acls_failed(request: DeleteAclsRequest, error: ErrorCode) -> DeleteAc
     is_wide=True,
 )
 async def delete_acls(services: "Services", request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
-    """Remove the rules that each filter finds, and name them."""
+    """Remove the rules that match each filter, and list them."""
     if services.authorizer is None:
         answer = delete_acls_failed(request, ErrorCode.SECURITY_DISABLED)
         for result in answer.filter_results:

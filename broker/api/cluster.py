@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0-2: the brokers, the controller and the cluster's id (KIP-700).
 
-EndpointType 2 asks for controllers, which only a KRaft controller answers: MISMATCHED_ENDPOINT_TYPE here. No broker is
-ever fenced: a broker that is not alive is not listed.
+EndpointType 2 asks for controllers, which only a KRaft controller answers: MISMATCHED_ENDPOINT_TYPE here. Fenced
+brokers do not exist without KRaft: a broker that is not alive is not listed.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """The APIs of the consumer protocol (KIP-848): ConsumerGroupHeartbeat (68) and ConsumerGroupDescribe (69).
 
-Both are announced always, and refused while `group.version` is 0 or `group.coordinator.rebalance.protocols` has no
-`consumer`: a client that finds the first missing asks for the coordinator again and again, and says nothing
-(librdkafka). One that is refused tells its user.
+Both are always announced, and refused while `group.version` is 0 or `group.coordinator.rebalance.protocols` has no
+`consumer`: librdkafka, if ConsumerGroupHeartbeat is not announced, looks for the coordinator for ever without an error;
+if it is refused, it reports the error to its user.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SET_PROTOCOLS = "group.coordinator.rebalance.protocols=classic,consumer"
 
 
 def _is_off(services: Services) -> str:
-    """What an operator must do so that the protocol is on; empty: it is."""
+    """What an operator must do to turn the protocol on; empty if it is on."""
     if PROTOCOL not in services.config.group_coordinator_rebalance_protocols:
         return SET_PROTOCOLS
     return "" if services.features.group_version else RAISE_FEATURE
@@ -42,7 +42,7 @@ def _is_off(services: Services) -> str:
 def consumer_group_heartbeat(
     services: Services, request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> Reply:
-    """ConsumerGroupHeartbeat (key 68), versions 0-1: joins, lives, leaves. UNSUPPORTED_VERSION if it is off."""
+    """ConsumerGroupHeartbeat (key 68), versions 0-1: join, stay, leave. UNSUPPORTED_VERSION if the protocol is off."""
     remedy = _is_off(services)
     if not remedy:
         rights = context.rights
@@ -51,7 +51,7 @@ def consumer_group_heartbeat(
         may_see = partial(rights.may, AclOperation.DESCRIBE, ResourceType.TOPIC)
         return services.group_coordinator.consumer.heartbeat(request, context, may_see)
     error, message = ErrorCode.UNSUPPORTED_VERSION, WHAT_TO_DO.format(remedy)
-    what = f"it wants to join group %r with group.protocol=consumer; {message}"
+    what = f"cannot join group %r with group.protocol=consumer: {message}"
     services.refusals.note(context, error, what, request.group_id)
     return messages.ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{message}.")
 

@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43), versions 0-2 (KIP-460): preferred leaders return, or live replicas lead what has no leader.
+"""ElectLeaders (key 43), versions 0-2 (KIP-460): preferred leaders, or any live replica where there is no leader.
 
 Version 0 knows preferred elections only. Null partitions mean all; then those that need no election are left out of the
 answer.

@@ -41,8 +41,8 @@ async def update_features(
     error, message = await ended(asked)
     response = UpdateFeaturesResponse(error_code=error, error_message=message)
     if error:
-        why = (message or "no more is known").removeprefix(ALL_FAILED)
-        services.refusals.note(context, error, "features are not changed: %s", why)
+        why = (message or "no details").removeprefix(ALL_FAILED)
+        services.refusals.note(context, error, "features were not updated: %s", why)
         return response
     if not request.validate_only:
         with suppress(CoordinationError):  # it is read again as soon as the tree answers

@@ -1,8 +1,8 @@
-"""What the controller says: LeaderAndIsr (key 4, versions 4-7), StopReplica (5, 3-4), UpdateMetadata (6, 6-8).
+"""What the controller sends: LeaderAndIsr (key 4, versions 4-7), StopReplica (5, 3-4), UpdateMetadata (6, 6-8).
 
-These are the versions of Kafka 2.6 to 3.9. The replica manager compares the epochs of controller and broker, and does
-what is said. Older versions are left out: their controllers do not know all that is needed here. A long LeaderAndIsr or
-StopReplica is done in parts. Each is a step that does not suspend, and compares the epochs anew.
+These are the versions of Kafka 2.6 to 3.9. The replica manager compares the epochs of controller and broker, and
+carries the request out. Older versions are left out: they lack fields that are needed here. A long LeaderAndIsr or
+StopReplica is handled in parts. Each part is a step that does not suspend, and compares the epochs anew.
 """
 
 import logging
@@ -60,13 +60,13 @@ def leader_and_isr(services: "Services", request: LeaderAndIsrRequest, context: 
 async def _lead_or_follow_in_steps(
     services: "Services", request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
 ) -> LeaderAndIsrResponse:
-    """Read the settings of new topics, then do the request in parts, as if the controller had sent several."""
+    """Read the settings of new topics, then handle the request in parts, as if the controller had sent several."""
     told_by = services.server.last_told
     if new:
         try:
             await services.config_changes.read_topics(new)
         except (CoordinationError, ValueError) as error:
-            logger.warning("failed to read the settings of new topics, change notices may still bring them: %s", error)
+            logger.warning("failed to read the settings of new topics; change notices may still bring them: %s", error)
     topics = [
         LeaderAndIsrResponse.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=[])
         for topic in request.topic_states
@@ -117,7 +117,7 @@ def stop_replica(services: "Services", request: StopReplicaRequest, context: Req
 
 
 async def _stop_in_steps(services: "Services", request: StopReplicaRequest) -> StopReplicaResponse:
-    """Do the request in parts, as if the controller had sent several."""
+    """Handle the request in parts, as if the controller had sent several."""
     told_by = services.server.last_told
     response = StopReplicaResponse(partition_errors=[])
     pace = services.env.turns.pace()
@@ -162,7 +162,7 @@ def _whole(topics: list[TopicT]) -> Iterator[tuple[Sequence[int], list[TopicT]]]
 def update_metadata(
     services: "Services", request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:
-    """Know which brokers live, and the state of partitions."""
+    """Update the live brokers, and the state of partitions."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     return services.replica_manager.update_metadata(request)

@@ -25,7 +25,7 @@ PartitionResult = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5), access=admin_access.describes_cluster, is_wide=True)
 def describe_log_dirs(services: "Services", request: DescribeLogDirsRequest, context: RequestContext) -> Reply:
-    """Sizes in bytes of the logs asked for."""
+    """The sizes of the requested logs, in bytes."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}

@@ -173,7 +173,7 @@ def _refuse(
     places: list[tuple[str, int]],
     answers: list[Answer],
 ) -> bool:
-    """Answer entries that must not be appended, and take them out. Whether there were any."""
+    """Answer entries that must not be appended, and take them out; returns whether there were any."""
     for slot, error, message in reversed(refused):
         services.refusals.note(context, error, REFUSED_RECORDS, *places[slot])
         answers[slot].error_code = error
@@ -228,7 +228,7 @@ def _append(
 
 
 def _produce_in_parts(services: Services, request: ProduceRequest, context: RequestContext) -> Pieces[Reply]:
-    """Do a request of very many partitions as several requests, and answer when all are done."""
+    """Handle a request of very many partitions as several requests, and answer when all are done."""
     if context.frame_is_lent:  # so it is not large
         for topic in request.topic_data:
             for partition in topic.partition_data:
@@ -340,7 +340,7 @@ def fill(
 def note_refusal(services: Services, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
     """Log why records were not appended."""
     why = result.error_message or next((message for _, message in result.record_errors or ()), None)
-    services.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no more is known")
+    services.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no details")
 
 
 def tell_leader(

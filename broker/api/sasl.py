@@ -24,11 +24,11 @@ TOO_LATE = "SaslAuthenticate request received after successful authentication"
 
 @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), access=access_rules.everybody)
 def sasl_handshake(services: "Services", request: SaslHandshakeRequest, context: RequestContext) -> Reply:
-    """There is nothing to begin."""
+    """Refused: the client has logged in already, or the listener has no SASL."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), access=access_rules.everybody)
 def sasl_authenticate(services: "Services", request: SaslAuthenticateRequest, context: RequestContext) -> Reply:
-    """There is nothing to go on with."""
+    """Refused, as SaslHandshake is."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=TOO_LATE)

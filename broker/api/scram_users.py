@@ -34,7 +34,7 @@ MECHANISM_NUMBERS = {name: number for number, name in NUMBERS.items()}
 async def describe_user_scram_credentials(
     services: "Services", request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    """By which mechanisms users can log in. No users, or an empty list, mean all of them."""
+    """The SCRAM mechanisms of users. A null or empty list of users means all of them."""
     response = DescribeUserScramCredentialsResponse(error_message="")
     counts = Counter(user.name for user in request.users or ())
     names = list(counts) or await services.credentials.users()
@@ -87,7 +87,7 @@ def alter_failed(request: AlterUserScramCredentialsRequest, error: ErrorCode) ->
 async def alter_user_scram_credentials(
     services: "Services", request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
-    """Set and delete credentials: of one user all that was asked, or nothing."""
+    """Set and delete credentials: for each user all the requested changes, or none."""
     by_user: dict[str, list[Change]] = {}
     changes_asked: list[Change] = [*request.deletions, *request.upsertions]
     for change in changes_asked:
@@ -122,7 +122,7 @@ async def alter_user_scram_credentials(
 
 
 def _problem(name: str, asked: list[Change]) -> tuple[ErrorCode, str] | None:
-    """Why nothing of this user is changed, in Kafka's words."""
+    """Why no credential of this user is changed, with Kafka's message."""
     if not name:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
     if any(each.mechanism not in NUMBERS for each in asked):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def controlled_shutdown(
     services: "Services", request: ControlledShutdownRequest, context: RequestContext
 ) -> Pending[ControlledShutdownResponse]:
-    """Let a broker go: the answer names the partitions that it still leads."""
+    """Move leadership away from a broker that stops: the answer lists the partitions that it still leads."""
     return services.controller.controlled_shutdown(request)
 
 
@@ -38,7 +38,7 @@ def controlled_shutdown(
 def alter_partition(
     services: "Services", request: AlterPartitionRequest, context: RequestContext
 ) -> Pending[AlterPartitionResponse]:
-    """Change ISRs as their leader wants, where that is allowed."""
+    """Change ISRs as the partitions' leader asks, where that is allowed."""
     return services.controller.alter_partition(request)
 
 

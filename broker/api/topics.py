@@ -140,7 +140,7 @@ async def note_refusals(
     for result in results:
         if result.error_code:
             await pace.rest()
-            why = result.error_message or "no more is known"
+            why = result.error_message or "no details"
             services.refusals.note(context, ErrorCode(result.error_code), "topic %r: %s", result.name or "", why)
 
 

@@ -1,6 +1,6 @@
 """WriteTxnMarkers (key 27), versions 1-2: end a producer's transaction in partitions that this broker leads (KIP-98).
 
-Transaction coordinators send it, and an operator's tool that ends a transaction which hangs (KIP-664). Each marker is
+Transaction coordinators send it, and an operator's tool that aborts a hanging transaction (KIP-664). Each marker is
 written as with acks=all, and answered when the in-sync replicas have it. Partitions are independent of each other.
 
 A marker in `__consumer_offsets` is appended by the group coordinator. The offsets of the transaction count, or are
@@ -41,7 +41,7 @@ Outcome = list[AppendResult] | Pending[list[AppendResult]]
 
 
 class _Place(NamedTuple):
-    """Where a marker is written."""
+    """The partition that a marker is written to."""
 
     marker: Marker
     topic: str

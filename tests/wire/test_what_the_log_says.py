@@ -202,7 +202,7 @@ def test_a_client_that_wants_the_consumer_protocol_while_it_is_off(
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert answer.error_message.startswith("set group.protocol=classic ")
     assert lines(caplog, "UNSUPPORTED_VERSION") == [
-        "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: it wants to join group 'billing' "
-        "with group.protocol=consumer; set group.protocol=classic in this client, or let an operator turn the "
+        "CONSUMER_GROUP_HEARTBEAT of client 'test' at 127.0.0.1: UNSUPPORTED_VERSION: cannot join group 'billing' "
+        "with group.protocol=consumer: set group.protocol=classic in this client, or let an operator turn the "
         "consumer protocol on: barnabas features upgrade --feature group.version=1",
     ]

@@ -18,6 +18,9 @@ SEED = 1
 CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 12, "properties": 300, "http": 1_500}
 FRAMES = 5_000
 CLOSING_CLIENTS = 40
+WITHIN_S = 500  # the number of cases says when it ends, unless something hangs
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +32,17 @@ def _logging_is_as_before() -> Iterator[None]:
 
 @pytest.mark.parametrize("target", CASES)
 def test_a_share_of_each_target(target: str) -> None:
-    complaint = fuzz.run_cases(target, SEED, 0, CASES[target], 100)
+    complaint = fuzz.run_cases(target, SEED, 0, CASES[target], WITHIN_S)
     assert complaint is None, complaint
 
 
 def test_a_share_of_hostile_frames_for_a_broker_process() -> None:
-    complaint = wire.run(SEED, 0, FRAMES, 100, print)
+    complaint = wire.run(SEED, 0, FRAMES, WITHIN_S, print)
     assert complaint is None, complaint
 
 
 def test_a_share_of_clients_that_close_at_any_byte() -> None:
-    complaint = closing.run(SEED, 0, CLOSING_CLIENTS, 100, print)
+    complaint = closing.run(SEED, 0, CLOSING_CLIENTS, WITHIN_S, print)
     assert complaint is None, complaint
 
 
@@ -49,7 +52,7 @@ def test_what_harms_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(validation, "_check_records", lambda *_: None)
     monkeypatch.setattr(validation, "_check_lengths", lambda *_: None)
-    complaint = fuzz.run_cases("batches", SEED, 0, 300, 60)
+    complaint = fuzz.run_cases("batches", SEED, 0, 300, WITHIN_S)
     assert complaint is not None
     assert "python tests/fuzz/fuzz.py batches --seed 1 --case" in complaint
 
@@ -61,7 +64,7 @@ def test_an_operators_deed_that_is_not_noticed_is_found(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(directory_plan, "_check_copies", lambda *_: None)
     monkeypatch.setattr(adoption, "_check_homes", lambda *_: None)
-    complaint = fuzz.run_cases("operator", SEED, 0, 60, 60)
+    complaint = fuzz.run_cases("operator", SEED, 0, 60, WITHIN_S)
     assert complaint is not None
     assert "name_a_copy_too" in complaint or "copy_a_partition" in complaint
     assert "python tests/fuzz/fuzz.py operator --seed 1 --case" in complaint
@@ -74,7 +77,7 @@ def test_http_requests_that_break_a_handler_are_found(monkeypatch: pytest.Monkey
     from barnabas.broker.http import routes
 
     monkeypatch.setattr(routes, "percent_decoded", lambda value, what: unquote_to_bytes(value).decode())
-    complaint = fuzz.run_cases("http", SEED, 0, 500, 60)
+    complaint = fuzz.run_cases("http", SEED, 0, 500, WITHIN_S)
     assert complaint is not None
     assert "a handler has failed" in complaint
     assert "python tests/fuzz/fuzz.py http --seed 1 --case" in complaint

@@ -13,7 +13,7 @@ from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills 
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
-from barnabas.broker.http.server import HttpServer, is_loopback
+from barnabas.broker.http.server import HttpServer
 from barnabas.broker.log_ranges import KnownLogRanges
 from barnabas.broker.logins import Logins
 from barnabas.broker.offset_journal import JournalOfBroker
@@ -41,6 +41,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.listeners import is_loopback
 from barnabas.config.sasl import listeners_with_tls, zookeeper_has_tls
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller

@@ -405,8 +405,30 @@ class RequestGate:
         self, route: "Route", request: "HttpRequest", failed: Callable[[BaseException], "HttpAnswer"]
     ) -> Any:
         """What the handler of a path of the HTTP API returns; `failed` makes an answer of what its task raises."""
+        if self.authorizer is not None:
+            request.rights = rights = self.authorizer.rights_of(request.principal, request.client_host)
+            if not route.is_open and not rights.is_super:
+                self._check_http(route, request, rights)
         reply = route.handler(self._services, request)
         return self.tasks.outcome(reply, failed) if isinstance(reply, Coroutine) else reply
+
+    def _check_http(self, route: "Route", request: "HttpRequest", rights: "Rights") -> None:
+        """HttpError unless the sender has the rights that the path asks for."""
+        from barnabas.broker.http.routes import HttpError
+
+        access = route.access
+        if access is None:
+            message = f"{request.principal} is none of super.users, and {route.method} {route.path} is for these only."
+            raise HttpError(403, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name, message)
+        context = RequestContext(access.api_key, 0, 0, request.client_id, request.client_host)
+        context.principal = request.principal
+        for operation, type, name in access.rights(request):
+            if not rights.may(operation, type, name):
+                note_no_right(self.refusals, context, operation, type, name)
+                what = words(type) if type is ResourceType.CLUSTER else f"{words(type)} {name}"
+                message = f"{request.principal} has no right to {words(operation)} {what}. Somebody may give it: "
+                message += f"barnabas acls add {request.principal} {words(operation)} {what}"
+                raise HttpError(403, AUTHORIZATION_ERRORS[type].name, message)
 
     def note_decoding_failure(self, client_host: str, error: Exception) -> None:
         """A request could not be decoded for another reason than its bytes, and its connection is closed."""

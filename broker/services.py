@@ -11,6 +11,7 @@ from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.log_ranges import KnownLogRanges
+from barnabas.broker.logins import Logins
 from barnabas.broker.own_registration import OwnRegistration
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.restored_tree import RestoredTree
@@ -114,6 +115,7 @@ class Services(Protocol):
     addresses: Addresses
     refusals: Refusals
     credentials: Credentials
+    logins: Logins
     delegation_tokens: DelegationTokens
     authorizer: Authorizer | None  # None: everybody may do everything
 

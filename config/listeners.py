@@ -22,6 +22,14 @@ class Endpoint(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine only."""
+    if host in ("localhost", "::1"):
+        return True
+    parts = host.removeprefix("::ffff:").split(".")  # 127.0.0.1.example.org is a name
+    return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
+
+
 def read_endpoints(text: str) -> tuple[Endpoint, ...]:
     """The endpoints of a comma separated list. ConfigError naming the one that cannot be read."""
     return tuple(_read_endpoint(word) for word in split_list(text))

@@ -358,6 +358,7 @@ def test_a_handler_does_not_know_the_wiring() -> None:
 
 # Loops belong to env.upkeep, where the supervisor sees them. These do something later once, or end by themselves.
 ONCE = {
+    "broker/http/connection.py": "the answer to a login that failed, after a while",
     "broker/auto_topics.py": "one creation",
     "broker/broker.py": "the wait for the last count of the tree mark",
     "broker/logins.py": "one answer to a login that has failed",

@@ -8,8 +8,8 @@ client takes it.
 Who may ask. A request that comes from loopback needs no token. But a web page that is open on the same machine can
 send requests, too: so its `Host` must name this machine (a page whose own name was bound to 127.0.0.1 is refused), an
 `Origin` must be this server, and a request that changes something must be of type application/json (a page cannot send
-that elsewhere without asking first). Requests from other hosts show `http.token`. A client that names the cluster that
-it means (`Barnabas-Cluster`) is refused by brokers of others.
+that elsewhere without asking first). Requests from other hosts show `http.token`, or log in (`logins.py`). A client
+that names the cluster that it means (`Barnabas-Cluster`) is refused by brokers of others.
 
 Slow clients. A request must be complete, and an answer be taken on, within a time (`deadline_ms`, which the server
 looks at). Limits: `HEAD_BYTES_MAX` of request line and headers, `BODY_BYTES_MAX` of a body.
@@ -17,11 +17,13 @@ looks at). Limits: `HEAD_BYTES_MAX` of request line and headers, `BODY_BYTES_MAX
 
 import asyncio
 import hmac
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
 import h11
+from barnabas.broker.http import logins
 from barnabas.broker.http.coordinators import check_of_group
 from barnabas.broker.http.routes import (
     METHODS_THAT_CHANGE,
@@ -33,8 +35,10 @@ from barnabas.broker.http.routes import (
     is_open,
 )
 from barnabas.broker.http.schemas import problem
-from barnabas.broker.http.server import HttpServer, is_loopback
-from barnabas.config.listeners import url_of
+from barnabas.broker.http.server import HttpServer
+from barnabas.cluster.security.acls import ANONYMOUS, THIS_BROKER
+from barnabas.cluster.security.mechanism import AuthenticationError
+from barnabas.config.listeners import is_loopback, url_of
 from barnabas.protocol.frames import foreign_protocol
 from barnabas.runtime import strict_json
 from barnabas.runtime.pending import Pending
@@ -51,17 +55,6 @@ TAKEN_WITHIN_MS = 30_000.0  # how long a client may take nothing of an answer
 DRAINED_WITHIN_MS = 2_000.0  # what still comes after an answer that ends the connection
 EVENTS_PER_TURN = 100  # of one connection; a body may come as a million chunks
 NEVER = float("inf")
-MISSING_TOKEN = (
-    "requests from other hosts than loopback need the token of http.token: send it as `Authorization: Bearer TOKEN`."
-)
-MISSING_TOKEN_OF_AUTHORIZER = (
-    "this broker has an authorizer, so all requests need the token of http.token: send it as `Authorization: Bearer "
-    "TOKEN`. Who has it may do everything."
-)
-MISSING_HTTP_TOKEN = (
-    "this broker has an authorizer, and no http.token, so all requests of its HTTP API are refused: set one."
-)
-NO_TOKEN = "requests from other hosts than loopback are refused, because this broker has no http.token: set one."
 
 
 class HttpConnection(asyncio.Protocol):
@@ -307,21 +300,17 @@ class HttpConnection(asyncio.Protocol):
             return None
         headers = {bytes(name): bytes(value).decode("latin-1").strip() for name, value in request.headers}
         host = headers.get(b"host", "")
-        token = self._server.config.http_token
-        scheme, _, shown = headers.get(b"authorization", "").partition(" ")
-        is_known = (
-            token is not None
-            and scheme.lower() == "bearer"
-            and hmac.compare_digest(shown.strip().encode("latin-1"), token.encode())
-        )
-        if not is_known:
+        token, known = self._server.config.http_token, self._server.services.logins
+        authorization = headers.get(b"authorization", "")
+        if not self._has_token(authorization) and not logins.shows_login(known, authorization):
             if self._server.gate.authorizer is not None:
-                challenge = [("WWW-Authenticate", "Bearer")]
-                message = MISSING_HTTP_TOKEN if token is None else MISSING_TOKEN_OF_AUTHORIZER
-                return HttpError(401, "TOKEN_NEEDED", message, challenge)
+                has_logins = known.has_passwords or known.has_signed_tokens
+                challenge = logins.CHALLENGES if has_logins else [("WWW-Authenticate", "Bearer")]
+                message = logins.MISSING_HTTP_TOKEN if token is None else logins.MISSING_TOKEN_OF_AUTHORIZER
+                return HttpError(401, "TOKEN_NEEDED", logins.MISSING_LOGIN if has_logins else message, challenge)
             if not is_loopback(self._peer):
                 challenge = [("WWW-Authenticate", "Bearer")]
-                message = NO_TOKEN if token is None else MISSING_TOKEN
+                message = logins.NO_TOKEN if token is None else logins.MISSING_TOKEN
                 return HttpError(401, "TOKEN_NEEDED", message, challenge)
             if host and not self._is_own(host):
                 message = (
@@ -342,6 +331,44 @@ class HttpConnection(asyncio.Protocol):
                 message = "what changes something is sent as JSON: set the header `Content-Type: application/json`."
                 return HttpError(415, "NOT_JSON", message)
         return None
+
+    def _has_token(self, authorization: str) -> bool:
+        """Whether a request shows the token of http.token."""
+        token = self._server.config.http_token
+        scheme, _, shown = authorization.partition(" ")
+        is_right = hmac.compare_digest(shown.strip().encode("latin-1"), (token or "").encode())
+        return token is not None and scheme.lower() == "bearer" and is_right
+
+    def _identify(self, authorization: str, go_on: Callable[[str], None]) -> None:
+        """Find out who asks, perhaps in a thread; then go on, or refuse."""
+        if self._has_token(authorization):
+            go_on(ANONYMOUS if self._server.gate.authorizer is None else THIS_BROKER)
+            return
+        if not logins.shows_login(self._server.services.logins, authorization):
+            go_on(ANONYMOUS)
+            return
+        asked = self._request
+
+        def known(principal: str) -> None:
+            if self._transport is not None and self._request is asked and self._http.our_state is h11.SEND_RESPONSE:
+                go_on(principal)
+
+        def unknown(error: Exception) -> None:
+            why = error.why if isinstance(error, AuthenticationError) else type(error).__name__
+            self._server.server.note_failed_login(self._peer, f"HTTP: {why}")
+            self._clock.call_later(self._server.config.connection_failed_authentication_delay_ms, refuse)
+
+        def refuse() -> None:
+            if self._transport is not None and self._request is asked and self._http.our_state is h11.SEND_RESPONSE:
+                self._answer(HttpError(401, "LOGIN_FAILED", logins.REFUSED, logins.CHALLENGES).answer)
+
+        try:
+            login = logins.principal_of(self._server.services.logins, authorization)
+        except AuthenticationError as error:
+            unknown(error)
+            return
+        login.on_failure = unknown
+        login.then(known)
 
     def _is_own(self, host: str) -> bool:
         """Whether a Host header names this machine, whatever the port."""
@@ -371,6 +398,7 @@ class HttpConnection(asyncio.Protocol):
                 message = f"this broker {why}. Ask again later, or another one."
                 raise HttpError(503, "BROKER_NOT_AVAILABLE", message, [("Retry-After", "1")])
             headers = dict(request.headers)
+            agent = bytes(headers.get(b"user-agent", b"")).decode("latin-1")
             asked = HttpRequest(
                 method,
                 request.target.decode("latin-1"),
@@ -378,10 +406,21 @@ class HttpConnection(asyncio.Protocol):
                 query,
                 None,
                 f"/{self._peer}",
-                bytes(headers.get(b"user-agent", b"")).decode("latin-1"),
+                agent,
             )
             self._wait(row.within_ms)
             self.outlives_broker = row.ends_life
+            shown = b"" if row.is_open else bytes(headers.get(b"authorization", b""))
+            self._identify(shown.decode("latin-1").strip(), partial(self._handle_of, row, asked))
+        except HttpError as error:
+            self._answer(error.answer)
+        except Exception as error:
+            self._failed(error)
+
+    def _handle_of(self, row: Route, asked: HttpRequest, principal: str) -> None:
+        """It is known who asks."""
+        asked.principal = principal
+        try:
             self._read_body(row, asked)
         except HttpError as error:
             self._answer(error.answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.access.http import described_group
 from barnabas.broker.http.coordinators import no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, member, number, record, text
@@ -66,6 +67,7 @@ STORY = record(
     summary="Why a group has rebalanced lately: a timeline with causes, and advice",
     answer=STORY,
     of_group=True,
+    access=described_group,
 )
 def explain_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Events are in memory only, and bounded: a coordinator that starts, or has just taken the group, knows none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.access.http import described_group, everybody
 from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, member, record, text
@@ -15,6 +16,7 @@ from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES, GroupV
 from barnabas.offsets.expiry import Kept, forecast, warning_ms
 from barnabas.offsets.records import NO_TOPIC_ID, GroupOffsets
 from barnabas.protocol import uuids
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ GROUP = record(
     summary="The groups that this broker coordinates",
     query=[Parameter("state", text("Only groups in this state; may be repeated.", one_of=STATES), many=True)],
     answer=GROUPS,
+    access=everybody(ApiKey.LIST_GROUPS),
 )
 def list_groups(services: Services, request: HttpRequest) -> HttpAnswer:
     """Name, state and sizes of each group. Ask every broker to see the groups of the cluster."""
@@ -124,17 +127,18 @@ def list_groups(services: Services, request: HttpRequest) -> HttpAnswer:
             "node_id": services.node_id,
             "loading_partitions": sorted(partition for partition, shard in shards.items() if shard.loading),
             "loading": [progress._asdict() for progress in services.group_coordinator.loading()],
-            "groups": _group_rows(services.group_coordinator.loaded_shards(), request.query["state"]),
+            "groups": _group_rows(services.group_coordinator.loaded_shards(), request),
         }
     )
 
 
-def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[str, Any] | None, None, None]:
+def _group_rows(shards: list[Shard], request: HttpRequest) -> Generator[dict[str, Any] | None, None, None]:
+    states = request.query["state"]
     for shard in shards:
         yield None
         for group_id in group_ids(shard):
             group = view(shard, group_id)
-            if group is None or (states and group.state not in states):
+            if group is None or (states and group.state not in states) or not request.may_see_group(group_id):
                 yield None
                 continue
             yield {
@@ -148,13 +152,21 @@ def _group_rows(shards: list[Shard], states: tuple[str, ...]) -> Generator[dict[
             }
 
 
-@route("GET", "/v1/groups/{group}", summary="One group", answer=GROUP, of_group=True)
+@route(
+    "GET",
+    "/v1/groups/{group}",
+    summary="One group",
+    answer=GROUP,
+    of_group=True,
+    access=described_group,
+)
 def describe_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """State, members and committed offsets of a group."""
     name = request.path["group"]
     coordinator = services.group_coordinator
     config = coordinator.config
     group, committed = yield from group_with_offsets(services, name)
+    committed = request.seen(committed)
     if group is None:  # it has offsets, and no member was ever there
         group = GroupView(name, CLASSIC, State.EMPTY.value, "", None, 0, None, 0)
     waiting = yield from waits(services, shard_of(services, name), name, committed)

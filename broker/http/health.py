@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.access.http import sees_all
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, member, number, record, text
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -21,6 +22,7 @@ from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.lag_history import Point
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.disk_space import filling
 from barnabas.storage.log import Log
@@ -155,6 +157,7 @@ HEALTH = record(
     summary="What this broker knows of its own troubles",
     query=[Parameter("stalled_ms", integer("How long an offset must stand still to be told. Default: ten minutes."))],
     answer=HEALTH,
+    access=sees_all(ApiKey.DESCRIBE_LOG_DIRS),
 )
 def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Facts of this broker: its disks and logs, and the groups that it coordinates. What is known of offsets is as old

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access.http import described_group
 from barnabas.broker.http.coordinators import shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, integer, record, text
@@ -32,6 +33,7 @@ PROGRESS = record(
     summary="How far the offset journal of a group's partition is",
     answer=PROGRESS,
     of_group=True,
+    access=described_group,
 )
 def journal_of_group(services: Services, request: HttpRequest) -> HttpAnswer:
     """The journal is written a moment after a change, or later while it has no leader, or its disk is full.

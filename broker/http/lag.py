@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access.http import of_path, of_topics
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import group_with_offsets
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
+from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.offsets.lag import Position, Status, topic_id_of
 from barnabas.offsets.lag_history import rates
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -71,14 +74,21 @@ GROUP_LAG = record(
 )
 
 
-@route("GET", "/v1/groups/{group}/lag", summary="The lag of a group", answer=GROUP_LAG, of_group=True)
+@route(
+    "GET",
+    "/v1/groups/{group}/lag",
+    summary="The lag of a group",
+    answer=GROUP_LAG,
+    of_group=True,
+    access=of_path(ApiKey.OFFSET_FETCH, AclOperation.DESCRIBE, ResourceType.GROUP, "group"),
+)
 def group_lag(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Records, bytes and seconds between the committed offsets of a group and the ends of the logs, for both isolation
     levels. It is of now, also for a group whose consumers have stopped.
     """
     name = request.path["group"]
     group, committed = yield from group_with_offsets(services, name)
-    rows = yield from lags(services, positions_of(committed))
+    rows = yield from lags(services, positions_of(request.seen(committed)))
     now_ms = services.env.clock.now_ms()
     points = services.lag_sampling.histories.of_group(name)
     rate = rates(points, now_ms)
@@ -121,7 +131,14 @@ POSITION_LAGS = record(
 )
 
 
-@route("POST", "/v1/positions", summary="What lies behind positions in logs", body=POSITIONS, answer=POSITION_LAGS)
+@route(
+    "POST",
+    "/v1/positions",
+    summary="What lies behind positions in logs",
+    body=POSITIONS,
+    answer=POSITION_LAGS,
+    access=of_topics(ApiKey.LIST_OFFSETS, AclOperation.DESCRIBE, "positions"),
+)
 def look_at_positions(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """What a consumer that continues at a position has before it. Only the leader of a partition knows it: of others
     the answer names the leader. Nothing is changed.

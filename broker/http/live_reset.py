@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.access.http import of_topics
 from barnabas.broker.http.coordinators import still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, member, record, text
+from barnabas.cluster.security.acls import AclOperation
 from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
@@ -50,6 +53,7 @@ DONE = record(
     body=BODY,
     answer=DONE,
     of_group=True,
+    access=of_topics(ApiKey.OFFSET_COMMIT, AclOperation.READ, "offsets", on_group=AclOperation.READ),
 )
 def reset_live(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """All offsets are committed together, or none. Every member is thrown out, and joins again at its next heartbeat.

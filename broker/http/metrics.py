@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from barnabas.broker.access.http import sees_all
 from barnabas.broker.http.metric_names import METRICS, Metric
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
 from barnabas.coordinators.groups.views import STATES, GroupView, view
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.build import build_name
 from barnabas.runtime.turns import Pieces
 
@@ -39,7 +41,13 @@ Row = tuple[tuple[str, ...], float]
 OF_GROUPS = [name for name, metric in METRICS.items() if metric.labels == ("group",)]
 
 
-@route("GET", "/metrics", summary="What Prometheus scrapes", content_type=TEXT)
+@route(
+    "GET",
+    "/metrics",
+    summary="What Prometheus scrapes",
+    content_type=TEXT,
+    access=sees_all(ApiKey.DESCRIBE_LOG_DIRS),
+)
 def metrics(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """Metrics of this broker in Prometheus' text format. docs/metrics.md explains each."""
     write = yield services.env.clock.in_thread(_writer)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access.http import of_topics
 from barnabas.broker.http.coordinators import no_group, still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.cluster.security.acls import AclOperation
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.turns import Pieces
 
@@ -36,6 +39,7 @@ DONE = record(
     body=BODY,
     answer=DONE,
     of_group=True,
+    access=of_topics(ApiKey.OFFSET_DELETE, AclOperation.READ, "offsets", on_group=AclOperation.DELETE),
 )
 def clean_up(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
     """All are removed, or none. Topics that do not exist any more may be named, which OffsetDelete refuses."""

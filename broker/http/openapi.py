@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.access.http import everybody
 from barnabas.broker.http.routes import JSON, TABLE, HttpAnswer, HttpRequest, Route, route
 from barnabas.broker.http.schemas import Schema, record, text
+from barnabas.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -41,9 +43,12 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {"Error": ERROR},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
         },
-        "security": [{}, {"token": []}],
+        "security": [{}, {"token": []}, {"password": []}],
     }
 
 
@@ -94,6 +99,7 @@ def _parameter(parameter: Any) -> dict[str, Any]:
     summary="This document",
     answer={"type": "object", "description": "An OpenAPI 3.1 document."},
     while_starting=True,
+    access=everybody(ApiKey.API_VERSIONS),
 )
 def openapi(services: Services, request: HttpRequest) -> HttpAnswer:
     """All paths, their parameters and the fields of their answers, as an OpenAPI document."""

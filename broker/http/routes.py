@@ -15,18 +15,20 @@ while.
 
 import importlib
 import json
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from barnabas.broker.http.schemas import Schema
-from barnabas.cluster.security.acls import ANONYMOUS
+from barnabas.cluster.security.acls import ANONYMOUS, CLUSTER_NAME, AclOperation, ResourceType
 from barnabas.runtime.pending import Pending
 
 if TYPE_CHECKING:
+    from barnabas.broker.access.http import HttpAccess
     from barnabas.broker.services import Services
+    from barnabas.cluster.security.authorizer import Rights
 
 FAMILIES = (
     "control",
@@ -46,6 +48,7 @@ FAMILIES = (
     "waits",
 )
 JSON = "application/json"
+V = TypeVar("V")
 PIECE_BYTES = 16 * 1024  # of a body that is made in pieces
 METHODS_THAT_CHANGE = ("POST", "PUT", "PATCH", "DELETE")
 ANSWERED_WITHIN_MS = 60_000.0
@@ -71,8 +74,8 @@ class HttpError(Exception):
 class HttpRequest:
     """A request that is as its route says. `path` has the decoded parameters of the path."""
 
-    __slots__ = ("body", "client_host", "client_id", "method", "path", "query", "target")
-    principal = ANONYMOUS  # the HTTP API knows nobody by name
+    __slots__ = ("body", "client_host", "client_id", "method", "path", "principal", "query", "rights", "target")
+    rights: "Rights | None"  # of the principal; None: there is no authorizer
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class HttpRequest:
         body: Any,
         client_host: str,
         client_id: str,
+        principal: str = ANONYMOUS,
     ) -> None:
         self.method = method
         self.target = target  # as it was sent: path and query
@@ -91,6 +95,23 @@ class HttpRequest:
         self.body = body
         self.client_host = client_host  # as Kafka writes it: "/127.0.0.1"
         self.client_id = client_id  # the User-Agent
+        self.principal = principal
+        self.rights = None
+
+    def may(self, operation: AclOperation, type: ResourceType, name: str) -> bool:
+        """Whether the sender has this right: what is listed is left out if not."""
+        return self.rights is None or self.rights.may(operation, type, name)
+
+    def may_see_group(self, group: str) -> bool:
+        """Whether a group is listed, as by ListGroups."""
+        describe = AclOperation.DESCRIBE
+        cluster = describe, ResourceType.CLUSTER, CLUSTER_NAME
+        return self.rights is None or self.may(*cluster) or self.may(describe, ResourceType.GROUP, group)
+
+    def seen(self, of_topics: Mapping[str, V]) -> dict[str, V]:
+        """The topics that the sender may describe, of these."""
+        describe = AclOperation.DESCRIBE
+        return {topic: value for topic, value in of_topics.items() if self.may(describe, ResourceType.TOPIC, topic)}
 
 
 @dataclass(slots=True)
@@ -203,6 +224,7 @@ class Route:
     is_open: bool
     within_ms: float
     ends_life: bool
+    access: "HttpAccess | None"  # None: super users only
     segments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -245,6 +267,7 @@ def route(
     is_open: bool = False,
     within_ms: float = ANSWERED_WITHIN_MS,
     ends_life: bool = False,
+    access: "HttpAccess | None" = None,
 ) -> Callable[[HandlerT], HandlerT]:
     """Register the decorated function as the handler of a method and path.
 
@@ -253,6 +276,7 @@ def route(
     `is_open`: for everybody, without a token, whatever the query: load balancers add one against caches.
     `within_ms`: after so long the client is told that there is no answer. `ends_life`: it is answered by the broker's
     next life in this process, so its connection stays open when the broker ends.
+    `access`: which rights it asks for (`broker/access/http.py`), if there is an authorizer; None: super users only.
     """
 
     def register(handler: HandlerT) -> HandlerT:
@@ -274,6 +298,7 @@ def route(
             is_open,
             within_ms,
             ends_life,
+            access,
         )
         return handler
 

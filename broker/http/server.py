@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
-from barnabas.config.listeners import HTTPS, Endpoint
+from barnabas.config.listeners import HTTPS, Endpoint, is_loopback
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Listener
 from barnabas.runtime.upkeep import Task
@@ -225,14 +225,6 @@ class HttpServer:
         self.handler_failures += 1
         if self.handler_failures <= TRACEBACKS_MAX or self.handler_failures % TRACEBACK_EVERY == 0:
             logger.error("%s failed (%s so far)", what, counted(self.handler_failures, "failure"), exc_info=error)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine only."""
-    if host in ("localhost", "::1"):
-        return True
-    parts = host.removeprefix("::ffff:").split(".")  # 127.0.0.1.example.org is a name
-    return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
 
 
 def _end_if_late(connection: "HttpConnection | _Opening") -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from barnabas.broker.access.http import of_cluster
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.cluster.security.acls import AclOperation
+from barnabas.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -26,7 +29,14 @@ STATUS = record(
 )
 
 
-@route("GET", "/v1/status", summary="What this broker is", answer=STATUS, while_starting=True)
+@route(
+    "GET",
+    "/v1/status",
+    summary="What this broker is",
+    answer=STATUS,
+    while_starting=True,
+    access=of_cluster(ApiKey.DESCRIBE_CLUSTER, AclOperation.DESCRIBE),
+)
 def status(services: Services, request: HttpRequest) -> HttpAnswer:
     """Number, cluster, state and addresses. Answered also while the broker starts."""
     state = "starting"

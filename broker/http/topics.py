@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.access.http import everybody, of_path
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.cluster.metadata_cache import PartitionMetadata
+from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol import uuids
+from barnabas.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -44,17 +47,19 @@ TOPIC = record(
     summary="The topics of the cluster",
     query=[Parameter("internal", boolean("Whether to list those of the broker itself, too. Default: false."))],
     answer=TOPICS,
+    access=everybody(ApiKey.METADATA),
 )
 def list_topics(services: Services, request: HttpRequest) -> HttpAnswer:
     """Every broker knows all topics. Offsets are not here: ask Kafka's protocol (ListOffsets), or /metrics."""
-    return HttpAnswer.json({"topics": _rows(services, bool(request.query["internal"]))})
+    return HttpAnswer.json({"topics": _rows(services, request)})
 
 
-def _rows(services: Services, with_internal: bool) -> Generator[dict[str, Any] | None, None, None]:
+def _rows(services: Services, request: HttpRequest) -> Generator[dict[str, Any] | None, None, None]:
     for topic in sorted(services.metadata_cache.topics):
         partitions = services.metadata_cache.topics.get(topic)
-        if partitions is None or (topic in INTERNAL_TOPICS and not with_internal):
-            yield None  # deleted meanwhile, or not asked for
+        is_asked = bool(request.query["internal"]) or topic not in INTERNAL_TOPICS
+        if partitions is None or not is_asked or not request.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic):
+            yield None  # deleted meanwhile, not asked for, or not for the sender
         else:
             yield _summary(services, topic, partitions)
 
@@ -71,7 +76,13 @@ def _summary(services: Services, topic: str, partitions: dict[int, PartitionMeta
     }
 
 
-@route("GET", "/v1/topics/{topic}", summary="One topic", answer=TOPIC)
+@route(
+    "GET",
+    "/v1/topics/{topic}",
+    summary="One topic",
+    answer=TOPIC,
+    access=of_path(ApiKey.METADATA, AclOperation.DESCRIBE, ResourceType.TOPIC, "topic"),
+)
 def describe_topic(services: Services, request: HttpRequest) -> HttpAnswer:
     """Who leads each partition, where its replicas are, and which of them are in sync."""
     topic = request.path["topic"]

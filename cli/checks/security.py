@@ -6,7 +6,7 @@ from barnabas.cli.checks.facts import DAY_MS, Broker, Facts, Settings
 from barnabas.cli.checks.findings import Finding, Severity, check
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.shared.words import duration
-from barnabas.config.listeners import read_endpoints, security_protocols
+from barnabas.config.listeners import is_loopback, read_endpoints, security_protocols
 from barnabas.config.oauth import KEYS_URL, OAUTHBEARER, Text, takes_signed
 from barnabas.config.settings import ConfigError, split_list
 
@@ -16,10 +16,6 @@ CHECK_HOSTS = "ssl.endpoint.identification.algorithm"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def _listeners(settings: Settings) -> Mapping[str, tuple[str, str]]:
     """Security protocol and host of each listener that other machines reach. Nothing, if it cannot be read."""
     try:
@@ -27,7 +23,7 @@ def _listeners(settings: Settings) -> Mapping[str, tuple[str, str]]:
         endpoints = read_endpoints(settings.text("listeners") or "")
     except ConfigError:
         return {}
-    outside = [each for each in endpoints if not _is_loopback(each.host) and each.name in protocols]
+    outside = [each for each in endpoints if not is_loopback(each.host) and each.name in protocols]
     return {each.name: (protocols[each.name], str(each)) for each in outside}
 
 

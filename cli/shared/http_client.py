@@ -12,6 +12,7 @@ from barnabas.cli.shared.client import answered, broker_setting, client_id, is_b
 from barnabas.cli.shared.exits import ExitCode, Failure, fail
 from barnabas.cli.shared.login import read
 from barnabas.cli.shared.target import Target
+from barnabas.config.listeners import is_loopback
 from barnabas.runtime.clock import RealClock
 
 ANSWERS_WITHIN_S = 75.0  # a little longer than a broker takes to say that it has no answer
@@ -180,8 +181,9 @@ class HttpApi:
         self, method: str, address: str, target: str, body: Any, within_s: float = ANSWERS_WITHIN_S
     ) -> tuple[int, Any, bytes]:
         headers = {"User-Agent": client_id(), "Connection": "close", "Barnabas-Cluster": self._cluster_id or ""}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        authorization = self._authorization(address)
+        if authorization:
+            headers["Authorization"] = authorization
         content = None
         if body is not None or method != "GET":
             headers["Content-Type"] = "application/json"
@@ -206,6 +208,14 @@ class HttpApi:
         finally:
             connection.close()
 
+    def _authorization(self, address: str) -> str | None:
+        """The token of the environment, or else the login of the file. A password crosses no network as it is."""
+        login = read(self._target.command_config).login
+        if self._token:
+            return f"Bearer {self._token}"
+        is_safe = address.startswith("https://") or is_loopback(address.rpartition(":")[0].strip("[]"))
+        return login.of_http() if login is not None and is_safe else None
+
     def _connection(self, address: str, within_s: float) -> http.client.HTTPConnection:
         host, _, port = address.removeprefix("https://").rpartition(":")
         if not address.startswith("https://"):
@@ -227,7 +237,10 @@ class HttpApi:
             message += f" The broker has its HTTP API at {address} of its own machine: set its http.listeners to an "
             message += "address that other machines reach, and http.token."
         if status == 401:
-            message += f" The command takes it from the environment variable {TOKEN_VARIABLE}."
+            message += (
+                f" The command takes the token from the environment variable {TOKEN_VARIABLE}, and the login from "
+            )
+            message += "the file of --command-config, if the address is https:// or of this machine."
         code = ExitCode.NOTHING_THERE if status == 404 else ExitCode.NOT_VALID if status == 400 else ExitCode.FAILED
         fail(f"{name}: {message}", code)
 

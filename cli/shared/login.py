@@ -1,6 +1,7 @@
 """How the commands log in: Kafka's own file of client settings, and a login that says at once what is wrong with it."""
 
 import asyncio
+import base64
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +49,10 @@ class Login(NamedTuple):
             return PlainClient(self.user, self.password)
         return ScramClient(self.mechanism, self.user, self.password, nonce)
 
+    def of_http(self) -> str:
+        """The header Authorization."""
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
     def of_kafka_python(self) -> dict[str, Any]:
         """The settings of a client of kafka-python."""
         return {
@@ -74,6 +79,10 @@ class TokenLogin(NamedTuple):
         from barnabas.cluster.security.oauth import OAuthClient
 
         return OAuthClient(self.token())
+
+    def of_http(self) -> str:
+        """The header Authorization."""
+        return f"Bearer {self.token()}"
 
     def of_kafka_python(self) -> dict[str, Any]:
         """The settings of a client of kafka-python."""

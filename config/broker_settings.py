@@ -378,8 +378,8 @@ sasl.oauthbearer.token.endpoint.url | STRING | null | - | - | Where this broker 
 sasl.server.callback.handler.class | CLASS | null | - | - | Kafka's own classes only: whether tokens of clients are signed; not set: if jwks.endpoint.url is set.
 sasl.server.max.receive.size | INT | 524288 | - | - | Largest request of a client that has not logged in yet, in bytes.
 security.providers | STRING | null | - | - | -
-ssl.allow.dn.changes | BOOLEAN | false | - | - | -
-ssl.allow.san.changes | BOOLEAN | false | - | - | -
+ssl.allow.dn.changes | BOOLEAN | false | - | - | Whether a certificate that replaces another may be of another subject.
+ssl.allow.san.changes | BOOLEAN | false | - | - | Whether a certificate that replaces another may lack a subject alternative name that it has.
 ssl.cipher.suites | LIST | empty | - | broker | Cipher suites by Java's names; one of TLS 1.3 stands for all of it; empty: those of OpenSSL.
 ssl.client.auth | STRING | none | required, requested, none | broker | Whether clients show certificates; with SASL only as listener.name.NAME.ssl.client.auth, as in Kafka.
 ssl.enabled.protocols | LIST | TLSv1.2,TLSv1.3 | - | broker | Versions of TLS.

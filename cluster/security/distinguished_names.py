@@ -15,23 +15,45 @@ _WORDS = {
     b"\x09\x92\x26\x89\x93\xf2\x2c\x64\x01\x01": "UID",
 }
 _ESCAPED = ',=+<>#;"\\'
+_ALTERNATIVE_NAMES = b"\x55\x1d\x11"
+_EXTENSIONS = 0xA3
 _VERSION = 0xA0  # the tag of a certificate's first field, which the oldest do not have
 
 
 def subject_of(certificate: bytes) -> str:
     """The subject of a certificate (DER). ValueError: it is no certificate."""
     try:
-        _, whole, _ = _item(certificate)
-        _, fields, _ = _item(whole)
-        tag, _, rest = _item(fields)
-        if tag == _VERSION:
-            _, _, rest = _item(rest)  # the serial number
-        for _ in range(3):  # the algorithm, the issuer, from when to when it is valid
-            _, _, rest = _item(rest)
-        _, name, _ = _item(rest)
+        _, name, _ = _item(_from_subject(certificate))
         return ",".join(reversed([_relative(parts) for _, parts in _items(name)]))
     except IndexError:
         raise ValueError("it is no certificate") from None
+
+
+def alternative_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
+    """The other names of the subject (hosts, addresses), as they are. ValueError: it is no certificate."""
+    try:
+        for tag, content in _items(_from_subject(certificate)):
+            if tag != _EXTENSIONS:
+                continue
+            for _, extension in _items(_item(content)[1]):
+                _, kind, rest = _item(extension)
+                if kind == _ALTERNATIVE_NAMES:
+                    return frozenset(_items(_item(_items(rest)[-1][1])[1]))
+        return frozenset()
+    except IndexError:
+        raise ValueError("it is no certificate") from None
+
+
+def _from_subject(certificate: bytes) -> bytes:
+    """The fields of a certificate from its subject on. IndexError."""
+    _, whole, _ = _item(certificate)
+    _, fields, _ = _item(whole)
+    tag, _, rest = _item(fields)
+    if tag == _VERSION:
+        _, _, rest = _item(rest)  # the serial number
+    for _ in range(3):  # the algorithm, the issuer, from when to when it is valid
+        _, _, rest = _item(rest)
+    return rest
 
 
 def _item(data: bytes) -> tuple[int, bytes, bytes]:

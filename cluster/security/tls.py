@@ -8,12 +8,13 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from barnabas.cluster.security import key_stores
-from barnabas.cluster.security.distinguished_names import subject_of
+from barnabas.cluster.security.distinguished_names import alternative_names_of, subject_of
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.principal_rules import read_rules, user_of
-from barnabas.config.sasl import listeners_with_tls
+from barnabas.config.sasl import listeners_with_tls, of_listener
 from barnabas.config.settings import ConfigError
 from barnabas.config.tls import TlsSettings, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
@@ -25,6 +26,15 @@ logger = logging.getLogger("barnabas.cluster")
 
 LOOKED_AT_EVERY_MS = 1_000.0
 STORE_BYTES_MAX = 16 * 1024 * 1024
+PEM_END = "-----END CERTIFICATE-----"
+
+
+class Names(NamedTuple):
+    """For whom a certificate is."""
+
+    subject: str
+    others: frozenset[tuple[int, bytes]]
+
 
 Stamps = tuple[tuple[tuple[int, int], int, int], ...]  # what tells whether files have changed
 
@@ -54,6 +64,17 @@ def keys_of(settings: TlsSettings, read: Callable[[str], bytes]) -> Keys:
     except OSError as error:
         raise TlsError(f"{name} cannot be read: {error.strerror or error}") from error
     return keys
+
+
+def _names_of(keys: Keys) -> Names | None:
+    """For whom the certificate is; None: there is none."""
+    if not keys.chain:
+        return None
+    try:
+        first = ssl.PEM_cert_to_DER_cert(keys.chain.decode().partition(PEM_END)[0].strip() + PEM_END)
+        return Names(subject_of(first), alternative_names_of(first))
+    except ValueError as error:
+        raise TlsError(f"the certificate cannot be read: {error}") from None
 
 
 def client_context_of(settings: TlsSettings, read: Callable[[str], bytes]) -> ssl.SSLContext:
@@ -104,6 +125,7 @@ class ListenerTls:
         self._refused: tuple[TlsSettings, Stamps] | None = None  # what was tried last and cannot be used
         self._server: ssl.SSLContext | None = None
         self._client: ssl.SSLContext | None = None
+        self._names: Names | None = None  # of the certificate that is in use
 
     def load(self) -> None:
         """Read the files. TlsError; then nothing has changed."""
@@ -112,19 +134,39 @@ class ListenerTls:
             stamps = self._stamps_of(settings)
         except OSError as error:
             raise TlsError(f"listener {self.listener}: {error.filename}: {error.strerror}") from error
-        self._server, self._client = self.contexts_of(settings)
+        self._server, self._client, self._names = self._read_all(settings)
         self._settings, self._stamps = settings, stamps
 
-    def contexts_of(self, settings: TlsSettings) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """As server and as client. TlsError."""
+    def check(self, settings: TlsSettings) -> None:
+        """TlsError if they cannot be used in the place of those that are."""
+        self._read_all(settings)
+
+    def _read_all(self, settings: TlsSettings) -> tuple[ssl.SSLContext, ssl.SSLContext, "Names | None"]:
+        """Contexts as server and as client, and the names of the certificate. TlsError."""
         try:
             keys = keys_of(settings, partial(_read, self._disk))
+            names = _names_of(keys)
+            self._check_names(names)
             server = server_context(keys, settings.client_auth, settings.enabled_protocols, settings.cipher_suites)
             checks_host = settings.endpoint_identification_algorithm.lower() == "https"
             client = client_context(keys, settings.enabled_protocols, settings.cipher_suites, checks_host=checks_host)
         except TlsError as error:
             raise TlsError(f"listener {self.listener}: {error}") from error.__cause__
-        return server, client
+        return server, client, names
+
+    def _check_names(self, names: "Names | None") -> None:
+        """TlsError if another certificate is for somebody else, unless the settings allow it."""
+        if names is None or self._names is None:
+            return
+        if names.subject != self._names.subject and not self._allows("ssl.allow.dn.changes"):
+            what = f"the certificate is of {names.subject}, and the one in use of {self._names.subject}"
+            raise TlsError(f"{what}: set ssl.allow.dn.changes=true if that is right")
+        if not names.others >= self._names.others and not self._allows("ssl.allow.san.changes"):
+            what = "the certificate lacks a subject alternative name that the one in use has"
+            raise TlsError(f"{what}: set ssl.allow.san.changes=true if that is right")
+
+    def _allows(self, name: str) -> bool:
+        return (of_listener(self._config, self.listener, name) or "").strip().lower() == "true"
 
     def refresh(self) -> None:
         """Read the files again if they, or the settings, have changed. What cannot be used is logged once."""
@@ -199,7 +241,7 @@ class Tls:
             settings = settings_of(changed, name)
             if settings != settings_of(self._config, name):
                 try:
-                    tls.contexts_of(settings)
+                    tls.check(settings)
                 except TlsError as error:
                     message = f"Validation of dynamic config update failed: {error}"
                     raise ConfigError(message, error=ErrorCode.INVALID_REQUEST) from None

@@ -213,7 +213,14 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured, wait_until: Ca
     settings = secured.of_kafka_python(None)
     producer = KafkaProducer(**settings)
     producer.send("open-renewed", b"before").get(timeout=20)
-    secured.authority.sign("broker-renewed", days=100).write_pkcs12(secured.keys)
+    for foreign, setting in (
+        (secured.authority.sign("another"), "ssl.allow.dn.changes"),
+        (secured.authority.sign("broker", hosts=["localhost"]), "ssl.allow.san.changes"),
+    ):
+        foreign.write_pkcs12(secured.keys)
+        wait_until(lambda setting=setting: setting in secured.broker.log.read_text())  # type: ignore[misc]
+    more = ("127.0.0.1", "localhost", "renewed.test")
+    secured.authority.sign("broker", hosts=more, days=100).write_pkcs12(secured.keys)
     wait_until(lambda: "keys and certificates were read again" in secured.broker.log.read_text())
     context = ssl.create_default_context(cafile=secured.ca)
     context.load_cert_chain(secured.alice)
@@ -224,7 +231,7 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured, wait_until: Ca
         context.wrap_socket(plain, server_hostname="localhost") as encrypted,
     ):
         shown = encrypted.getpeercert() or {}
-    assert shown["subject"] == ((("commonName", "broker-renewed"),),)
+    assert ("DNS", "renewed.test") in shown["subjectAltName"]
     producer.send("open-renewed", b"after").get(timeout=20)
     producer.close()
 
@@ -283,7 +290,8 @@ def test_doctor_sees_that_a_certificate_ends(secured: Secured, wait_until: Calla
     read = "keys and certificates were read again"
     before = secured.broker.log.read_text().count(read)
     assert "certificates" not in str(doctor(secured))
-    secured.authority.sign("broker", days=20).write_pkcs12(secured.keys)
+    more = ("127.0.0.1", "localhost", "renewed.test")
+    secured.authority.sign("broker", hosts=more, days=20).write_pkcs12(secured.keys)
     wait_until(lambda: secured.broker.log.read_text().count(read) > before)
     [found] = doctor(secured)
     assert (found["check"], found["severity"]) == ("certificates", "warning")

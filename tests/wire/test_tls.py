@@ -338,8 +338,9 @@ def test_files_that_change_are_read_again(world: World, caplog: pytest.LogCaptur
 
 
 def test_another_file_by_alter_configs(world: World) -> None:
-    renewed = AUTHORITY.sign("renewed")
+    renewed, another = AUTHORITY.sign("broker"), AUTHORITY.sign("another")
     put(world.env, "/next.pem", renewed.key_pem() + renewed.chain_pem)
+    put(world.env, "/another.pem", another.key_pem() + another.chain_pem)
     client = TlsClient(world, context_of(AUTHORITY.sign("alice", organization="Acme")))
 
     def alter(path: str) -> Any:
@@ -355,6 +356,9 @@ def test_another_file_by_alter_configs(world: World) -> None:
     refused = alter("/no-such.pem")
     assert refused.error_code == 42
     assert "ssl.keystore.location=/no-such.pem cannot be read" in refused.error_message
+    refused = alter("/another.pem")
+    assert refused.error_code == 42
+    assert "ssl.allow.dn.changes=true" in refused.error_message
     assert alter("/next.pem").error_code == 0
     advance(world, 2_000)
     shown = TlsClient(world, context_of())

@@ -29,6 +29,7 @@ READ_IN_CONFIG = {
     "sasl.jaas.config",
     "security.inter.broker.protocol",
     "sasl.login.callback.handler.class",
+    *(f"ssl.allow.{which}.changes" for which in ("dn", "san")),
     "sasl.server.callback.handler.class",
     "sasl.oauthbearer.token.endpoint.url",
     *(f"sasl.oauthbearer.{name}" for name in ("clock.skew.seconds", "expected.audience", "expected.issuer")),

@@ -40,3 +40,19 @@ def in_java_order(keys: Collection[K], hash_code: Callable[[K], int]) -> list[K]
         return (code ^ code >> 16) & mask
 
     return sorted(keys, key=bucket)  # stable: within a bucket the order is that of the additions
+
+
+def in_timeline_order(keys: Collection[K], hash_code: Callable[[K], int], peak: int) -> list[K]:
+    """These keys in the order of the hash table in which Kafka's coordinators keep their state.
+
+    It grows when `peak`, the most keys that it has held, and one more would fill more than four thirds of it.
+    """
+    bits = 1
+    while (peak + 1) * 3 > 4 << bits:
+        bits += 1
+
+    def slot(key: K) -> int:
+        return (hash_code(key) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) >> 64 - bits
+
+    newest_first = list(keys)[::-1]
+    return sorted(newest_first, key=slot)

@@ -85,7 +85,8 @@ def join(
         None if before is None else before.assignor,
         ClassicProtocols(request.session_timeout_ms, tuple(protocols)),
     )
-    heartbeats.advance(change, heartbeats.subscribe(change, member_id, before, subscription), situation)
+    bumps = heartbeats.subscribe(change, member_id, before, subscription)
+    heartbeats.advance(change, bumps, situation, newcomer=member_id if known is None else None)
     has_changed = before is None or not subscription.reads_as(before)
     member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation, has_changed=has_changed)
     timers, now_ms = group.timers, situation.monotonic_ms

@@ -177,15 +177,16 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
     assert protocol is not None
     make = stored.GroupMetadataValue
     members = []
-    for member in group.in_order():  # the first one leads
+    for member_id in group.in_stored_order():  # the first one leads
+        member = group.members[member_id]
         of, classic = member.subscription, member.subscription.classic
-        if member.member_id in leaving:
+        if member_id in leaving:
             continue
         assert classic is not None
         metadata = dict(classic.protocols)[protocol]
         members.append(
             make.MemberMetadata(
-                member_id=member.member_id,
+                member_id=member_id,
                 group_instance_id=of.instance_id,
                 client_id=of.client_id,
                 client_host=of.client_host,

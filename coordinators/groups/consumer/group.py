@@ -22,7 +22,7 @@ from barnabas.coordinators.groups.consumer.member import (
 from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, ResolvedRegex, TargetEpoch
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.consumer.timers import Timers
-from barnabas.protocol.java_hash import in_java_order, java_hash_code
+from barnabas.protocol.java_hash import in_java_order, in_timeline_order, java_hash_code
 
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.change import Change
@@ -40,6 +40,8 @@ class ConsumerGroup:
     __slots__ = (
         "_hash_codes",
         "_owners",
+        "_peak",
+        "_peak_before",
         "_regex_subscribers",
         "_topic_subscribers",
         "by_instance",
@@ -76,6 +78,7 @@ class ConsumerGroup:
         self.is_resolving = False
         self.resolved_ms = float("-inf")
         self._hash_codes: dict[str, int] = {}  # of each member id, which may be long: Java's
+        self._peak = self._peak_before = 0  # the most members that it has had, now and before the last one came
         self._owners: dict[bytes, dict[int, str]] = {}  # topic id -> partition -> member id, also while it gives it up
         self._topic_subscribers: dict[str, int] = {}
         self._regex_subscribers: dict[str, int] = {}
@@ -173,10 +176,23 @@ class ConsumerGroup:
             return asker
         return next((name for name in in_java_order(votes, java_hash_code) if votes[name] == most), default)
 
-    def in_order(self) -> list[ConsumerMember]:
-        """The members in the order in which Kafka's coordinator assigns to them: that of a hash table of their ids."""
+    def in_stored_order(self, newcomer: str | None = None) -> list[str]:
+        """The member ids in the order of the table in which Kafka keeps a group. `newcomer` is not in it yet."""
+        peak = self._peak if newcomer is None else self._peak_before
+        ids = in_timeline_order(self.members, self._hash_codes.__getitem__, peak)
+        if newcomer is not None:
+            ids.remove(newcomer)
+            ids.append(newcomer)
+        return ids
+
+    def in_order(self, newcomer: str | None = None) -> list[ConsumerMember]:
+        """The members in the order in which Kafka's coordinator assigns to them: that of a hash table of their ids.
+
+        `newcomer`: the member that joins with this request.
+        """
         members = self.members
-        return [members[member_id] for member_id in in_java_order(members, self._hash_codes.__getitem__)]
+        ids = self.in_stored_order(newcomer)
+        return [members[member_id] for member_id in in_java_order(ids, self._hash_codes.__getitem__)]
 
     # ---- changes ----
 
@@ -235,6 +251,7 @@ class ConsumerGroup:
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
             self._hash_codes[member_id] = java_hash_code(member_id)
+            self._peak_before, self._peak = self._peak, max(self._peak, len(self.members))
         else:
             self.members[member_id] = member._replace(subscription=subscription)
         return before
@@ -253,6 +270,7 @@ class ConsumerGroup:
             # A load: compaction has taken the member's first record, and a newer one follows.
             member = ConsumerMember(member_id)
             self._hash_codes[member_id] = java_hash_code(member_id)
+            self._peak_before, self._peak = self._peak, max(self._peak, len(self.members))
         new = CurrentAssignment() if current is None else current
         self._own(member_id, member.current, (new.assigned, new.revoking))
         self.members[member_id] = member._replace(current=new)

@@ -58,7 +58,7 @@ def heartbeat(
     subscription = _updated(before.subscription, request, client)
     is_new = member_id not in group.members
     bumps = subscribe(change, member_id, None if is_new else before.subscription, subscription)
-    advance(change, bumps, situation, subscription.assignor)
+    advance(change, bumps, situation, subscription.assignor, member_id if is_new else None)
     has_changed = not subscription.reads_as(before.subscription)
     member = step(change, member_id, owned, situation, has_changed=has_changed)
     group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
@@ -242,11 +242,13 @@ def drop_unread(change: Change, regexes: set[str]) -> None:
 # ---- what follows ----
 
 
-def advance(change: Change, bumps: bool, situation: Situation, assignor: str | None = None) -> None:
+def advance(
+    change: Change, bumps: bool, situation: Situation, assignor: str | None = None, newcomer: str | None = None
+) -> None:
     """Move the epoch of the group if its members or topics have changed, and assign anew if its epoch is new.
 
     Those who join soon after an assignment wait for the next one, with nothing, in the epoch of the last (KIP-1263).
-    `assignor`: what the member names that asks.
+    `assignor`: what the member names that asks. `newcomer`: the member, if it joins.
     """
     group, topics = change.group, situation.topics
     now = group.of_group.metadata_hash
@@ -258,7 +260,7 @@ def advance(change: Change, bumps: bool, situation: Situation, assignor: str | N
         change.add(Kind.GROUP, "", GroupEpoch(group.epoch + bumps, now))
     if group.epoch > group.assignment_epoch and may_assign(group, situation):
         preferred = group.preferred_assignor(situation.settings.default_assignor, assignor)
-        target.update(change, preferred, topics, situation.now_ms)
+        target.update(change, preferred, topics, situation.now_ms, newcomer)
 
 
 def may_assign(group: ConsumerGroup, situation: Situation) -> bool:

@@ -13,12 +13,14 @@ from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.protocol.java_hash import in_java_order, java_hash_code, java_hash_of_uuid
 
 
-def assign(group: ConsumerGroup, assignor: str, topics: Topics) -> Mapping[str, Partitions]:
+def assign(
+    group: ConsumerGroup, assignor: str, topics: Topics, newcomer: str | None = None
+) -> Mapping[str, Partitions]:
     """What each member should have now."""
     counts: dict[bytes, int] = {}
     known: dict[frozenset[str], tuple[bytes, ...]] = {}  # most members read the same
     members = []
-    for member in group.in_order():
+    for member in group.in_order(newcomer):
         names = group.topics_of(member.subscription)
         topic_ids = known.get(names)
         if topic_ids is None:
@@ -47,10 +49,10 @@ def _in_order(target: Partitions) -> Partitions:
     return {topic_id: target[topic_id] for topic_id in in_java_order(target, java_hash_of_uuid)}
 
 
-def update(change: Change, assignor: str, topics: Topics, now_ms: int) -> None:
+def update(change: Change, assignor: str, topics: Topics, now_ms: int, newcomer: str | None = None) -> None:
     """Write the target assignment of the group's epoch: the members whose target is another one, then the epoch."""
     group = change.group
-    targets = assign(group, assignor, topics)
+    targets = assign(group, assignor, topics, newcomer)
     for member in group.in_order():
         target = targets.get(member.member_id, {})
         if group.targets.get(member.member_id) != target:

@@ -42,19 +42,20 @@ Operation = Annotated[
 Kind = Annotated[
     str, typer.Argument(metavar="KIND", help="topic, group, cluster, transactional-id, delegation-token or user.")
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name; '*' is all of them. A cluster needs none.")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="For all whose names begin so.")]
-Deny = Annotated[bool, typer.Option("--deny", help="A rule that denies; it is stronger than all that allow.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The resource's name; '*' means all. A cluster needs none.")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="For all resources whose names begin with it.")]
+Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow; a deny rule overrides all allow rules.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
 
 
 @app.command("list")
 def list_rules(
     target: Target,
-    principal: Annotated[str | None, typer.Option("--principal", metavar="PRINCIPAL", help="Only its own.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only those of topics, say.")] = None,
+    principal: Annotated[str | None, typer.Option("--principal", metavar="PRINCIPAL", help="Only its rules.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only for such resources.")] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Only those that are about it, prefixes included.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Only rules that apply to it, prefixes included."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -292,14 +293,14 @@ def _filter(
 
 
 def _rules(client: Any, wanted: AclFilter) -> list[Acl]:
-    """The rules of the cluster that the filter finds."""
+    """The rules of the cluster that match the filter."""
     from kafka.protocol.admin import DescribeAclsRequest
 
     fields = _filter(wanted.type, wanted.name, wanted.pattern, wanted.principal)
     request = DescribeAclsRequest(**fields, min_version=FIRST_VERSION_WITH_PATTERNS)
     answer = answered(client, lambda: send(client, request))
     if answer.error_code:
-        fail(f"the rules are not told: {reason(answer.error_code, answer.error_message)}")
+        fail(f"the rules cannot be listed: {reason(answer.error_code, answer.error_message)}")
     return [
         Acl(
             Resource(ResourceType(row.resource_type), row.resource_name, PatternType(row.pattern_type)),

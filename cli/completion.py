@@ -18,7 +18,7 @@ _typer: Any = typer_completion  # it has no types for these functions
 
 
 class Shell(StrEnum):
-    """What typer knows."""
+    """The shells that typer supports."""
 
     BASH = "bash"
     ZSH = "zsh"

@@ -174,7 +174,7 @@ class Facts:
 
     @property
     def healths(self) -> list[tuple[Broker, Row]]:
-        """The brokers that have said how they are."""
+        """The brokers whose health is known."""
         return [(broker, {**LATER_FIELDS, **broker.health}) for broker in self.brokers if broker.health is not None]
 
     @property

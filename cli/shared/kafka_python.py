@@ -1,4 +1,4 @@
-"""The inside of kafka-python 3.0: what it has no method for, and what it does wrong. Nobody else touches its inside.
+"""The internals of kafka-python 3.0: what it has no method for, and bugs of it. No other file uses its internals.
 
 So pyproject.toml allows no later version before this file was tested with it.
 """
@@ -43,7 +43,7 @@ def send(client: Any, request: Any, node_id: int | None = None, within_ms: int |
 
 
 def send_to_controller(client: Any, request: Any) -> Any:
-    """The same, to the controller."""
+    """The same, sent to the controller."""
     return client._manager.run(client._send_request_to_controller, request)
 
 
@@ -80,7 +80,7 @@ def find_transaction_coordinator(client: Any, transactional_id: str) -> int:
 
 
 def forget_controller_and_coordinators(client: Any) -> None:
-    """Have an admin client look for them again."""
+    """Have an admin client look its coordinators up again."""
     client._controller_id = None
     client._manager.cluster._coordinators.clear()
     client._manager.cluster.request_update()

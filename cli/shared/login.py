@@ -92,7 +92,7 @@ class TokenLogin(NamedTuple):
 
 
 class Access(NamedTuple):
-    """How the commands come to a broker."""
+    """How commands connect and log in to a broker."""
 
     protocol: str
     login: Login | TokenLogin | None

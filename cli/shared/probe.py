@@ -26,7 +26,7 @@ TLS_ALERT = b"\x15"
 
 
 class Outcome(IntEnum):
-    """What happened at an address; what is greater is better."""
+    """What happened at an address, from worst to best."""
 
     NOT_RESOLVED = 0  # nobody knows the name of the host
     NOTHING_LISTENS = 1

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from barnabas.broker.senders import Senders
 from barnabas.protocol.message import Part, Reference
-from barnabas.runtime.ports import Buffer, Network
+from barnabas.runtime.ports import Buffer, Clock, Network, Timer
 from barnabas.storage.open_files import FileRange
 
 logger = logging.getLogger("barnabas.broker")
@@ -65,6 +65,8 @@ class AnswerWriter:
         "_connection",
         "_from_files",
         "_is_full",
+        "_mute",
+        "_muted_until_ms",
         "_network",
         "_senders",
         "_transport",
@@ -84,7 +86,9 @@ class AnswerWriter:
         self.collects = False  # small answers are kept until `flush`, and sent together
         self._from_files: deque[Part] = deque()  # what is left of an answer that is sent from files
         self._is_full = False  # the write buffer is above its high mark
-        self.takes_answers = True  # the client has taken what was sent to it
+        self._mute: Timer | None = None  # runs while no request is handled, because the client is above a quota
+        self._muted_until_ms = 0.0
+        self.takes_answers = True  # the client has taken what was sent to it, and need not wait
         transport.set_write_buffer_limits(WRITE_BUFFER_HIGH, WRITE_BUFFER_LOW)
 
     @property
@@ -108,7 +112,24 @@ class AnswerWriter:
         if self._from_files:
             self._senders.ask(self)
         else:
+            self.takes_answers = self._mute is None
+
+    def mute(self, clock: Clock, throttle_ms: int) -> None:
+        """Ask for no further answer for so long. What is written goes out meanwhile."""
+        until_ms = clock.monotonic_ms() + throttle_ms
+        if self._mute is not None:
+            if until_ms <= self._muted_until_ms:
+                return
+            self._mute.cancel()
+        self._muted_until_ms = until_ms
+        self.takes_answers = False
+        self._mute = clock.call_later(throttle_ms, self._unmute)
+
+    def _unmute(self) -> None:
+        self._mute = None
+        if not self._is_full and not self._from_files:
             self.takes_answers = True
+            self._connection.all_sent()
 
     def write(self, parts: list[Part]) -> None:
         """Send an answer: large parts without a copy, small ones joined with those of neighbouring answers."""
@@ -175,7 +196,7 @@ class AnswerWriter:
                 left -= size
             from_files.popleft()
         if not from_files:
-            self.takes_answers = not self._is_full
+            self.takes_answers = not self._is_full and self._mute is None
             self._connection.all_sent()
         elif not self._is_full:
             self._senders.ask(self)
@@ -190,6 +211,7 @@ class AnswerWriter:
     def drop(self) -> None:
         """Nobody takes answers any more: what waits is dropped, and what comes is not kept back."""
         self._is_full = False
+        self._forget_mute()
         self.takes_answers = True
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -200,4 +222,10 @@ class AnswerWriter:
 
     def end(self) -> None:
         """The connection is over, and nothing waits: let go of it, so that no cycle keeps the memory of both."""
+        self._forget_mute()
         self._connection = _OVER
+
+    def _forget_mute(self) -> None:
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None

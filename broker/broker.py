@@ -23,17 +23,20 @@ from barnabas.broker.refusals import Refusals
 from barnabas.broker.requests import RequestGate
 from barnabas.broker.restored_tree import RestoredTree
 from barnabas.broker.server import Server
+from barnabas.broker.throttles import Throttles
 from barnabas.broker.transactions import Transactions, log_of_coordinator
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.broker.waited_groups import WaitedGroups
 from barnabas.cluster import controlled_shutdown, registration
 from barnabas.cluster.broker_client import BrokerClients
+from barnabas.cluster.client_quotas import ClientQuotas
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.controller_client import ControllerClient
 from barnabas.cluster.features import NOT_READ, Features
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
+from barnabas.cluster.quota_table import OF_CLIENTS
 from barnabas.cluster.security.authorizer import Authorizer
 from barnabas.cluster.security.credentials import Credentials
 from barnabas.cluster.security.delegation_tokens import DelegationTokens
@@ -144,6 +147,7 @@ class Broker:
         self.config_changes = ConfigChanges(env, config, self.node_id, coordination, self._is_registered)
         self.credentials = Credentials(coordination)
         self.delegation_tokens = DelegationTokens(env, config, coordination, self._is_registered)
+        self.client_quotas = ClientQuotas(coordination)
         self.features = Features(env, coordination)
 
     def _make_replicas(self, data_directories: str | Sequence[str]) -> None:
@@ -226,9 +230,11 @@ class Broker:
     def _make_servers(self) -> None:
         """The listeners, and what they need for clients."""
         self.fetch_sessions = FetchSessionCache(self.env.rng, self.config.max_incremental_fetch_session_cache_slots)
+        self.throttles = Throttles(self.env.clock, self.config, self.client_quotas.table, self.fetch_sessions)
         self.logins = Logins(self.env, self.config, self.credentials, self.delegation_tokens)
         tls = {} if self.tls is None else self.tls.by_listener
-        self.server = Server(self.env, self.config, self.request_gate, self.logins.by_listener, tls)
+        rate_of = self.client_quotas.table.connection_rate
+        self.server = Server(self.env, self.config, self.request_gate, self.logins.by_listener, tls, rate_of)
         self.http = HttpServer(self, self.request_gate, self.server)
         self.addresses = Addresses(self.config, self.server.ports, self.metadata_cache)
 
@@ -236,8 +242,9 @@ class Broker:
         """Who hears of what. The order in a list is the order in which they hear."""
         replica_manager, groups, transactions = self.replica_manager, self.group_coordinator, self.transactions
         self.config_changes.on_topic_change = self._topic_settings_changed
-        self.config_changes.on_user_change = self.credentials.changed
-        self.config_changes.on_load.append(self.credentials.load)
+        self.config_changes.on_client_change += [self.credentials.changed, self.client_quotas.changed]
+        self.config_changes.on_load += [self.credentials.load, self.client_quotas.load]
+        self.client_quotas.on_change = self._quotas_changed
         self.lease.on_lost.append(self.own_registration.session_lost)
         self.lease.on_lapsed.append(replica_manager.lease_lapsed)
         self.lease.on_regained.append(replica_manager.lease_regained)
@@ -249,6 +256,9 @@ class Broker:
         replica_manager.on_leadership += [groups.on_leadership, transactions.on_leadership]
         replica_manager.on_deleted += [groups.on_partitions_deleted, transactions.on_partitions_deleted]
         replica_manager.on_deleted.append(self.config_changes.forget_topics)
+
+    def _quotas_changed(self) -> None:
+        self.server.throttles = self.throttles if self.client_quotas.table.has(OF_CLIENTS) else None
 
     def _topic_settings_changed(self, topic: str) -> None:
         self.old_settings.set_anew(topic)

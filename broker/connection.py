@@ -1,28 +1,24 @@
 """One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
 
 Reading. All connections of a server read into one shared buffer, because a read and its handling are one step of the
-loop. Frames that are complete in it are handled where they lie, without a copy. An incomplete frame moves to a buffer
-of its own. That buffer grows with the bytes that have really arrived, so a false frame size costs no memory. A handler
-that keeps a `records` field after it has returned must copy it (`RequestContext.kept`), because it is a view of the
-frame; other fields are not. A long frame is decoded in pieces, in turns with other tasks, because a hundred megabytes
-may hold millions of small rows. Its handler knows that the request is long (`RequestContext.is_long`).
+loop. Complete frames are handled where they lie, without a copy. An incomplete one moves to a buffer of its own, which
+grows with the bytes that have really arrived, so a false frame size costs no memory. A handler that keeps a `records`
+field after it has returned must copy it (`RequestContext.kept`), because it is a view of the frame; other fields are
+not. A long frame is decoded in pieces: a hundred megabytes may hold millions of small rows (`RequestContext.is_long`).
 
 The gate. Brokers talk to each other before this broker serves clients, and beyond max.connections. So a connection that
-may not be served yet is read as long as its requests are of brokers (`Server.may_pass`). The first other one is held.
+may not be served yet is read while its requests are of brokers (`Server.may_pass`). The first other one is held.
+What the client can still send and hear, and what is done with the next frame, are two tables (connection_states.py).
 
-States. What the client can still send and hear, and what is done with the next frame, are two tables with the moves
-that are allowed (connection_states.py).
-
-Order and memory. No frame is handled while a request is parked, or while the client does not take its answers (the
-write buffer is above its high mark). Meanwhile up to `READ_AHEAD_BYTES_MAX` bytes are read ahead; then reading stops.
-Produces that wait for replicas are the exception (carried_out.py).
+Order and memory. No frame is handled while a request is parked, while the client does not take its answers (the write
+buffer is above its high mark), or while it has to wait because of a quota (throttles.py). Meanwhile up to
+`READ_AHEAD_BYTES_MAX` bytes are read ahead. Produces that wait for replicas are the exception (carried_out.py).
 
 The end of the client. Every complete frame that has arrived is handled, in order, even if its client is gone. A client
 that sends no more (end of file) still gets its answers; then the connection is closed. When the socket is lost, its
-unread bytes are read first. Then a request that only waits (a long poll) is cancelled; a request that cannot be
-cancelled is waited for; and the frames behind it are handled without an answer. Until then the connection counts as
-open, so the limits on connections bound this work too. Only the broker's own decisions drop frames that have arrived:
-a frame that cannot be read, a failed Produce with acks=0, an idle connection, the end of the broker.
+unread bytes are read first. Then a request that only waits (a long poll) is cancelled; one that cannot be cancelled is
+waited for; and the frames behind it are handled without an answer. Until then the connection counts as open. Only the
+broker itself drops frames: if one cannot be read, a Produce with acks=0 failed, a client is idle, the broker ends.
 """
 
 import asyncio
@@ -142,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket_to(Socket.OPEN)
         self.is_gated = not server.is_served(self)
         # The transport cannot be paused until the server reads: uvloop starts reading after this method in any case.
-        if server.is_reading:
+        if server.is_reading and self not in server.arrivals.waiting:
             self._requests_to(READY)
 
     def begin(self) -> None:
@@ -244,8 +240,6 @@ class Connection(asyncio.BufferedProtocol):
         if position < nbytes and self._requests is not DROPPED:
             self._read_ahead += data[position:]
             self._pause_or_resume_reading()
-
-    # ------------------------------------------------------------------ frames
 
     def _may_handle(self) -> bool:
         return self._requests is READY and self._writer.takes_answers
@@ -432,7 +426,10 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         server.requests_of[context.api_key] += 1
-        reply = server.gate.handle(api, request, context)
+        if server.throttles is None:
+            reply = server.gate.handle(api, request, context)
+        else:
+            reply = server.throttles.handle(server.gate, api, request, context, len(frame))
         if isinstance(reply, Message) and not self._carried_out.waiting:  # nearly always
             self._answer(api, context, request, reply)
             return
@@ -457,8 +454,6 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif self._socket is not Socket.LOST:
             self._writer.write(parts)
-
-    # ------------------------------------------------------------------ answers
 
     def _park(self, api: Api, context: RequestContext, request: Any, reply: Pending[Any]) -> None:
         """Wait until the answer, or its encoding, is complete."""
@@ -506,6 +501,12 @@ class Connection(asyncio.BufferedProtocol):
         self._carried_out.put_behind(api, context, request, reply)
 
     def _answer(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
+        if self._server.throttles is not None and self._server.throttles.are_asked(context):
+            reply, throttle_ms = self._server.throttles.answer(api, request, context, reply)
+            self._answer(api, context, request, reply)
+            if throttle_ms and self._socket in (Socket.OPEN, Socket.HALF_CLOSED):
+                self._writer.mute(self._server.env.clock, throttle_ms)
+            return
         if reply is None or self._requests is DROPPED:
             return
         if reply is CLOSE:
@@ -544,8 +545,6 @@ class Connection(asyncio.BufferedProtocol):
             self._park(api, context, request, encoded)
             return None
         return encoded
-
-    # ------------------------------------------------------------------ the end
 
     def _refuse_size(self, size: int, start: bytes) -> None:
         """A frame that cannot have this size: often the first bytes of another protocol."""

@@ -27,7 +27,6 @@ Kind = tuple[str, str | None, int, ErrorCode]
 NOT_BUILT = {
     "share groups": (76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92),
     "streams groups": (88, 89, 93),
-    "quotas": (48, 49),
     "reassignment of partitions": (45, 46),
     "moves of replicas between directories": (34,),
     "client telemetry": (71, 72),

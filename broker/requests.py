@@ -44,6 +44,7 @@ from barnabas.runtime.turns import Pieces
 if TYPE_CHECKING:
     from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Route
     from barnabas.broker.services import Services
+    from barnabas.broker.throttles import Used
     from barnabas.cluster.security.authorizer import Authorizer, Rights
 
 logger = logging.getLogger("barnabas.broker")
@@ -101,9 +102,11 @@ class RequestContext:
         "listener_name",
         "principal",
         "rights",
+        "used",
     )
 
     rights: "Rights | None"  # of the principal; None: there is no authorizer
+    used: "Used | None"  # set only while there are quotas (throttles.py)
 
     def __init__(
         self,

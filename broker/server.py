@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from barnabas.broker.arrivals import Arrivals
 from barnabas.broker.connection import Connection
 from barnabas.broker.crowds import Crowds
 from barnabas.broker.logins import ListenerLogins
@@ -27,6 +28,7 @@ from barnabas.runtime.upkeep import Task
 from barnabas.storage.open_files import share_out
 
 if TYPE_CHECKING:
+    from barnabas.broker.throttles import Throttles
     from barnabas.cluster.security.tls import ListenerTls
     from barnabas.runtime.tls import HandshakeError, TlsTransport
 
@@ -48,10 +50,14 @@ class Server:
         gate: RequestGate,
         logins: Mapping[str, ListenerLogins] = MappingProxyType({}),
         tls: "Mapping[str, ListenerTls]" = MappingProxyType({}),
+        rate_of: Callable[[str], float | None] = lambda address: None,
     ) -> None:
+        """`rate_of`: how many connections may come from an address in a second (None: any number)."""
         self.env = env
         self.config = config
         self.gate = gate
+        self.arrivals = Arrivals(env.clock, config, rate_of)
+        self.throttles: Throttles | None = None  # None: no client has a quota
         self.logins = logins  # of the listeners whose clients log in
         self.tls = tls  # of the listeners that have it
         for each in logins.values():
@@ -202,6 +208,7 @@ class Server:
         waiting, self._waiting = self._waiting, {}
         for connection in [*waiting, *self.connections]:
             connection.close()
+        self.arrivals.close()
 
     # ------------------------------------------------------------------ connections
 
@@ -215,6 +222,26 @@ class Server:
         """
         if self.has_no_descriptor_left():
             return f"{self._descriptors} are open, more would take the files of the logs: raise the limit (ulimit -n)"
+        if self.arrivals.is_full(connection.listener_name):
+            return "they come too fast (max.connection.creation.rate), and as many wait as may"
+        if self.arrivals.come(connection, partial(self._admit_late, connection)):
+            return self._place(connection)
+        return None
+
+    def _admit_late(self, connection: Connection) -> None:
+        """A connection has come too fast, and has waited."""
+        refusal = self._place(connection)
+        if refusal is not None:
+            self.note_refused_connection(connection.client_host, refusal)
+            connection.close()
+            return
+        connection.is_gated = not self.is_served(connection)
+        connection.last_active_ms = self.env.clock.monotonic_ms()
+        if self.is_reading:
+            connection.begin()
+
+    def _place(self, connection: Connection) -> str | None:
+        """Give a connection a place, or let it wait for one. Returns why it is refused, or None."""
         if len(self.connections) >= self.config.max_connections and not self._is_protected(connection.listener_name):
             if len(self._waiting) >= self.config.socket_listen_backlog_size:
                 return f"max.connections={self.config.max_connections} are open, and as many wait as may"
@@ -229,7 +256,8 @@ class Server:
 
     def has_no_descriptor_left(self) -> bool:
         """Whether another connection would take a descriptor that is for the logs."""
-        return len(self.connections) + len(self._waiting) + self.connections_elsewhere >= self._descriptors
+        waiting = len(self._waiting) + len(self.arrivals.waiting)
+        return len(self.connections) + waiting + self.connections_elsewhere >= self._descriptors
 
     def _is_protected(self, listener_name: str) -> bool:
         return len(self.config.endpoints) > 1 and listener_name == self.config.inter_broker_listener
@@ -274,7 +302,7 @@ class Server:
         while self._waiting and len(self.connections) < self.config.max_connections:
             connection = next(iter(self._waiting))
             del self._waiting[connection]
-            refusal = self.admit(connection)
+            refusal = self._place(connection)
             if refusal is not None:
                 self.note_refused_connection(connection.client_host, refusal)
                 connection.close()

@@ -8,6 +8,7 @@ from collections.abc import MutableSet, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.broker.addresses import Addresses
+from barnabas.broker.arrivals import Arrivals
 from barnabas.broker.auto_topics import AutoTopics
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.log_ranges import KnownLogRanges
@@ -15,8 +16,10 @@ from barnabas.broker.logins import Logins
 from barnabas.broker.own_registration import OwnRegistration
 from barnabas.broker.refusals import Refusals
 from barnabas.broker.restored_tree import RestoredTree
+from barnabas.broker.throttles import Throttles
 from barnabas.broker.transactions import Transactions
 from barnabas.cluster.broker_client import BrokerClients
+from barnabas.cluster.client_quotas import ClientQuotas
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.features import Features
 from barnabas.cluster.lease import Lease
@@ -46,6 +49,7 @@ class ServerState(Protocol):
     refused_connections: int
     protocol_errors: int
     failed_logins: int
+    arrivals: Arrivals
     serving: bool
     last_told: tuple[int, int]
 
@@ -117,6 +121,8 @@ class Services(Protocol):
     credentials: Credentials
     logins: Logins
     delegation_tokens: DelegationTokens
+    client_quotas: ClientQuotas
+    throttles: Throttles
     authorizer: Authorizer | None  # None: everybody may do everything
 
     @property

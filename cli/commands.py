@@ -19,6 +19,7 @@ COMMANDS = (
         "acls",
         "users",
         "tokens",
+        "quotas",
         "secure",
         "trace",
         "replay",

@@ -14,7 +14,7 @@ logger = logging.getLogger("barnabas.cluster")
 TOPICS = "topics"
 BROKERS = "brokers"
 GROUPS = "groups"
-USERS = "users"
+CLIENT_TYPES = ("users", "clients", "ips")
 
 Overrides = Mapping[str, str]
 
@@ -33,7 +33,8 @@ class ConfigChanges:
     ) -> None:
         """`is_registered`: whether this broker is registered in the session that is open now."""
         self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
-        self.on_user_change: Callable[[str], Awaitable[None]] | None = None  # told of an entity below /config/users
+        # Told of a user, a client id or an address whose settings have changed, by its path. They are not kept here.
+        self.on_client_change: list[Callable[[str], Awaitable[None]]] = []
         self.on_load: list[Callable[[], Awaitable[None]]] = []  # called when everything is read
         self._config = config
         self._node_id = node_id
@@ -120,7 +121,7 @@ class ConfigChanges:
     async def _apply(self, notice: bytes) -> None:
         entity_type, _, name = payloads.decode_config_change(notice).partition("/")
         await self.entity_changed(entity_type, name)
-        if entity_type not in (TOPICS, BROKERS, USERS):
+        if entity_type not in (TOPICS, BROKERS, *CLIENT_TYPES):
             logger.info("settings of %s/%s changed", entity_type, name)
 
     async def read_topics(self, names: Sequence[str]) -> None:
@@ -135,8 +136,9 @@ class ConfigChanges:
             self._set_topic(name, await self._read(TOPICS, name))
         elif entity_type == GROUPS:
             await self._read_group(name)
-        elif entity_type == USERS and self.on_user_change is not None:
-            await self.on_user_change(name)
+        elif entity_type in CLIENT_TYPES:
+            for told in self.on_client_change:
+                await told(f"{entity_type}/{name}")
         elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
             if name == paths.DEFAULT_ENTITY:
                 self._cluster = await self._read(BROKERS, name)

@@ -61,7 +61,7 @@ AUTHORIZERS = (
 # What may be set for one listener, or for a mechanism there (config/sasl.py).
 PER_LISTENER = frozenset(
     (
-        *("connections.max.reauth.ms", "sasl.enabled.mechanisms", "sasl.jaas.config"),
+        *("connections.max.reauth.ms", "max.connection.creation.rate", "sasl.enabled.mechanisms", "sasl.jaas.config"),
         *("sasl.login.callback.handler.class", "sasl.server.callback.handler.class"),
         *(
             name

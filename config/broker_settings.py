@@ -66,7 +66,7 @@ http.token | PASSWORD | null | - | - hidden | What requests to the HTTP API from
 inter.broker.listener.name | STRING | null | - | - | Listener of the brokers; not set: PLAINTEXT, or the first.
 listener.security.protocol.map | STRING | SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT | - | broker | Security protocol of each listener name.
 listeners | STRING | PLAINTEXT://:9092 | - | broker | Where to listen: NAME://host:port, comma separated.
-max.connection.creation.rate | INT | 2147483647 | >= 0 | cluster | -
+max.connection.creation.rate | INT | 2147483647 | >= 0 | cluster | New connections a second; also as listener.name.NAME.max.connection.creation.rate.
 max.connections | INT | 2147483647 | >= 0 | cluster | Connections of all clients.
 max.connections.per.ip | INT | 2147483647 | >= 0 | cluster | Connections from one address.
 max.connections.per.ip.overrides | STRING | empty | address limits | cluster | Other limits for some addresses: address:number, comma separated.
@@ -211,16 +211,16 @@ transactional.id.expiration.ms | INT | 604800000 | >= 1 | - | A transactional id
 alter.log.dirs.replication.quota.window.num | INT | 11 | >= 1 | - | -
 alter.log.dirs.replication.quota.window.size.seconds | INT | 1 | >= 1 | - | -
 client.quota.callback.class | CLASS | null | - | - | -
-controller.quota.window.num | INT | 11 | >= 1 | - | -
-controller.quota.window.size.seconds | INT | 1 | >= 1 | - | -
+controller.quota.window.num | INT | 11 | >= 1 | - | Windows of controller_mutation_rate: so many seconds' worth may be used at once.
+controller.quota.window.size.seconds | INT | 1 | >= 1 | - | Length of each of them.
 kafka.metrics.polling.interval.secs | INT | 10 | >= 1 | - | -
 kafka.metrics.reporters | LIST | empty | - | - | -
 metric.reporters | LIST | org.apache.kafka.common.metrics.JmxReporter | - | cluster | -
 metrics.num.samples | INT | 2 | >= 1 | - | -
 metrics.recording.level | STRING | INFO | - | - | -
 metrics.sample.window.ms | LONG | 30000 | >= 1 | - | -
-quota.window.num | INT | 11 | >= 1 | - | -
-quota.window.size.seconds | INT | 1 | >= 1 | - | -
+quota.window.num | INT | 11 | >= 1 | - | Windows in which the bytes and the time of clients with quotas are counted.
+quota.window.size.seconds | INT | 1 | >= 1 | - | Length of each of them.
 replication.quota.window.num | INT | 11 | >= 1 | - | -
 replication.quota.window.size.seconds | INT | 1 | >= 1 | - | -
 # Share and streams groups

@@ -48,6 +48,7 @@ DELETION_WAIT_MS = 1_000
 
 Outcome = tuple[ErrorCode, str | None]
 DONE: Outcome = (ErrorCode.NONE, None)
+THROTTLED: Outcome = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, None)
 
 
 # --- checks ---
@@ -164,9 +165,11 @@ class TopicAdmin:
         configs: Mapping[str, str] | None = None,
         assignment: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
+        may_change: Callable[[int], bool] = lambda count: True,
     ) -> Outcome:
         """Create a topic with its settings, in one change. -1: the broker's default; or `assignment` by hand.
 
+        `may_change`: asked whether so many partitions may be made now (and counts them).
         TOPIC_ALREADY_EXISTS also while the topic is being deleted; but if only the last steps are left, this waits.
         """
         problem = topic_name_problem(name)
@@ -184,7 +187,11 @@ class TopicAdmin:
             return error.error, str(error)
         racks = {broker.broker_id: broker.rack for broker in self._metadata_cache.brokers.values()}
         placed, outcome = self._place(partition_count, replication_factor, assignment, racks)
-        if placed is None or validate_only:
+        if placed is None:
+            return outcome
+        if not may_change(len(placed)):
+            return THROTTLED
+        if validate_only:
             return outcome
         node = TopicAssignment({i: tuple(r) for i, r in placed.items()}, self._env.random_uuid())
         outcome = node_problem(node)
@@ -300,8 +307,10 @@ class TopicAdmin:
         assignments: Sequence[Sequence[int]] | None = None,
         *,
         validate_only: bool = False,
+        may_change: Callable[[int], bool] = lambda count: True,
     ) -> Outcome:
         """Grow a topic to `count` partitions; `assignments`: the replicas of the added ones, by hand.
+        `may_change`: asked whether so many may be added now (and counts them).
 
         The offsets topic cannot grow, although it can in Kafka. A group's coordinator is the leader of the partition
         that its name hashes to. With another number of partitions, most groups would lose sight of their offsets, and
@@ -311,6 +320,7 @@ class TopicAdmin:
         if name in (OFFSETS_TOPIC, JOURNAL_TOPIC):
             message = f"The number of partitions of {name} cannot change: groups would move away from their offsets."
             return ErrorCode.INVALID_TOPIC_EXCEPTION, message
+        is_counted = False
         while True:
             try:
                 data, stat = await self._coordination.get(paths.topic(name))
@@ -322,7 +332,12 @@ class TopicAdmin:
             if node.adding or node.removing:
                 return ErrorCode.REASSIGNMENT_IN_PROGRESS, "A partition reassignment is in progress for the topic."
             added, outcome = self._place_added(name, node, count, assignments)
-            if added is None or validate_only:
+            if added is None:
+                return outcome
+            if not is_counted and not may_change(len(added)):
+                return THROTTLED
+            is_counted = True
+            if validate_only:
                 return outcome
             grown = TopicAssignment(
                 {**node.partitions, **{i: tuple(r) for i, r in added.items()}},

@@ -367,6 +367,8 @@ ONCE = {
     "broker/restored_tree.py": "one report, asked for by the task `undecided partitions`",
     "coordinators/groups/consumer/runtime.py": "the deadline of a consumer group (the task `group timers`)",
     "coordinators/groups/shard.py": "the deadline of a group (the task `group timers`), of a wait for a held group",
+    "broker/answer_writer.py": "the wait of one client that is above a quota",
+    "broker/arrivals.py": "the wait of one connection that came too fast",
     "cluster/controlled_shutdown.py": "the end of the wait for one answer",
     "coordinators/loading.py": "one load, tried again, and a line of the log while it waits",
     "coordinators/shard.py": "the deadline of writes under way",

@@ -11,9 +11,17 @@ of_brokers = whole(AclOperation.CLUSTER_ACTION, CLUSTER)
 describes_cluster = whole(AclOperation.DESCRIBE, CLUSTER)
 alters_cluster = whole(AclOperation.ALTER, CLUSTER)
 lists_configs = whole(AclOperation.DESCRIBE_CONFIGS, CLUSTER)
+alters_configs_of_cluster = whole(AclOperation.ALTER_CONFIGS, CLUSTER)
 
 # Resources of settings, by their number in requests, that have rights of their own. All others are of the cluster.
 OF_A_NAME = {2: TOPIC, 32: GROUP}
+
+
+def describe_quotas(asked: Asked) -> Reply:
+    """The right to describe the settings of the cluster. Kafka says no more than the error here."""
+    if asked.may(AclOperation.DESCRIBE_CONFIGS, CLUSTER):
+        return asked.handle()
+    return asked.refuse(AUTHORIZATION_ERRORS[CLUSTER])
 
 
 def describe_cluster(asked: Asked) -> Reply:

@@ -3,6 +3,7 @@
 from barnabas.broker.api import (  # noqa: F401
     acls,
     api_versions,
+    client_quotas,
     cluster,
     configs,
     consumer_groups,

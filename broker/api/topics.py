@@ -4,11 +4,14 @@ Only the broker that is controller serves them; another answers NOT_CONTROLLER. 
 coordination tree and waits, up to TimeoutMs, until the metadata cache shows the change: then clients see it too. If
 TimeoutMs is zero or less, nothing is done, as in Kafka 4.1: REQUEST_TIMED_OUT. The tree says whether a topic exists,
 because the cache may not yet have what was written a moment ago. Left out:
-create.topic.policy.class.name (Java code) and the controller mutation quota.
+create.topic.policy.class.name (Java code).
+
+A client above its controller_mutation_rate gets THROTTLING_QUOTA_EXCEEDED for what it may not do now (KIP-599). What is
+only validated counts, too, as in Kafka 4.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
@@ -101,13 +104,16 @@ async def create_topics(
         await note_refusals(services, context, too_many)
         return CreateTopicsResponse(topics=too_many)
     duplicates = twice(topic.name for topic in request.topics)
+    mutations = services.throttles.mutations(context)
     results = {}
     for topic in request.topics:
         await pace.rest()
         if topic.name in duplicates:
             results[topic.name] = refused(topic.name, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         else:
-            results[topic.name] = await create_topic(services, topic, validate_only=request.validate_only)
+            results[topic.name] = await create_topic(
+                services, topic, validate_only=request.validate_only, may_change=mutations.may
+            )
     created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
     if created and not request.validate_only:
         cache = services.metadata_cache
@@ -123,7 +129,7 @@ async def create_topics(
                 results[result.name] = refused(result.name, ErrorCode.REQUEST_TIMED_OUT, None)
                 results[result.name].topic_id = result.topic_id
     await note_refusals(services, context, results.values())
-    return CreateTopicsResponse(topics=list(results.values()))
+    return CreateTopicsResponse(topics=list(results.values()), throttle_time_ms=mutations.throttle_ms())
 
 
 async def note_refusals(
@@ -145,7 +151,11 @@ async def note_refusals(
 
 
 async def create_topic(
-    services: "Services", topic: CreateTopicsRequest.CreatableTopic, *, validate_only: bool
+    services: "Services",
+    topic: CreateTopicsRequest.CreatableTopic,
+    *,
+    validate_only: bool,
+    may_change: Callable[[int], bool],
 ) -> CreateTopicsResponse.CreatableTopicResult:
     """Write one topic into the tree. The result describes the topic as it will be when it exists."""
     from barnabas.config.describe import topic_rows  # late: not needed to serve
@@ -172,6 +182,7 @@ async def create_topic(
         configs=configs,
         assignment=assignments or None,
         validate_only=validate_only,
+        may_change=may_change,
     )
     if error is not ErrorCode.NONE:
         return refused(topic.name, error, problem)
@@ -235,6 +246,7 @@ async def delete_topics(
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
     duplicates = twice(name or topic_id for name, topic_id in asked)
     results: dict[object, DeleteTopicsResponse.DeletableTopicResult] = {}
+    mutations = services.throttles.mutations(context)
     pace = services.env.turns.pace()
     for name, topic_id in asked:
         await pace.rest()
@@ -254,6 +266,9 @@ async def delete_topics(
             assert result.name is not None
             result.topic_id = cache.topic_id(result.name)
             wanted_id = topic_id if name is None else None
+            if not mutations.may(cache.partition_count(result.name)):
+                refuse(result, ErrorCode.THROTTLING_QUOTA_EXCEEDED, None)
+                continue
             result.error_code, result.error_message = await services.topic_admin.delete_topic(result.name, wanted_id)
     going = [result for result in results.values() if result.error_code == ErrorCode.NONE]
     if going:
@@ -263,7 +278,7 @@ async def delete_topics(
         if cache.contains(result.name or ""):
             refuse(result, ErrorCode.REQUEST_TIMED_OUT, None)
     await note_refusals(services, context, results.values())
-    return DeleteTopicsResponse(responses=list(results.values()))
+    return DeleteTopicsResponse(responses=list(results.values()), throttle_time_ms=mutations.throttle_ms())
 
 
 def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str | None) -> None:
@@ -294,6 +309,7 @@ async def create_partitions(
     duplicates = twice(topic.name for topic in request.topics)
     results = {}
     counts: dict[str, tuple[int, int]] = {}  # by topic: how many there shall be, and how many there were
+    mutations = services.throttles.mutations(context)
     pace = services.env.turns.pace()
     for topic in request.topics:
         await pace.rest()
@@ -310,6 +326,7 @@ async def create_partitions(
                 topic.count,
                 None if topic.assignments is None else [list(entry.broker_ids) for entry in topic.assignments],
                 validate_only=request.validate_only,
+                may_change=mutations.may,
             )
         results[topic.name] = GrownTopic(name=topic.name, error_code=error, error_message=message)
     counts = {name: both for name, both in counts.items() if results[name].error_code == ErrorCode.NONE}
@@ -323,4 +340,4 @@ async def create_partitions(
             if not cache.has_leaders(name, *both):
                 results[name].error_code = ErrorCode.REQUEST_TIMED_OUT
     await note_refusals(services, context, results.values())
-    return CreatePartitionsResponse(results=list(results.values()))
+    return CreatePartitionsResponse(results=list(results.values()), throttle_time_ms=mutations.throttle_ms())

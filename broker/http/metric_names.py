@@ -37,6 +37,10 @@ barnabas_connections_accepted_total | counter | - | Connections of Kafka's clien
 barnabas_connections_refused_total | counter | - | Those that were refused because of a limit.
 barnabas_requests_total | counter | api | Requests of clients and brokers.
 barnabas_failed_logins_total | counter | - | Logins (SASL) that failed, and requests before a login.
+barnabas_connections_throttled_total | counter | - | Those that came too fast, and had to wait or were closed (max.connection.creation.rate, quotas of addresses).
+barnabas_throttled_requests_total | counter | quota | Requests whose client was above a quota.
+barnabas_throttle_seconds_total | counter | quota | How long these clients were told to wait, in sum.
+barnabas_quota_use | gauge | quota, user, client_id | What clients with a quota use a second: bytes, or percent of a processor; the first 1,000.
 barnabas_request_refusals_total | counter | api, error | Requests, or parts of them, that were refused, as the log says it.
 barnabas_handler_failures_total | counter | - | Requests that met a bug.
 barnabas_protocol_errors_total | counter | - | Connections closed because of bytes that are no request.

@@ -27,10 +27,12 @@ from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
+    from barnabas.broker.throttles import Throttles
     from barnabas.coordinators.groups.shard import Shard
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 LINES_PER_PIECE = 100
+QUOTA_ROWS_MAX = 1_000
 SCRAPES_MAX = 4  # answers under way; one for ten thousand groups takes some megabytes until its client has taken it
 
 # (topic -> partition -> first offset that can be read, high watermark), of the replicas of this broker
@@ -166,9 +168,19 @@ def _requests(services: Services, sums: Sums) -> None:
     put("barnabas_handler_failures_total", services.request_gate.handler_failures)
     put("barnabas_protocol_errors_total", server.protocol_errors)
     put("barnabas_failed_logins_total", server.failed_logins)
+    put("barnabas_connections_throttled_total", server.arrivals.throttled)
+    _quotas(services.throttles, sums)
     put("barnabas_http_connections", len(http.connections))
     put("barnabas_http_requests_total", http.requests)
     put("barnabas_http_handler_failures_total", http.handler_failures)
+
+
+def _quotas(throttles: Throttles, sums: Sums) -> None:
+    for quota, count in throttles.throttled.items():
+        sums.put("barnabas_throttled_requests_total", count, quota)
+        sums.put("barnabas_throttle_seconds_total", throttles.throttled_ms[quota] / 1000, quota)
+    for sharing, used in throttles.rates()[:QUOTA_ROWS_MAX]:
+        sums.put("barnabas_quota_use", used, sharing.key, sharing.user or "", sharing.client_id or "")
 
 
 def _partitions(services: Services, sums: Sums) -> Generator[None, None, None]:

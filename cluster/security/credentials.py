@@ -61,9 +61,10 @@ class Credentials:
             await self.read(user)
 
     async def changed(self, entity: str) -> None:
-        """A notice names this entity below /config/users: a user, or a client id of one."""
-        user = paths.decode_name(entity.partition("/")[0])
-        if user is not None:
+        """A notice names this entity: a user, a client id of one, or something else."""
+        kind, _, name = entity.partition("/")
+        user = paths.decode_name(name.partition("/")[0])
+        if kind == USERS and user is not None:
             await self.read(user)
 
     async def read(self, user: str) -> None:

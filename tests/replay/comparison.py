@@ -61,6 +61,9 @@ UNORDERED: dict[tuple[str, str], tuple[str, ...]] = {
     ("ApiVersions", "finalized_features"): ("name",),
     ("ConsumerGroupDescribe", "groups"): ("group_id",),
     ("ConsumerGroupDescribe", "groups/members"): ("member_id",),
+    ("AlterClientQuotas", "entries/entity"): ("entity_type",),
+    ("DescribeClientQuotas", "entries/entity"): ("entity_type",),
+    ("DescribeClientQuotas", "entries/values"): ("key",),
     ("Metadata", "brokers"): ("node_id",),
     ("Metadata", "topics"): ("name", "topic_id"),
     ("Metadata", "topics/partitions"): ("partition_index",),
@@ -259,6 +262,8 @@ def _compare_lists(
     keys = UNORDERED.get((api, list_path))
     if (api, list_path) in UNORDERED_NUMBERS:
         kafka, ours = sorted(kafka), sorted(ours)
+    if (api, list_path) == ("DescribeClientQuotas", "entries"):
+        kafka, ours = sorted(kafka, key=_entity), sorted(ours, key=_entity)
     if keys is None:
         for position in range(max(len(kafka), len(ours))):
             here = f"{path}/{position}"
@@ -277,6 +282,11 @@ def _compare_lists(
             yield Difference(here, theirs, ABSENT)
         else:
             yield from _compare_structs(api, f"{here}/", f"{list_path}/", theirs, mine, chosen)
+
+
+def _entity(entry: Any) -> list[tuple[str, str]]:
+    """Whom a quota is for, in an order that is no hash table's."""
+    return sorted((part.entity_type, part.entity_name or "") for part in entry.entity)
 
 
 def _matched(

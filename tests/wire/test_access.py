@@ -129,7 +129,7 @@ def about_secrets(value: Any, topic_id: bytes) -> Any:
             setattr(value, name, TOPIC if isinstance(field, str) else field)
         elif name == "topic_id" and any(field):
             value.topic_id = topic_id
-        elif name == "group_id" or (name == "key" and value.key_type == 0):
+        elif name == "group_id" or (name == "key" and getattr(value, "key_type", None) == 0):
             setattr(value, name, GROUP)
         elif name == "resource_name":
             value.resource_name = TOPIC

@@ -133,6 +133,7 @@ def test_what_it_says(metrics_world: World) -> None:
         "barnabas_request_refusals_total",
         "barnabas_group_partitions_without_lag",
         "barnabas_topic_offsets_held_back",
+        "barnabas_quota_use",
     }
     assert set(METRICS) - set(again) <= sometimes, "each has a value"
 

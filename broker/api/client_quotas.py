@@ -1,0 +1,125 @@
+"""DescribeClientQuotas (key 48) and AlterClientQuotas (49), versions 0-1 (KIP-546, 612). Any broker answers."""
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.access import admin as admin_access
+from barnabas.broker.requests import RequestContext, api
+from barnabas.cluster.quota_table import (
+    Match,
+    Problem,
+    check_filter,
+    check_value,
+    entity_of,
+    is_matched,
+)
+from barnabas.cluster.tree.port import CoordinationError
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+
+Described = DescribeClientQuotasResponse.EntryData
+Altered = AlterClientQuotasResponse.EntryData
+
+
+def describe_failed(request: DescribeClientQuotasRequest, error: ErrorCode) -> DescribeClientQuotasResponse:
+    """The error, and no entries."""
+    return DescribeClientQuotasResponse(error_code=error, error_message=None, entries=None)
+
+
+@api(
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    versions=(0, 1),
+    access=admin_access.describe_quotas,
+    failure=describe_failed,
+    is_wide=True,
+)
+async def describe_client_quotas(
+    services: "Services", request: DescribeClientQuotasRequest, context: RequestContext
+) -> DescribeClientQuotasResponse:
+    """The quotas of all entities that match."""
+    matches = [Match(each.entity_type, each.match_type, each.match) for each in request.components]
+    try:
+        check_filter(matches)
+    except Problem as problem:
+        return _refused(ErrorCode.INVALID_REQUEST, problem)
+    except NotImplementedError as problem:
+        return _refused(ErrorCode.UNSUPPORTED_VERSION, problem)
+    response = DescribeClientQuotasResponse(error_message="", entries=[])
+    pace = services.env.turns.pace()
+    for entity, values in list(services.client_quotas.table.all.items()):
+        await pace.rest()
+        if not is_matched(entity, matches, strict=request.strict):
+            continue
+        assert response.entries is not None
+        response.entries.append(
+            Described(
+                entity=[
+                    DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity.parts()
+                ],
+                values=[
+                    DescribeClientQuotasResponse.ValueData(key=key, value=value)
+                    for key, value in sorted(values.items())
+                ],
+            )
+        )
+    return response
+
+
+def _refused(error: ErrorCode, problem: Exception) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(error_code=error, error_message=str(problem), entries=None)
+
+
+def alter_failed(request: AlterClientQuotasRequest, error: ErrorCode) -> AlterClientQuotasResponse:
+    """Every entity with the error."""
+    return AlterClientQuotasResponse(entries=[_answer(entry, error, None) for entry in request.entries])
+
+
+def _answer(entry: AlterClientQuotasRequest.EntryData, error: ErrorCode, message: str | None) -> Altered:
+    parts = sorted((part.entity_type, part.entity_name) for part in entry.entity)
+    return Altered(
+        error_code=error,
+        error_message=message,
+        entity=[AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts],
+    )
+
+
+@api(
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    versions=(0, 1),
+    access=admin_access.alters_configs_of_cluster,
+    failure=alter_failed,
+    is_wide=True,
+)
+async def alter_client_quotas(
+    services: "Services", request: AlterClientQuotasRequest, context: RequestContext
+) -> AlterClientQuotasResponse:
+    """Set and remove quotas: of one entity all that was asked, or nothing."""
+    response = AlterClientQuotasResponse()
+    pace = services.env.turns.pace()
+    for entry in request.entries:
+        await pace.rest()
+        try:
+            entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+            changes: dict[str, float | None] = {}
+            for op in entry.ops:
+                changes[op.key] = None if op.remove else op.value
+                check_value(entity, op.key, changes[op.key])
+            if not request.validate_only:
+                await services.client_quotas.alter(entity, changes)
+        except Problem as problem:
+            response.entries.append(_answer(entry, ErrorCode.INVALID_REQUEST, str(problem)))
+            services.refusals.note(context, ErrorCode.INVALID_REQUEST, "%s", str(problem))
+        except CoordinationError as error:
+            response.entries.append(_answer(entry, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+        else:
+            response.entries.append(_answer(entry, ErrorCode.NONE, None))
+    return response

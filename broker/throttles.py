@@ -1,0 +1,271 @@
+"""What clients have used of their quotas, and how long each has to wait (KIP-13, 124, 219, 599).
+
+Connections ask it only while there are quotas, so that a broker without them does not pay. A request is counted when it
+is answered. If the client is above its quota, the answer says how long it has to wait, and goes out at once; then the
+connection handles nothing for so long. A fetch above its quota is answered without records, and does not count.
+
+What brokers ask each other is not counted, nor what this broker asks itself.
+"""
+
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple, Protocol
+
+from barnabas.broker.fetch_sessions import EPOCH_INITIAL, FetchSessionCache
+from barnabas.cluster.quota_rates import Rate, TokenBucket, Windows
+from barnabas.cluster.quota_table import FETCH, MUTATIONS, OF_CLIENTS, PRODUCE, REQUEST, Limit, QuotaTable
+from barnabas.config.broker import BrokerConfig
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.frames import EncodedFrame, EncodedResponse, encode_response
+from barnabas.protocol.message import Message
+from barnabas.protocol.messages import FetchRequest, FetchResponse
+from barnabas.runtime.ports import Clock
+from barnabas.storage.open_files import FileRange
+
+FIRST_FLEXIBLE_FETCH: Final = 12
+PERCENT_OF_MS: Final = 0.1  # of a second
+# Their answers say how long the client has to wait, if it changes too many partitions.
+MUTATING: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}  # strict from here on
+
+
+class Used(NamedTuple):
+    """What a request has used of its quotas when its handler has returned."""
+
+    frame_bytes: int
+    handled_ms: float
+
+
+class Asked(Protocol):
+    """The context of a request, as far as quotas look at it."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    principal: str
+    used: Used | None
+
+
+class Row(Protocol):
+    """An API."""
+
+    key: ApiKey
+
+    def is_of_broker(self, request: Any) -> bool:
+        """Whether a broker has sent this request."""
+
+
+class Gate(Protocol):
+    """What hands requests to their handlers."""
+
+    def handle(self, api: Any, request: Any, context: Any) -> Any:
+        """What the handler returns."""
+
+
+class Sharing(NamedTuple):
+    """Who uses a quota together. None stands for everybody."""
+
+    key: str
+    user: str | None
+    client_id: str | None
+
+
+class Throttles:
+    """Counts what clients use. Entries that say nothing any more are forgotten."""
+
+    def __init__(
+        self, clock: Clock, config: BrokerConfig, table: QuotaTable, fetch_sessions: FetchSessionCache
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._table = table
+        self._fetch_sessions = fetch_sessions
+        self._rates: OrderedDict[Sharing, Rate] = OrderedDict()
+        self._buckets: OrderedDict[Sharing, TokenBucket] = OrderedDict()
+        self.throttled = dict.fromkeys(OF_CLIENTS, 0)  # requests so far whose client had to wait, by quota
+        self.throttled_ms = dict.fromkeys(OF_CLIENTS, 0)  # how long, in sum
+
+    @property
+    def windows(self) -> Windows:
+        """In which bytes and request time are counted."""
+        return Windows(self._config.quota_window_num, self._config.quota_window_size_seconds)
+
+    @property
+    def _controller_windows(self) -> Windows:
+        return Windows(self._config.controller_quota_window_num, self._config.controller_quota_window_size_seconds)
+
+    def rates(self) -> list[tuple[Sharing, float]]:
+        """What is used now, a second: bytes, or percent of a processor."""
+        now_ms = self.now_ms()
+        return [(sharing, rate.per_second(self.windows, now_ms)) for sharing, rate in self._rates.items()]
+
+    # ------------------------------------------------------------------ a request
+
+    def handle(self, gate: Gate, api: Row, request: Any, context: Asked, frame_bytes: int) -> Any:
+        """What the handler returns. How long it took is noted."""
+        if api.is_of_broker(request):
+            return gate.handle(api, request, context)
+        if api.key == ApiKey.FETCH:
+            self._limit_bytes(request, context)
+        began_ms = self.now_ms()
+        reply = gate.handle(api, request, context)
+        context.used = Used(frame_bytes, self.now_ms() - began_ms)
+        return reply
+
+    @staticmethod
+    def are_asked(context: Asked) -> bool:
+        """Whether the request has to be counted: there were quotas when it came, and no broker has sent it."""
+        return getattr(context, "used", None) is not None
+
+    def answer(self, api: Row, request: Any, context: Asked, reply: Any) -> tuple[Any, int]:
+        """Count a request that is answered: the answer, and how long its client has to wait, in milliseconds."""
+        used = context.used
+        assert used is not None
+        context.used = None
+        request_ms = self._use(REQUEST, context, used.handled_ms * PERCENT_OF_MS, most_ms=self.windows.size_ms)
+        if api.key == ApiKey.FETCH:
+            return self._answer_fetch(request, context, reply, request_ms)
+        throttle_ms = request_ms
+        if api.key == ApiKey.PRODUCE:
+            throttle_ms = max(throttle_ms, self._use(PRODUCE, context, used.frame_bytes))
+        if isinstance(reply, Message) and hasattr(reply, "throttle_time_ms"):
+            if api.key in MUTATING:
+                throttle_ms = max(throttle_ms, reply.throttle_time_ms)
+            reply.throttle_time_ms = throttle_ms
+        return reply, throttle_ms
+
+    def _limit_bytes(self, request: FetchRequest, context: Asked) -> None:
+        """Nobody gets more in one answer than it may in all windows."""
+        limit = self._limit(FETCH, context)
+        if limit is not None:
+            most = int(min(self.windows.most(limit.bound), 2**31 - 1))
+            request.max_bytes = min(request.max_bytes, most)
+            request.min_bytes = min(request.min_bytes, request.max_bytes)
+
+    def _answer_fetch(self, request: FetchRequest, context: Asked, reply: Any, request_ms: int) -> tuple[Any, int]:
+        """The answer; without records if the client is above a quota."""
+        version, correlation_id = context.api_version, context.correlation_id
+        parts: list[Any] = []
+        if isinstance(reply, Message):
+            parts = encode_response(ApiKey.FETCH, version, correlation_id, reply)
+        elif isinstance(reply, EncodedResponse):
+            parts = [reply.frame(correlation_id)]
+        elif isinstance(reply, EncodedFrame):
+            parts = reply.parts
+        size = sum(len(part) for part in parts) - 4
+        if version >= FIRST_FLEXIBLE_FETCH:
+            size -= 1  # Kafka does not count the tags of the header
+        fetch_ms = self._use(FETCH, context, size)
+        throttle_ms = max(fetch_ms, request_ms)
+        if not throttle_ms:
+            return (EncodedFrame(parts) if isinstance(reply, Message) else reply), 0
+        self._take_back(FETCH, context, size)
+        for part in parts:
+            if isinstance(part, FileRange):
+                part.release()
+        return FetchResponse(session_id=self._unsent(request), throttle_time_ms=throttle_ms), throttle_ms
+
+    def _unsent(self, request: FetchRequest) -> int:
+        """The session of a fetch whose answer is not sent: its next answer has all that it would have told."""
+        session = self._fetch_sessions.of(request.session_id)
+        if session is None or request.session_epoch <= EPOCH_INITIAL:
+            return 0
+        for partition in session.partitions.values():
+            partition.sent_high_watermark = -1
+        return session.id
+
+    # ------------------------------------------------------------------ quotas
+
+    def _limit(self, key: str, context: Asked) -> Limit | None:
+        return self._table.limit(key, context.principal.partition(":")[2], context.client_id or "")
+
+    def _use(self, key: str, context: Asked, amount: float, most_ms: int | None = None) -> int:
+        """Note that the client has used so much. How long it has to wait."""
+        limit = self._limit(key, context)
+        if limit is None:
+            return 0
+        now_ms = self.now_ms()
+        windows = self.windows
+        self._forget_old(self._rates, windows, now_ms)
+        rate = self._rates.setdefault(Sharing(key, limit.user, limit.client_id), Rate())
+        rate.add(windows, amount, now_ms)
+        throttle_ms = rate.throttle_ms(windows, limit.bound, now_ms)
+        if most_ms is not None:
+            throttle_ms = min(throttle_ms, most_ms)
+        self.note(key, throttle_ms)
+        return throttle_ms
+
+    def _take_back(self, key: str, context: Asked, amount: float) -> None:
+        limit = self._limit(key, context)
+        if limit is not None:
+            rate = self._rates[Sharing(key, limit.user, limit.client_id)]
+            rate.add(self.windows, -amount, self.now_ms())
+
+    @staticmethod
+    def _forget_old(used: "OrderedDict[Sharing, Any]", windows: Windows, now_ms: float) -> None:
+        """Forget what is as if it had never been. It looks at two, so it costs little, and keeps up with new ones."""
+        for _ in range(min(2, len(used))):
+            oldest = next(iter(used))
+            if used[oldest].is_as_new(windows, now_ms):
+                del used[oldest]
+            else:
+                used.move_to_end(oldest)
+
+    def mutations(self, context: Asked) -> "Mutations":
+        """The quota for what a request does to partitions."""
+        limit = self._limit(MUTATIONS, context)
+        windows = self._controller_windows
+        if limit is None:
+            return Mutations(self, None, windows, is_strict=False)
+        self._forget_old(self._buckets, windows, self.now_ms())
+        bucket = self._buckets.setdefault(Sharing(MUTATIONS, limit.user, limit.client_id), TokenBucket(limit.bound))
+        bucket.bound = limit.bound
+        is_strict = context.api_version >= MUTATING[ApiKey(context.api_key)]
+        return Mutations(self, bucket, windows, is_strict=is_strict)
+
+    def now_ms(self) -> float:
+        """The time."""
+        return self._clock.monotonic_ms()
+
+    def note(self, key: str, throttle_ms: int) -> None:
+        """Count that a client has to wait."""
+        if throttle_ms:
+            self.throttled[key] += 1
+            self.throttled_ms[key] += throttle_ms
+
+
+class Mutations:
+    """What one request does to partitions: creates them, deletes them (KIP-599).
+
+    A client that knows THROTTLING_QUOTA_EXCEEDED is refused while its bucket is below zero. An older one is never
+    refused, and only has to wait.
+    """
+
+    __slots__ = ("_at_ms", "_bucket", "_is_strict", "_throttle_ms", "_throttles", "_windows")
+
+    def __init__(self, throttles: Throttles, bucket: TokenBucket | None, windows: Windows, *, is_strict: bool) -> None:
+        self._throttles = throttles
+        self._bucket = bucket  # None: there is no quota
+        self._windows = windows
+        self._is_strict = is_strict
+        self._throttle_ms = 0
+        self._at_ms = 0.0
+
+    def may(self, count: int) -> bool:
+        """Whether so many partitions may be changed now. If so, they count."""
+        bucket, windows = self._bucket, self._windows
+        if bucket is None:
+            return True
+        self._at_ms = self._throttles.now_ms()
+        if self._is_strict and bucket.tokens(windows, self._at_ms) < 0:
+            self._throttle_ms = bucket.throttle_ms(windows, self._at_ms)
+            return False
+        bucket.take(windows, count, self._at_ms)
+        if not self._is_strict:
+            self._throttle_ms = bucket.throttle_ms(windows, self._at_ms)
+        return True
+
+    def throttle_ms(self) -> int:
+        """How long the client has to wait from now on."""
+        left_ms = max(self._throttle_ms - int(self._throttles.now_ms() - self._at_ms), 0)
+        self._throttles.note(MUTATIONS, left_ms)
+        return left_ms

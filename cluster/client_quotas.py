@@ -1,0 +1,158 @@
+"""Quotas in the tree: the nodes of users, client ids and addresses, as Kafka 3.9 has them, and what this broker knows.
+
+They are read at the start, and again when a notice of a settings' change names an entity. Any broker changes them, by a
+conditional write. The node of a user holds its SCRAM credentials, too, so what is no quota stays as it is.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+
+from barnabas.cluster.quota_table import CONNECTIONS, DEFAULT, OF_CLIENTS, Entity, Name, QuotaTable, text_of
+from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree.port import (
+    BadVersionError,
+    Coordination,
+    CoordinationError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+)
+
+logger = logging.getLogger("barnabas.cluster")
+
+USERS, CLIENTS, IPS = "users", "clients", "ips"
+KINDS = (USERS, CLIENTS, IPS)
+KEYS = (*OF_CLIENTS, CONNECTIONS)
+CHANGE_TRIES = 10
+
+
+def entity_path(entity: Entity) -> str:
+    """The path below /config, as notices have it."""
+    if entity.ip is not None:
+        return f"{IPS}/{_encoded(entity.ip)}"
+    if entity.user is None:
+        return f"{CLIENTS}/{_encoded(entity.client_id)}"
+    user = f"{USERS}/{_encoded(entity.user)}"
+    return user if entity.client_id is None else f"{user}/{CLIENTS}/{_encoded(entity.client_id)}"
+
+
+def entity_at(path: str) -> Entity | None:
+    """The entity of such a path; None: it is none."""
+    match path.split("/"):
+        case ["users", user]:
+            return Entity(user=_decoded(user))
+        case ["users", user, "clients", client_id]:
+            return Entity(user=_decoded(user), client_id=_decoded(client_id))
+        case ["clients", client_id]:
+            return Entity(client_id=_decoded(client_id))
+        case ["ips", address]:
+            return Entity(ip=_decoded(address))
+    return None
+
+
+def _encoded(name: Name) -> str:
+    return paths.encode_name(name if isinstance(name, str) else None)
+
+
+def _decoded(name: str) -> Name:
+    decoded = paths.decode_name(name)
+    return DEFAULT if decoded is None else decoded
+
+
+class ClientQuotas:
+    """The quotas of a cluster, as one broker knows them."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self.table = QuotaTable()
+        self.on_change: Callable[[], None] = lambda: None
+        self._coordination = coordination
+
+    async def load(self) -> None:
+        """Read all of them."""
+        there = {entity_path(entity) for entity in self.table.all}
+        for kind in KINDS:
+            for name in await self._children(f"{paths.CONFIG}/{kind}"):
+                there.add(f"{kind}/{name}")
+                if kind == USERS:
+                    of_user = f"{USERS}/{name}/{CLIENTS}"
+                    there |= {f"{of_user}/{each}" for each in await self._children(paths.config(of_user))}
+        for path in sorted(there):
+            await self.changed(path)
+
+    async def changed(self, path: str) -> None:
+        """A notice names this path: read the entity again."""
+        entity = entity_at(path)
+        if entity is None:
+            return
+        try:
+            values = _values((await self._read(path))[0])
+        except ValueError as error:  # somebody wrote it by hand: it has no quotas
+            logger.error("the quotas of %s cannot be read: %s", entity, error)
+            values = {}
+        if self.table.set(entity, values):
+            told = ", ".join(f"{key}={text_of(key, value)}" for key, value in values.items())
+            logger.info("quotas of %s: %s", entity, told or "none any more")
+            self.on_change()
+
+    async def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
+        """Set quotas, or remove them (None), also if they are not there.
+
+        CoordinationError if the tree does not answer, or others change this entity all the time.
+        """
+        named = entity_path(entity)
+        path = paths.config(named)
+        for _ in range(CHANGE_TRIES):
+            settings, version = await self._read(named)
+            changed = {name: text for name, text in settings.items() if name not in changes}
+            changed |= {key: text_of(key, value) for key, value in changes.items() if value is not None}
+            if changed == settings:
+                return
+            data = payloads.encode_config(changed)
+            writes: list[Operation] = [Set(path, data, version)]
+            if version < 0:
+                writes = [*await self._missing_parents(path), Create(path, data)]
+            notice = Create(paths.CONFIG_CHANGE_PREFIX, payloads.encode_config_change(named), sequential=True)
+            try:
+                await self._coordination.multi([*writes, notice])
+            except MultiError as error:
+                if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
+                    raise
+                continue  # somebody else has changed it: look again
+            await self.changed(named)
+            return
+        raise CoordinationError(path, f"the quotas of {entity} are being changed by others all the time")
+
+    async def _missing_parents(self, path: str) -> list[Operation]:
+        """Makes the nodes of the user and of its client ids, if they are not there."""
+        parents: list[Operation] = []
+        parent = path.rpartition("/")[0]
+        while parent.count("/") > 2 and await self._coordination.exists(parent) is None:
+            parents.insert(0, Create(parent, b""))
+            parent = parent.rpartition("/")[0]
+        return parents
+
+    async def _read(self, path: str) -> tuple[Mapping[str, str], int]:
+        """The settings of an entity, and the version of its node; -1: there is none."""
+        try:
+            data, stat = await self._coordination.get(paths.config(path))
+        except NoNodeError:
+            return {}, -1
+        return (payloads.decode_config(data) if data else {}), stat.version
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._coordination.children(path)
+        except NoNodeError:
+            return []
+
+
+def _values(settings: Mapping[str, str]) -> dict[str, float]:
+    """The quotas among the settings. ValueError: one is no number."""
+    values = {key: float(settings[key]) for key in KEYS if key in settings}
+    if not all(math.isfinite(value) and value >= 0 for value in values.values()):
+        raise ValueError(f"a quota is a number that is not negative: {values}")
+    return values

@@ -1,0 +1,366 @@
+"""Quotas in virtual time: who is throttled and how long, what the tree has, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from barnabas.protocol import record_batch
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    AlterClientQuotasRequest,
+    ApiVersionsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeClientQuotasRequest,
+    FetchRequest,
+    HeartbeatRequest,
+    ProduceRequest,
+)
+from barnabas.protocol.record_batch import Record
+
+World = Any  # of conftest.py
+Parts = list[tuple[str, str | None]]
+
+
+def alter(world: World, entity: Parts, dry: bool = False, **changes: float | None) -> Any:
+    """Set quotas; None removes one."""
+    request = AlterClientQuotasRequest
+    entry = request.EntryData(
+        entity=[request.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[
+            request.OpData(key=key, value=0.0 if value is None else value, remove=value is None)
+            for key, value in changes.items()
+        ],
+    )
+    (answer,) = world.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, request(entries=[entry], validate_only=dry)).entries
+    return answer
+
+
+def described(world: World) -> dict[Any, dict[str, float]]:
+    """All quotas."""
+    answer = world.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest(components=[], strict=False))
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in answer.entries
+    }
+
+
+def node(world: World, path: str) -> Any:
+    """The settings that a node of the tree has."""
+    data, _ = world.env.run(world.broker.coordination.get(path))
+    return json.loads(data)["config"] if data else None
+
+
+def produce(size: int, acks: int = 1) -> ProduceRequest:
+    records = bytes(record_batch.build([Record(offset=0, timestamp=1, value=b"x" * size)]))
+    partition = ProduceRequest.PartitionProduceData(index=0, records=records)
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[partition])
+    return ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[topic])
+
+
+def fetch(session_id: int = 0, epoch: int = -1, topics: bool = True) -> FetchRequest:
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000_000)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=50_000_000,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[FetchRequest.FetchTopic(topic="t", partitions=[partition])] if topics else [],
+    )
+
+
+def read(answer: Any) -> int:
+    """How many bytes of records an answer has."""
+    return sum(len(partition.records or b"") for topic in answer.responses for partition in topic.partitions)
+
+
+@pytest.fixture
+def own(make_world: type[World]) -> Any:
+    """A broker of this test, with the topic t."""
+    world = make_world()
+    world.create_topic("t")
+    yield world
+    world.env.run(world.broker.stop())
+    assert world.broker.request_gate.handler_failures == 0
+    assert world.escaped == []
+
+
+class Timed:
+    """A connection, and when its answers come."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._client = world.env.run(world.connect())
+
+    def ask(self, api: ApiKey, version: int, request: Any) -> tuple[Any, int]:
+        """The answer, and after how many milliseconds it was there."""
+        began_ms = self._world.env.clock.monotonic_ms()
+        answer = self._world.env.run(self._client.ask(api, version, request))
+        return answer, round(self._world.env.clock.monotonic_ms() - began_ms)
+
+    def close(self) -> None:
+        self._client.transport.close()
+
+
+def test_a_producer_above_its_quota_is_answered_at_once_and_then_waits(own: World) -> None:
+    """Kafka 4.3.1 has a producer wait that long, too: sizes of whole requests, over ten seconds at least."""
+    alter(own, [("user", "ANONYMOUS")], producer_byte_rate=10_000.0)
+    client = Timed(own)
+    first, took_ms = client.ask(ApiKey.PRODUCE, 9, produce(50_000))
+    assert (first.throttle_time_ms, took_ms < 10) == (0, True)
+    second, took_ms = client.ask(ApiKey.PRODUCE, 9, produce(60_000))
+    assert second.responses[0].partition_responses[0].error_code == 0
+    assert took_ms < 10
+    assert second.throttle_time_ms == pytest.approx(1021, abs=5)  # (110,210 - 100,000) / 10,000, less what has passed
+    third, took_ms = client.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))
+    assert took_ms == pytest.approx(second.throttle_time_ms, abs=5)  # whatever it asks next
+    assert third.throttle_time_ms == 0
+    _, took_ms = client.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))
+    assert took_ms < 10
+    assert own.broker.throttles.throttled["producer_byte_rate"] == 1
+    client.close()
+
+
+def test_a_neighbour_does_not_wait(own: World) -> None:
+    alter(own, [("client-id", "greedy")], producer_byte_rate=10_000.0)
+    client = Timed(own)
+    assert client.ask(ApiKey.PRODUCE, 9, produce(200_000))[0].throttle_time_ms == 0
+    client.close()
+
+
+def test_acks_0_has_no_answer_and_the_connection_waits_all_the_same(own: World) -> None:
+    alter(own, [("user", None)], producer_byte_rate=10_000.0)
+
+    async def run() -> float:
+        client = await own.connect()
+        client.send(ApiKey.PRODUCE, 9, produce(120_000, acks=0))
+        began_ms = own.env.clock.monotonic_ms()
+        await client.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))
+        client.transport.close()
+        return float(own.env.clock.monotonic_ms() - began_ms)
+
+    assert own.env.run(run()) == pytest.approx(2000, abs=20)
+
+
+def test_a_fetch_above_its_quota_gets_no_records_and_does_not_count(own: World) -> None:
+    """As of Kafka 4.3.1: the session is not opened, or is as it was, and all comes when the time is over."""
+    own.ask(ApiKey.PRODUCE, 9, produce(50_000))
+    alter(own, [("user", "ANONYMOUS")], consumer_byte_rate=10_000.0)
+    client = Timed(own)
+    assert read(client.ask(ApiKey.FETCH, 12, fetch())[0]) > 50_000
+    answer, took_ms = client.ask(ApiKey.FETCH, 12, fetch(epoch=0))
+    assert (read(answer), answer.session_id, answer.error_code) == (0, 0, 0)
+    assert took_ms < 10
+    assert answer.throttle_time_ms == pytest.approx(40, abs=40)
+    again, took_ms = client.ask(ApiKey.FETCH, 12, fetch(epoch=0))
+    assert took_ms == pytest.approx(answer.throttle_time_ms, abs=5)
+    assert again.session_id != 0
+    assert read(again) > 50_000
+    throttled, _ = client.ask(ApiKey.FETCH, 12, fetch(again.session_id, 1, topics=False))
+    assert (read(throttled), throttled.session_id, throttled.error_code) == (0, again.session_id, 0)
+    assert throttled.throttle_time_ms > 4_000
+    # A rate covers ten seconds at least, so it stays as high until the first fetches count no more: after eleven.
+    waited_ms = throttled.throttle_time_ms
+    for epoch in range(2, 6):
+        answer, took_ms = client.ask(ApiKey.FETCH, 12, fetch(again.session_id, epoch, topics=False))
+        assert took_ms == pytest.approx(waited_ms, abs=5)
+        waited_ms = answer.throttle_time_ms
+        if read(answer):
+            break
+    assert (read(answer) > 50_000, epoch) == (True, 4)
+    client.close()
+
+
+def test_a_quota_that_goes_lets_the_next_answers_through(own: World) -> None:
+    alter(own, [("user", "ANONYMOUS")], producer_byte_rate=1.0)
+    alter(own, [("user", "ANONYMOUS")], producer_byte_rate=None)
+    assert own.broker.server.throttles is None
+    client = Timed(own)
+    assert client.ask(ApiKey.PRODUCE, 9, produce(50_000))[0].throttle_time_ms == 0
+    client.close()
+
+
+def test_request_time_is_counted_in_percent(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that takes a fifth of a second: ten percent of a second are gone after the sixth, and nobody waits
+    longer than a window."""
+    alter(own, [("user", "ANONYMOUS")], request_percentage=10.0)
+    gate, clock, slow_ms = own.broker.request_gate, own.env.clock, 0.0
+    handle = gate.handle
+
+    def handle_slowly(*asked: Any) -> Any:
+        nonlocal slow_ms
+        slow_ms += 200
+        return handle(*asked)
+
+    monkeypatch.setattr(type(own.broker.throttles), "now_ms", lambda self: clock.monotonic_ms() + slow_ms)
+    monkeypatch.setattr(own.broker.server, "gate", _Through(gate, handle_slowly))
+    client = Timed(own)
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    waits = [client.ask(ApiKey.HEARTBEAT, 4, beat)[0].throttle_time_ms for _ in range(7)]
+    assert waits[:5] == [0] * 5
+    assert waits[5] > 0
+    assert max(waits) <= 1000
+    client.close()
+
+
+class _Through:
+    """A gate whose `handle` is another."""
+
+    def __init__(self, gate: Any, handle: Any) -> None:
+        self._gate = gate
+        self.handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gate, name)
+
+
+def create(name: str, partitions: int, dry: bool = False) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=dry)
+
+
+def test_mutations_are_refused_while_the_bucket_is_empty(own: World) -> None:
+    """The same requests as Kafka 4.3.1 was sent: it validates, refuses and waits the same way."""
+    alter(own, [("user", "ANONYMOUS")], controller_mutation_rate=1.0)
+    client = Timed(own)
+
+    def ask(name: str, partitions: int, version: int = 7, dry: bool = False) -> tuple[int, int]:
+        answer, _ = client.ask(ApiKey.CREATE_TOPICS, version, create(name, partitions, dry))
+        return answer.topics[0].error_code, answer.throttle_time_ms
+
+    exceeded = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    assert ask("m1", 5) == (0, 0)
+    assert ask("m2", 5, dry=True) == (0, 0)  # it counts
+    assert ask("m2", 5) == (0, 0)  # 1 is left, and 5 are taken
+    error, wait_ms = ask("m3", 3, dry=True)
+    assert error == exceeded
+    assert wait_ms == pytest.approx(4000, abs=200)
+    assert ask("m3", 3) == (0, 0)  # it has waited
+    error, wait_ms = ask("m4", 3, version=5)  # a client that does not know the error is only kept waiting
+    assert error == 0
+    assert wait_ms == pytest.approx(6000, abs=300)
+    assert ask("m5", 1) == (0, 0)
+    client.close()
+    client = Timed(own)
+    delete = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="m1")], timeout_ms=5000)
+    answer, _ = client.ask(ApiKey.DELETE_TOPICS, 6, delete)
+    assert answer.responses[0].error_code == exceeded
+    assert answer.throttle_time_ms > 0
+    client.close()
+    client = Timed(own)
+    grow = CreatePartitionsRequest(
+        topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="m1", count=9, assignments=None)], timeout_ms=5000
+    )
+    answer, _ = client.ask(ApiKey.CREATE_PARTITIONS, 3, grow)
+    assert answer.results[0].error_code == exceeded
+    answer, waited_ms = client.ask(ApiKey.CREATE_PARTITIONS, 3, grow)
+    assert (answer.results[0].error_code, waited_ms > 500) == (0, True)
+    client.close()
+
+
+def test_where_the_tree_has_them(own: World) -> None:
+    """Kafka 3.9 reads and writes the same nodes; credentials of the same user stay as they are."""
+    coordination = own.broker.coordination
+    own.env.run(coordination.create("/config/users/a%2Fb", b'{"version":1,"config":{"SCRAM-SHA-256":"x"}}'))
+    assert alter(own, [("user", "a/b")], producer_byte_rate=1048576.0).error_code == 0
+    assert node(own, "/config/users/a%2Fb") == {"SCRAM-SHA-256": "x", "producer_byte_rate": "1048576"}
+    alter(own, [("user", "new"), ("client-id", None)], request_percentage=50.0)
+    assert node(own, "/config/users/new/clients/<default>") == {"request_percentage": "50.0"}
+    assert node(own, "/config/users/new") is None
+    alter(own, [("client-id", "c")], consumer_byte_rate=5.0)
+    alter(own, [("ip", "10.1.2.3")], connection_creation_rate=7.0)
+    assert node(own, "/config/clients/c") == {"consumer_byte_rate": "5"}
+    assert node(own, "/config/ips/10.1.2.3") == {"connection_creation_rate": "7"}
+    alter(own, [("user", "a/b")], producer_byte_rate=None)
+    assert node(own, "/config/users/a%2Fb") == {"SCRAM-SHA-256": "x"}
+    assert described(own) == {
+        (("client-id", None), ("user", "new")): {"request_percentage": 50.0},
+        (("client-id", "c"),): {"consumer_byte_rate": 5.0},
+        (("ip", "10.1.2.3"),): {"connection_creation_rate": 7.0},
+    }
+
+
+def test_what_another_broker_writes_is_heard(own: World) -> None:
+    coordination = own.broker.coordination
+    own.env.run(coordination.create("/config/clients/them", b'{"version":1,"config":{"producer_byte_rate":"12"}}'))
+    notice = b'{"version":2,"entity_path":"clients/them"}'
+    own.env.run(coordination.create("/config/changes/config_change_", notice, sequential=True))
+    own.env.run(own.env.clock.sleep(1000))
+    assert described(own) == {(("client-id", "them"),): {"producer_byte_rate": 12.0}}
+
+
+def test_a_start_reads_what_is_there(make_world: type[World]) -> None:
+    first = make_world()
+    alter(first, [("user", "u"), ("client-id", "c")], producer_byte_rate=5.0)
+    alter(first, [("ip", None)], connection_creation_rate=5.0)
+    table = first.broker.client_quotas.table
+    before = dict(table.all)
+    table.all.clear()
+    table._found.clear()
+    first.env.run(first.broker.client_quotas.load())
+    assert table.all == before
+    first.env.run(first.broker.stop())
+
+
+def test_what_is_refused_has_changed_nothing(own: World) -> None:
+    answer = alter(own, [("user", "u")], producer_byte_rate=5.0, no_such_rate=1.0)
+    assert (answer.error_code, answer.error_message) == (
+        ErrorCode.INVALID_REQUEST,
+        "Invalid configuration key no_such_rate",
+    )
+    assert alter(own, [("user", "u")], producer_byte_rate=1.5).error_code == ErrorCode.INVALID_REQUEST
+    assert alter(own, [("user", "u")], dry=True, producer_byte_rate=5.0).error_code == 0
+    assert described(own) == {}
+    assert own.env.run(own.broker.coordination.exists("/config/users/u")) is None
+
+
+# --- connections ---
+
+
+def test_connections_of_an_address_that_come_too_fast_are_closed(own: World) -> None:
+    """One in ten seconds at first, because a rate covers ten at least: the eleventh is too much."""
+    alter(own, [("ip", "127.0.0.1")], connection_creation_rate=1.0)
+
+    async def run() -> list[bool]:
+        clients = [await own.connect() for _ in range(12)]
+        for client in clients:
+            client.send(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+        await own.env.clock.sleep(5)
+        answered = [bool(client.data) for client in clients]
+        assert not any(client.closed for client in clients)
+        await own.env.clock.sleep(1100)
+        assert [client.closed for client in clients] == [not each for each in answered]
+        for client in clients:
+            client.transport.close()
+        return answered
+
+    assert own.env.run(run()) == [True] * 10 + [False] * 2
+    assert own.broker.server.arrivals.waiting == {}
+
+
+def test_connections_of_all_wait_for_their_turn(make_world: type[World]) -> None:
+    world = make_world(max_connection_creation_rate="1")
+
+    async def run() -> list[float]:
+        came = []
+        clients = [await world.connect() for _ in range(12)]
+        began_ms = world.env.clock.monotonic_ms()
+        for client in clients:
+            await client.ask(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+            came.append(world.env.clock.monotonic_ms() - began_ms)
+        for client in clients:
+            client.transport.close()
+        return came
+
+    came = world.env.run(run())
+    assert came[9] < 50
+    assert 900 < came[10] <= 1100
+    assert came[11] > came[10] + 900
+    assert world.broker.server.arrivals.waiting == {}
+    world.env.run(world.broker.stop())
+    assert world.escaped == []

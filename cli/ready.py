@@ -55,10 +55,12 @@ async def is_made_unless_stopped(broker: "Broker", topic: str, stop: asyncio.Eve
     return not stop.is_set()
 
 
-def print_line(broker: "Broker", data: str, *, as_json: bool, is_temporary: bool) -> None:
+def print_line(
+    broker: "Broker", data: str, *, as_json: bool, is_temporary: bool, security: dict[str, str] | None = None
+) -> None:
     """Print that the broker serves, and where."""
     if as_json:
-        ready = {
+        ready: dict[str, object] = {
             "event": "ready",
             "bootstrap": broker.addresses.bootstrap,
             "http": broker.http.address,
@@ -68,6 +70,7 @@ def print_line(broker: "Broker", data: str, *, as_json: bool, is_temporary: bool
             "temporary": is_temporary,
             "pid": os.getpid(),
         }
+        ready |= {} if security is None else {"security": security}
         print(json.dumps(ready))
         return
     where = f"data in {data}" + (", removed at the end" if is_temporary else "")

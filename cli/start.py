@@ -65,6 +65,7 @@ class Order:
     offsets_topic_first: bool
     source: str | None  # a data directory whose copy is served, in the temporary directory
     parent: int | None  # process id; this broker ends when that process does
+    security: dict[str, str] | None = None  # what clients need to log in, for the ready line (--secured)
 
 
 def run(words: Sequence[str]) -> int:
@@ -97,6 +98,16 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         given["log.dirs"] = said.data
     if said.listeners is not None:
         given["listeners"] = said.listeners
+    security = None
+    if said.secured:
+        from barnabas.cli import secured_start
+
+        if said.brokers is not None or not said.json:
+            fail(
+                "--secured is one broker, whose ready line is JSON: say --json, and not --brokers.", ExitCode.NOT_VALID
+            )
+        secured, security = secured_start.prepare(env)
+        given = secured | given
     copied = None
     if said.source is not None:
         copied = _place_for_copy(env, said, given)
@@ -121,6 +132,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         profile.offsets_topic_first,
         None if said.source is None else os.path.abspath(said.source),
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
+        security,
     )
     if said.brokers is not None or (len(directories) == 1 and env.disk.exists(f"{directories[0]}/{CLUSTER_FILE}")):
         from barnabas.cli import cluster_start
@@ -206,6 +218,8 @@ def _parser() -> argparse.ArgumentParser:
         help="ci: for tests, no waiting; docker: as Kafka's images; prints what it changes",
     )
     add("--json", action="store_true", help="print the ready line as JSON")
+    secured = "TLS, a login and rules, made anew; the ready line has what clients need (with --json, for tests)"
+    add("--secured", action="store_true", help=secured)
     add(
         "--exit-with-parent",
         action=argparse.BooleanOptionalAction,
@@ -492,7 +506,9 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     if order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
-    ready.print_line(broker, data, as_json=order.as_json, is_temporary=order.temporary_directory is not None)
+    ready.print_line(
+        broker, data, as_json=order.as_json, is_temporary=order.temporary_directory is not None, security=order.security
+    )
     collect_seldom()
     if order.temporary_directory is not None:
         temporary.remove_abandoned(order.temporary_directory)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import stat
 import subprocess
 import sys
@@ -184,3 +185,30 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert "is not empty" in run("secure", "init", str(tmp_path), code=1)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert "make a name" in run("secure", "init", str(tmp_path / "new"), "--user", "a b", code=2)
+
+
+def test_a_start_for_tests_tells_what_clients_need() -> None:
+    words = ("start", "--profile", "ci", "--secured", "--port", "0", "--json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "barnabas", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        told = ready["security"]
+        producer = KafkaProducer(
+            bootstrap_servers=ready["bootstrap"],
+            security_protocol=told["protocol"],
+            ssl_context=ssl.create_default_context(cadata=told["ca"]),
+            sasl_mechanism=told["mechanism"],
+            sasl_plain_username=told["user"],
+            sasl_plain_password=told["password"],
+        )
+        producer.send("t", b"x").get(timeout=30)
+        producer.close()
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert told["password"] not in log
+    assert told["http_token"] not in log
+    assert "PRIVATE KEY" not in log

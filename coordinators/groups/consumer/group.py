@@ -166,13 +166,16 @@ class ConsumerGroup:
         return len(self._regex_subscribers) <= 1 and all(count == everyone for count in counts)
 
     def preferred_assignor(self, default: str, asker: str | None = None) -> str:
-        """The assignor that most members name; of several, that of who asks, or the first of Kafka's hash table."""
+        """The assignor that most members name; of several, the first of Kafka's hash table.
+
+        That is the one of who asks, if nobody else names it.
+        """
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.subscription.assignor is not None:
                 votes[member.subscription.assignor] = votes.get(member.subscription.assignor, 0) + 1
         most = max(votes.values(), default=0)
-        if asker is not None and votes.get(asker) == most:
+        if asker is not None and votes.get(asker) == most == 1:
             return asker
         return next((name for name in in_java_order(votes, java_hash_code) if votes[name] == most), default)
 

@@ -68,6 +68,7 @@ class JournalInspector:
     def __init__(self, retention_ms: float, lasting: Collection[str]) -> None:
         self.records = 0
         self.comparisons = 0
+        self.set_back_ms = 0  # how far the wall clock was set back, in all: so much younger may be what expires
         self._retention_ms = retention_ms
         self._lasting = lasting
         self._seen: dict[int, _Seen] = {}
@@ -143,7 +144,7 @@ class JournalInspector:
             fits = is_named and is_removed
         elif cause is Cause.EXPIRY:
             age_ms = record.time_ms - before.time_ms
-            fits = is_removed and not is_named and age_ms >= self._retention_ms - TIMES_DIFFER_MS
+            fits = is_removed and not is_named and age_ms >= self._retention_ms - TIMES_DIFFER_MS - self.set_back_ms
         elif cause is Cause.TOPIC_GONE:
             fits = is_removed and not is_named and row.topic not in self._lasting
         else:

@@ -177,7 +177,10 @@ class Weather:
         world.disk.repair()
 
     async def _step_clock(self) -> None:
-        self._world.host.step_wall_clock(self._rng.choice((-3_600_000, -5_000, 5_000, 3_600_000)))
+        step_ms = self._rng.choice((-3_600_000, -5_000, 5_000, 3_600_000))
+        self._world.host.step_wall_clock(step_ms)
+        if self._world.journal is not None:
+            self._world.journal.set_back_ms += max(0, -step_ms)
 
     # -- the network
 

@@ -5,21 +5,34 @@
 
 `ProtocolError`: the bytes cannot be read. `UnsupportedVersionError`: the version does not exist, or it lacks a field
 that is set and that must not be dropped.
+
+In a compiled build the functions are those of `native/`, in the pure build compile.py writes them (those in pieces in
+both). A caller sees no difference.
 """
 
 from typing import TypeVar
 
 from barnabas.protocol.compile import DecoderWriter, EncoderWriter
 from barnabas.protocol.message import Buffer, Decoder, DecoderInPieces, Encoder, EncoderInPieces, Message
+from barnabas.protocol.plan import plan
+
+try:
+    from barnabas.protocol import native_codec
+except ImportError:
+    native_codec = None  # type: ignore[assignment]  # the pure build
 
 M = TypeVar("M", bound=Message)
 
 
 def decoder(cls: type[Message], version: int) -> Decoder:
-    """The function `(memoryview, position) -> (message, position)`, compiled at first use."""
+    """The function `(memoryview, position) -> (message, position)`, made at first use."""
     function = cls.DECODERS.get(version)
     if function is None:
-        function = cls.DECODERS[version] = DecoderWriter(cls, version).build()
+        if native_codec is None:
+            function = DecoderWriter(cls, version).build()
+        else:
+            function = native_codec.Decoder(cls.SCHEMA.name, version, plan(cls, version))
+        cls.DECODERS[version] = function
     return function
 
 
@@ -32,10 +45,14 @@ def decoder_in_pieces(cls: type[Message], version: int) -> DecoderInPieces:
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
-    """The function `(message, out, parts) -> out` (see compile.py), compiled at first use."""
+    """The function `(message, out, parts) -> out` (see compile.py), made at first use."""
     function = cls.ENCODERS.get(version)
     if function is None:
-        function = cls.ENCODERS[version] = EncoderWriter(cls, version).build()
+        if native_codec is None:
+            function = EncoderWriter(cls, version).build()
+        else:
+            function = native_codec.Encoder(cls.SCHEMA.name, version, plan(cls, version))
+        cls.ENCODERS[version] = function
     return function
 
 

@@ -52,6 +52,13 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
     return 1 if flexible else 2 if field.type == "string" else 4
 
 
+def minimum_element_size(field: Field, version: int, flexible: bool) -> int:
+    """The fewest bytes that one element of an array takes."""
+    if field.structure is not None:
+        return max(1, _minimum_size(field.structure, version, flexible))
+    return 1 if flexible else 2 if field.type == "string" else 4
+
+
 class _Writer:
     """The source of one function, and the run of fixed-width fields that will be packed or unpacked together."""
 
@@ -222,9 +229,7 @@ class DecoderWriter(_Writer):
             else:
                 self.line(f"{target} = list({self.repeated(layout, 'unpack_from')}[{n}](buffer, p)); p = e")
         else:
-            smallest = 1 if self.flexible else 2 if field.type == "string" else 4
-            if field.structure is not None:
-                smallest = max(1, _minimum_size(field.structure, self.version, self.flexible))
+            smallest = minimum_element_size(field, self.version, self.flexible)
             self.line(f"if ({n}) * {smallest} > end - p: short({field.name!r})")
             items = self.name("a")
             self.line(f"{target} = {items} = []")

@@ -60,7 +60,7 @@ def _string_length_bytes(length: int) -> bytes:
     return encode_unsigned(length)
 
 
-def _write_tags(out: bytearray, fields: dict[int, Buffer]) -> None:
+def write_tags(out: bytearray, fields: dict[int, Buffer]) -> None:
     out += encode_unsigned(len(fields))
     for tag in sorted(fields):
         value = fields[tag]
@@ -105,7 +105,7 @@ GLOBALS: dict[str, Any] = {
     "string_length": _string_length,
     "string_length_bytes": _string_length_bytes,
     "unknown_tags": decode_tags,
-    "write_tags": _write_tags,
+    "write_tags": write_tags,
     "early": _early,
     "short": _short,
     "null": _null,

@@ -27,10 +27,10 @@ from checkout import ROOT
 PLACE = ROOT / "build" / "compiled-tests"
 LEFT_OUT = shutil.ignore_patterns(
     *(".*", "tests", "build", "dist", "data", "*.egg-info", "__pycache__", "node_modules"),
-    "*.pyi",  # the build makes them
+    *("messages.pyi", "records.pyi"),  # the build makes them
 )
 OPTIMIZE = {"BARNABAS_OPTIMIZE": "0"}
-ON_BOTH = ("tests/scenarios", "tests/clients/test_kafka_python.py")
+ON_BOTH = ("tests/scenarios", "tests/unit/protocol", "tests/clients/test_kafka_python.py")
 
 
 def make_wheel(folder: Path, *, compiled: bool = False) -> Path:
@@ -52,7 +52,8 @@ def make_wheel(folder: Path, *, compiled: bool = False) -> Path:
 def site() -> Path:
     """A folder with the compiled build of this source, for PYTHONPATH."""
     source = hashlib.sha256(os.environ.get("BARNABAS_OPTIMIZE", "").encode())
-    for path in sorted([*ROOT.glob("*.toml"), *ROOT.glob("setup.py"), *ROOT.glob("[!.]*/**/*.py")]):
+    of_build = [*ROOT.glob("*.toml"), *ROOT.glob("setup.py"), *ROOT.glob("protocol/native/*")]
+    for path in sorted([*of_build, *ROOT.glob("[!.]*/**/*.py")]):
         if not {"tests", "build", "bench", "examples"} & set(path.relative_to(ROOT).parts):
             source.update(path.read_bytes())
     place = PLACE / source.hexdigest()[:16]

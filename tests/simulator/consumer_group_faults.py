@@ -145,7 +145,7 @@ CONSUMER_GROUP_FAULTS = (
         "if classic.state is not State.STABLE:",
         "if False:",
         ONE_OWNER,
-        51,
+        11,
     ),
     _fault(
         "a classic member does not hear of a new assignment",

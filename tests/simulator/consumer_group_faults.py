@@ -30,7 +30,7 @@ CONSUMER_GROUP_FAULTS = (
         "if revoked and _still_owns(owned, revoked):",
         "if False:",
         ONE_OWNER,
-        1,
+        4,
     ),
     _fault(
         "who says nothing has given up",
@@ -87,7 +87,7 @@ CONSUMER_GROUP_FAULTS = (
         "return ErrorCode.UNKNOWN_MEMBER_ID",
         "return ErrorCode.NONE",
         FENCED,
-        1,
+        3,
     ),
     _fault(
         "an older epoch may commit everything",
@@ -104,7 +104,7 @@ CONSUMER_GROUP_FAULTS = (
         "return pending",
         "return answer",
         EPOCHS,
-        17,
+        33,
     ),
     _fault(
         "an upgrade begins with epoch 0",
@@ -137,7 +137,7 @@ CONSUMER_GROUP_FAULTS = (
         "_assigned(member.assignment, epoch, topics)",
         "{}",
         ONE_OWNER,
-        5,
+        6,
     ),
     _fault(
         "an upgrade in a rebalance forgets who reads on",
@@ -211,6 +211,6 @@ CONSUMER_GROUP_FAULTS = (
         "situation.settings.session_timeout_ms)",
         "pass",
         CONVERGE,
-        1,
+        12,
     ),
 )

@@ -52,6 +52,7 @@ PROFILES: dict[str, Profile] = {
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
             "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
             "producer.id.expiration.check.interval.ms": "1000",
+            "delegation.token.expiry.check.interval.ms": "1000",
             "leader.imbalance.check.interval.seconds": "1",
         },
         exit_with_parent=True,

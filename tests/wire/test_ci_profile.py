@@ -34,6 +34,7 @@ NOT_WAITED_FOR = {
     "log.flush.start.offset.checkpoint.interval.ms",
     "replica.high.watermark.checkpoint.interval.ms",
     "controlled.shutdown.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",  # a bound
 }
 
 

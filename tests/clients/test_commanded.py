@@ -3,14 +3,19 @@
 What a client sees is what a blocking client of Kafka's protocol gets.
 """
 
+import ast
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.control.rules import Effect, Role
+from barnabas.broker.http import routes
+from barnabas.broker.http.control import RULE_FIELDS
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -576,3 +581,45 @@ def test_eight_days_pass(world: World) -> None:
         world.brokers.wait("groups", quiet, timeout_ms=50)
     world.brokers.advance(0, sessions="expire")
     assert world.brokers.wait("groups", name, members=0)["state"] == "Empty"
+
+
+# ------------------------------------------------------------------ what this file has to have
+
+NOT_WAITED_FOR = {"timeout_ms", "client", "group", "topic", "since"}  # filters of requests are those of the record
+
+
+def _commanded_here() -> tuple[set[str], set[str], set[str]]:
+    """Effects, fields of rules, and parameters of waits, as the tables and the calls in this file have them."""
+    rows = [*(row[0] for row in FAULTS), *(row[0] for row in FILTERS), *(row[0] for row in HOW_OFTEN)]
+    effects = {row["effect"] for row in rows if "effect" in row}
+    fields, waits = {name for row in rows for name in row}, {name for row in WAITS for name in row[1]}
+    for call in ast.walk(ast.parse(Path(__file__).read_text())):
+        if not isinstance(call, ast.Call):
+            continue
+        is_submitted = isinstance(call.func, ast.Attribute) and call.func.attr == "submit"
+        function = call.args[0] if is_submitted else call.func
+        called = getattr(function, "attr", getattr(function, "id", ""))
+        names = {each.arg for each in call.keywords if each.arg}
+        if called == "fault":
+            effects |= {each.value for each in call.args if isinstance(each, ast.Constant)}
+            fields |= names
+        elif called == "_throttles":
+            fields |= names
+        elif called in ("wait", "wait_requests"):
+            waits |= names
+        elif called == "wait_fired":  # its parameter is positional
+            waits.add("fired")
+        elif called == "parametrize" and isinstance(call.args[0], ast.Constant) and call.args[0].value == "effect":
+            effects |= set(ast.literal_eval(call.args[1]))
+    return effects, fields, waits
+
+
+def test_every_fault_filter_and_wait_is_tested_here() -> None:
+    """What the code has anew belongs into the tables of this file: on one and three brokers, and over HTTP."""
+    effects, fields, waits = _commanded_here()
+    assert {each.value for each in Effect} - effects == set()
+    assert RULE_FIELDS.keys() - fields - {"effect"} == set()
+    assert {each.value for each in Role} == {row[0]["role"] for row in FILTERS if "role" in row[0]}
+    routes.load()
+    asked = {each.name for (_, path), row in routes.TABLE.items() if path.endswith("/wait") for each in row.query}
+    assert asked - waits - NOT_WAITED_FOR == set()

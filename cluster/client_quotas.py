@@ -10,17 +10,8 @@ from collections.abc import Callable, Mapping
 
 from barnabas.cluster.quota_table import CONNECTIONS, DEFAULT, OF_CLIENTS, Entity, Name, QuotaTable, text_of
 from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.port import (
-    BadVersionError,
-    Coordination,
-    CoordinationError,
-    Create,
-    MultiError,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-)
+from barnabas.cluster.tree.change_notices import write_and_notify
+from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Set
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -116,14 +107,9 @@ class ClientQuotas:
             if version < 0:
                 writes = [*await self._missing_parents(path), Create(path, data)]
             notice = Create(paths.CONFIG_CHANGE_PREFIX, payloads.encode_config_change(named), sequential=True)
-            try:
-                await self._coordination.multi([*writes, notice])
-            except MultiError as error:
-                if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
-                    raise
-                continue  # somebody else has changed it: look again
-            await self.changed(named)
-            return
+            if await write_and_notify(self._coordination, writes, notice):
+                await self.changed(named)
+                return
         raise CoordinationError(path, f"the quotas of {entity} are being changed by others all the time")
 
     async def _missing_parents(self, path: str) -> list[Operation]:

@@ -21,14 +21,12 @@ from barnabas.cluster.security.acls import (
     ResourceType,
 )
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.change_notices import ChangeNotices
+from barnabas.cluster.tree.change_notices import ChangeNotices, write_and_notify
 from barnabas.cluster.tree.port import (
-    BadVersionError,
     Coordination,
     CoordinationError,
     Create,
     Delete,
-    MultiError,
     NodeExistsError,
     NoNodeError,
     Operation,
@@ -210,12 +208,9 @@ class Authorizer:
             before = set(there)
             after = change(before)
             if after != before:
-                try:
-                    await self._coordination.multi([_writing(path, version, after), acl_nodes.notice(resource)])
-                except MultiError as error:
-                    if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
-                        raise
-                    fixed_ms, random_ms = CHANGE_BACKOFF_MS  # somebody else has changed it: look again
+                writes = [_writing(path, version, after)]
+                if not await write_and_notify(self._coordination, writes, acl_nodes.notice(resource)):
+                    fixed_ms, random_ms = CHANGE_BACKOFF_MS
                     await self._env.clock.sleep(fixed_ms + self._env.rng.random() * random_ms)
                     continue
             self._put(resource, sorted(after))

@@ -10,17 +10,8 @@ from typing import NamedTuple
 
 from barnabas.cluster.security.scram import HASHES, ScramCredential
 from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.port import (
-    BadVersionError,
-    Coordination,
-    CoordinationError,
-    Create,
-    MultiError,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    Set,
-)
+from barnabas.cluster.tree.change_notices import write_and_notify
+from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Set
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -108,13 +99,9 @@ class Credentials:
             settings |= {name: credential.encode() for name, credential in changes.items() if credential is not None}
             data = payloads.encode_config(settings)
             writing: Operation = Create(path, data) if node.version < 0 else Set(path, data, node.version)
-            notice = payloads.encode_config_change(f"{USERS}/{paths.encode_name(user)}")
-            try:
-                await self._coordination.multi([writing, Create(paths.CONFIG_CHANGE_PREFIX, notice, sequential=True)])
-            except MultiError as error:
-                if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
-                    raise
-                continue  # somebody else has changed it: look again
-            await self.read(user)
-            return True
+            told = payloads.encode_config_change(f"{USERS}/{paths.encode_name(user)}")
+            notice = Create(paths.CONFIG_CHANGE_PREFIX, told, sequential=True)
+            if await write_and_notify(self._coordination, [writing], notice):
+                await self.read(user)
+                return True
         raise CoordinationError(path, f"the settings of user {user!r} are being changed by others all the time")

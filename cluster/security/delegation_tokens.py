@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable
 from barnabas.cluster.security.mechanism import TokenCredential
 from barnabas.cluster.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramCredential, salted
 from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.change_notices import ChangeNotices
+from barnabas.cluster.tree.change_notices import ChangeNotices, write_and_notify
 from barnabas.cluster.tree.payloads import DelegationToken
 from barnabas.cluster.tree.port import (
-    BadVersionError,
     Coordination,
     CoordinationError,
     Create,
     Delete,
-    MultiError,
     NodeExistsError,
     NoNodeError,
     Operation,
@@ -165,7 +163,7 @@ class DelegationTokens:
         expires_ms = min(max_ms, now_ms + config.delegation_token_expiry_time_ms)
         token = DelegationToken(token_id, owner, requester, renewers, now_ms, max_ms, expires_ms)
         data = payloads.encode_delegation_token(token)
-        await self._write(Create(paths.delegation_token(token_id), data), token_id)
+        await self._coordination.multi([Create(paths.delegation_token(token_id), data), _notice(token_id)])
         self._put(token_id, token)
         logger.info("new delegation token %s of %s, asked for by %s", token_id, owner, requester)
         return token
@@ -195,19 +193,11 @@ class DelegationTokens:
             path, now_ms = paths.delegation_token(token.token_id), self._env.clock.now_ms()
             changed = None if period_ms is None else token._replace(expires_ms=min(token.max_ms, now_ms + period_ms))
             data = None if changed is None else payloads.encode_delegation_token(changed)
-            try:
-                await self._write(Delete(path, version) if data is None else Set(path, data, version), token.token_id)
-            except MultiError as error:
-                if not isinstance(error.cause, BadVersionError | NoNodeError):
-                    raise
-                continue  # somebody else has changed it: look again
-            self._put(token.token_id, changed)
-            return ErrorCode.NONE, now_ms if changed is None else changed.expires_ms
+            writing: Operation = Delete(path, version) if data is None else Set(path, data, version)
+            if await write_and_notify(self._coordination, [writing], _notice(token.token_id)):
+                self._put(token.token_id, changed)
+                return ErrorCode.NONE, now_ms if changed is None else changed.expires_ms
         raise CoordinationError(paths.DELEGATION_TOKENS, "a delegation token is being changed by others all the time")
-
-    async def _write(self, writing: Operation, token_id: str) -> None:
-        notice = Create(paths.DELEGATION_TOKEN_CHANGE_PREFIX, token_id.encode(), sequential=True)
-        await self._coordination.multi([writing, notice])
 
     async def _remove_if_expired(self, token_id: str) -> None:
         token = self._known.get(token_id)
@@ -217,11 +207,12 @@ class DelegationTokens:
         token = self._known.get(token_id)
         if token is None or not self._is_expired(token):
             return
-        try:
-            await self._write(Delete(paths.delegation_token(token_id), version), token_id)
-        except MultiError as error:  # another broker was quicker
-            if not isinstance(error.cause, BadVersionError | NoNodeError):
-                raise
-        else:
+        removal = Delete(paths.delegation_token(token_id), version)
+        if await write_and_notify(self._coordination, [removal], _notice(token_id)):  # else another broker was quicker
             logger.info("the delegation token %s of %s has expired", token_id, token.owner)
         await self._read(token_id)
+
+
+def _notice(token_id: str) -> Create:
+    """Tells the other brokers to read this token again."""
+    return Create(paths.DELEGATION_TOKEN_CHANGE_PREFIX, token_id.encode(), sequential=True)

@@ -6,10 +6,20 @@ remove notices that are 15 minutes older than the newest.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError, WatchEvent
+from barnabas.cluster.tree.port import (
+    BadVersionError,
+    Coordination,
+    CoordinationError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    WatchEvent,
+)
 from barnabas.runtime.backlog import Backlog
 from barnabas.runtime.ports import Env
 
@@ -17,6 +27,17 @@ logger = logging.getLogger("barnabas.cluster")
 
 NOTICE_RETENTION_MS = 15 * 60 * 1000
 SAID_AGAIN_MS = 10_000.0
+
+
+async def write_and_notify(coordination: Coordination, writes: Sequence[Operation], notice: Create) -> bool:
+    """Write conditionally, and say so, in one change. False: somebody else has changed it meanwhile, so look again."""
+    try:
+        await coordination.multi([*writes, notice])
+    except MultiError as error:
+        if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
+            raise
+        return False
+    return True
 
 
 class ChangeNotices:

@@ -14,12 +14,13 @@ from typing import TypeVar
 
 from barnabas.protocol.compile import DecoderWriter, EncoderWriter
 from barnabas.protocol.message import Buffer, Decoder, DecoderInPieces, Encoder, EncoderInPieces, Message
-from barnabas.protocol.plan import plan
 
 try:
     from barnabas.protocol import native_codec
 except ImportError:
     native_codec = None  # type: ignore[assignment]  # the pure build
+else:
+    from barnabas.protocol.plan import plan  # a pure build needs none
 
 M = TypeVar("M", bound=Message)
 

@@ -8,9 +8,10 @@ of its own. The tree says when the restore was noticed, so a restart ends no res
 
 import logging
 import math
+from contextlib import suppress
 
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import ANY_VERSION, Coordination, NoNodeError
+from barnabas.cluster.tree.port import ANY_VERSION, Coordination, NodeExistsError, NoNodeError
 from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.broker")
@@ -32,7 +33,8 @@ class OldSettings:
         try:
             await self._coordination.set(paths.OLD_SETTINGS, b"", ANY_VERSION)
         except NoNodeError:
-            await self._coordination.create(paths.OLD_SETTINGS, make_parents=True)
+            with suppress(NodeExistsError):  # another broker has noticed it at the same time
+                await self._coordination.create(paths.OLD_SETTINGS, make_parents=True)
 
     async def read(self) -> None:
         """Read until when topics rest, and which of them were set since."""

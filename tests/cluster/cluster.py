@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from broker_process import Client, Process, batch, produce_request
+from broker_process import AnsweredError, Client, Process, batch, produce_request
 from ports import free_port
 
 T = TypeVar("T")
@@ -97,12 +97,12 @@ class Cluster:
     # ------------------------------------------------------------------ waiting
 
     def until(self, done: Callable[[], T], within_s: float = GOES_ON_WITHIN_S) -> T:
-        """Try until it neither raises NotYetError nor loses its connection; returns its value."""
+        """Try until it raises no NotYetError, is answered no error and keeps its connection; returns its value."""
         end = time.monotonic() + within_s
         while True:
             try:
                 return done()
-            except (NotYetError, OSError) as error:
+            except (NotYetError, AnsweredError, OSError) as error:
                 if time.monotonic() >= end:
                     logs = "\n".join(log[-3000:] for log in self.logs())
                     raise AssertionError(f"not within {within_s} s: {error}\n{logs}") from error
@@ -151,7 +151,8 @@ class Cluster:
     def create_topic(self, name: str, partitions: int = 1, node_id: int | None = None, **configs: str) -> None:
         """Make a topic of three replicas through some broker, as a client does; return when all brokers know it."""
         with self.client(self.controller() if node_id is None else node_id) as client:
-            assert client.create_topic(name, partitions, BROKERS, **configs) == ErrorCode.NONE
+            error = client.create_topic(name, partitions, BROKERS, **configs)
+        assert error == ErrorCode.NONE, ErrorCode(error).name
         for each in self.processes:
             for index in range(partitions):
                 self.until(partial(self.partition, name, index, each))

@@ -20,9 +20,14 @@ from typing import Any
 import forked
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, batches, build, records
 
 ANSWER_WITHIN_S = 20.0
+
+
+class AnsweredError(Exception):
+    """The broker has answered an error code; str() says of what, and its name."""
 
 
 class Client:
@@ -117,16 +122,17 @@ class Client:
         return row
 
     def values(self, topic: str, partition: int) -> list[bytes | None]:
-        """All records of a partition, by offset without a gap."""
+        """All records of a partition, by offset without a gap. AnsweredError if the broker does not give them."""
         found: list[bytes | None] = []
         while True:
             row = self.fetch(topic, partition, len(found))
-            assert row.error_code == 0
+            if row.error_code:
+                raise AnsweredError(f"fetch of {topic}-{partition}: {ErrorCode(row.error_code).name}")
             if not row.records:
                 return found
             for _, batch in batches(row.records):
                 for record in records(batch, max_bytes=1 << 24):
-                    assert record.offset == len(found)
+                    assert record.offset == len(found), f"{topic}-{partition}: {record.offset}, not {len(found)}"
                     found.append(record.value)
 
 

@@ -1,5 +1,6 @@
 """A broker whose disks are newer than the tree says where its logs end, once for each restored tree."""
 
+import asyncio
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -152,6 +153,20 @@ def test_nothing_is_deleted_by_settings_of_an_older_tree_for_a_day_or_until_they
     assert (world.settings.rests("t"), world.settings.rests("u")) == (False, True)
     env.clock.advance(REST_MS)
     assert not world.settings.rests("u")
+
+
+def test_two_brokers_that_notice_an_older_tree_at_once_both_start(env: SimEnv) -> None:
+    """Each of them has seen that there is no note yet."""
+    world = World(env, 7)
+    other = OldSettings(env.clock, world.connect())
+    world.tree.latency_ms = 1
+
+    async def note() -> None:
+        await asyncio.gather(world.settings.note(), other.note())
+
+    world.run(note())
+    world.run(world.settings.read())
+    assert world.settings.rests("t")
 
 
 def test_a_tree_that_knows_as_much_is_believed(env: SimEnv) -> None:

@@ -376,7 +376,8 @@ def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -
         raise typer.Exit(ExitCode.WENT_ON)
     if summary.is_empty:
         of_groups = (
-            ": no group has committed anything that is there. Of a cluster, name all data directories or a broker"
+            ": no group has committed anything that is there, unless it was a few seconds ago. "
+            "Of a cluster, name all data directories or a broker"
             if job.source and name in ("offsets", "lag", "audit", "health")
             else ""
         )

@@ -30,16 +30,25 @@ AT_ONCE = 3  # on two cores; more would only make those late that wait for clock
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
 PIPELINE = "tests/pipeline"
-OF_SPARK = sorted(f"{PIPELINE}/{path.name}" for path in (ROOT / PIPELINE).glob("test_*.py"))
-HALVES_MEET_AT = f"{PIPELINE}/test_k"
+CLUSTERS = "tests/cluster"
+HALVES_MEET_AT = "test_k"  # of the folders that are two parts
 OF_PROCESSES = ("tests/clients", "tests/crash", "tests/cluster", "tests/zookeeper")
+
+
+def half(folder: str, number: int) -> tuple[str, ...]:
+    """The files of one half of a folder, 1 or 2."""
+    names = sorted(path.name for path in (ROOT / folder).glob("test_*.py"))
+    return tuple(f"{folder}/{name}" for name in names if (name >= HALVES_MEET_AT) == (number == 2))
+
+
 # The longest first, so that none begins when all others have ended.
 ALL: dict[str, Sequence[str]] = {
     "others": ("tests", *(f"--ignore={folder}" for folder in (*OF_PROCESSES, PIPELINE))),
     "clients": ("tests/clients", "tests/crash"),
-    "clusters": ("tests/cluster", "tests/zookeeper"),
-    "spark 2": tuple(name for name in OF_SPARK if name >= HALVES_MEET_AT),
-    "spark 1": tuple(name for name in OF_SPARK if name < HALVES_MEET_AT),
+    "spark 2": half(PIPELINE, 2),
+    "clusters 2": (*half(CLUSTERS, 2), "tests/zookeeper"),
+    "clusters 1": half(CLUSTERS, 1),
+    "spark 1": half(PIPELINE, 1),
 }
 # Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
@@ -120,7 +129,7 @@ def run(part: Part) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             part.lines.append(line.decode(errors="replace").rstrip())
-            say(f"{part.name:8} | {part.lines[-1]}")
+            say(f"{part.name:10} | {part.lines[-1]}")
     part.code, part.seconds = process.returncode, time.monotonic() - began
 
 
@@ -136,7 +145,7 @@ def summarize(parts: Sequence[Part]) -> None:
         totals = part.totals()
         sums = {what: number + totals.get(what, 0) for what, number in sums.items()}
         verdict = "FAILED" if part.has_failed else "passed"
-        say(f"{part.name:8} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
+        say(f"{part.name:10} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
         for line in part.lines:
             if line.startswith(("FAILED ", "ERROR ")):
                 say(line[:LINE_CHARACTERS])

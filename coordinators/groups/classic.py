@@ -14,7 +14,7 @@ from barnabas.coordinators.groups import log_lines
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import Kind, cut
 from barnabas.coordinators.groups.log_lines import listed, who
-from barnabas.coordinators.groups.members import NEVER, Drain, Member, Members, join_error
+from barnabas.coordinators.groups.members import NEVER, Drain, Member, Members, Supported, join_error
 from barnabas.coordinators.groups.rebalance import GroupConfig, Rebalance
 from barnabas.coordinators.groups.records import subscribed_topics
 from barnabas.coordinators.groups.states import State
@@ -64,13 +64,20 @@ class ClassicGroup:
     # ---- storing and describing ----
 
     @classmethod
-    def restore(cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue) -> ClassicGroup:
-        """The group of a stored record. `start_sessions` starts its session timers later."""
+    def restore(
+        cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue, supported: Supported | None = None
+    ) -> ClassicGroup:
+        """The group of a stored record. `start_sessions` starts its session timers later.
+
+        `supported`: the protocols of each member, where they are known. The record has one.
+        """
         timestamp = metadata.current_state_timestamp
         group = cls(group_id, config, timestamp)
         group.rebalance.restore(metadata)
         for stored in metadata.members:
             protocols = [(metadata.protocol or "", stored.subscription)]
+            if supported is not None:
+                protocols = list(supported[stored.member_id])
             timeout = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
             member = Member(
                 stored.member_id,

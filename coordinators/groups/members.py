@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.records import subscribed_topics, topics_end
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
 NEVER = float("inf")
+Supported: TypeAlias = Mapping[str, Sequence[tuple[str, bytes]]]  # by member id: name and metadata of each protocol
 
 
 class Drain(IntEnum):
@@ -235,13 +236,10 @@ class Members:
     def select_protocol(self) -> str:
         """Each member votes for the first of its protocols that all support; the protocol with most votes wins."""
         everyone = len(self.by_id)
-        votes: dict[str, int] = {}
-        for member in self.by_id.values():
-            for name, _ in member.protocols:
-                if self._support.get(name, 0) == everyone:
-                    votes[name] = votes.get(name, 0) + 1
-                    break
-        return max(votes, key=lambda name: votes[name])
+        lists = ([name for name, _ in member.protocols] for member in self.by_id.values())
+        chosen = most_voted(lists, lambda name: self._support.get(name, 0) == everyone)
+        assert chosen is not None
+        return chosen
 
     def supports(self, protocols: Iterable[tuple[str, bytes]]) -> bool:
         """Whether all members support one of these protocols."""
@@ -262,6 +260,17 @@ class Members:
             union.update(topics)
             last = metadata[2 : topics_end(metadata)]
         return frozenset(union)
+
+
+def most_voted(lists: Iterable[Iterable[str]], is_common: Callable[[str], bool]) -> str | None:
+    """The protocol with most votes, if each member votes for the first one of its list that is common to all."""
+    votes: dict[str, int] = {}
+    for names in lists:
+        for name in names:
+            if is_common(name):
+                votes[name] = votes.get(name, 0) + 1
+                break
+    return max(votes, key=lambda name: votes[name], default=None)
 
 
 def join_error(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:

@@ -22,7 +22,7 @@ from barnabas.coordinators.groups.consumer.records import ConsumerRecords
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import EventBook
-from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member, Supported
 from barnabas.coordinators.groups.records import GroupRecord, ResetRecords
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.shard import (
@@ -146,14 +146,18 @@ class Shard(CoordinatorShard[StoredRecords]):
         else:
             self.consumer.delete(group, done)
 
-    def become_classic(self, record: GroupRecord, reason: str) -> Callable[[], None]:
-        """Take over a consumer group that is a classic one now, and begin a rebalance. Returns what undoes that."""
+    def become_classic(self, record: GroupRecord, supported: Supported, reason: str | None) -> Callable[[], None]:
+        """Take over a consumer group that is a classic one now. Returns what undoes that.
+
+        `supported`: the protocols of each member. `reason`: of the rebalance that begins; None: there is none.
+        """
         assert record.metadata is not None
-        group = ClassicGroup.restore(record.group_id, self._config, record.metadata)
+        group = ClassicGroup.restore(record.group_id, self._config, record.metadata, supported)
         self.groups[record.group_id] = group
         group.start_sessions(self._clock.monotonic_ms())
         effects = self.effects()
-        group.rebalance.prepare(reason, effects)
+        if reason is not None:
+            group.rebalance.prepare(reason, effects)
         self.run_effects(group, effects)
 
         def undo() -> None:

@@ -37,6 +37,8 @@ class ClassicSteps:
     _rng: random.Random
     _is_mixed: bool
     _with_regexes: bool
+    last_look: Any
+    told_changes: int
 
     def _topics_to_read(self) -> list[str]:
         if not self._is_mixed:
@@ -68,17 +70,19 @@ class ClassicSteps:
             ],
         )
 
-    def _join_classic(self) -> str:
+    def _join_classic(self, instance_id: str | None = None) -> str:
         """A classic member joins; in a classic group all others join again with it."""
-        member = Member("", is_classic=True, names=self._topics_to_read())
+        member = Member("", instance_id, is_classic=True, names=self._topics_to_read())
         member.protocols = self._rng.choice((["range"], ["cooperative-sticky", "range"], ["range", "roundrobin"]))
-        if self._rng.random() < 0.2:
+        if instance_id is None and self._rng.random() < 0.2:
             member.instance_id = f"i{self._rng.randint(1, 3)}"
-        else:
+        if member.instance_id is None:
             answer = self._pair.ask(ApiKey.JOIN_GROUP, 9, self._joining(member))
             if answer.error_code != 79:  # MEMBER_ID_REQUIRED
                 return f"a classic member is refused: {answer.error_code}"
             member.member_id = answer.member_id
+        if self._misses_something_without(member):
+            return "nothing: with Kafka, the classic group that follows would miss partitions"
         if any(not each.is_classic for each in self.members):
             return self._join_alone(member)
         if member.instance_id is not None and any(each.instance_id == member.instance_id for each in self.members):
@@ -86,12 +90,41 @@ class ClassicSteps:
         self.members.insert(0, member)  # it begins the rebalance: before, others would be told of the last one
         return self._join_together()
 
+    def _misses_something_without(self, member: Member) -> bool:
+        """Whether it comes in the place of the last consumer while somebody has not what it should have.
+
+        Kafka begins no rebalance then, or answers the join with generation 0.
+        """
+        consumers = [each for each in self.members if not each.is_classic]
+        if len(consumers) != 1 or member.instance_id is None or consumers[0].instance_id != member.instance_id:
+            return False
+        (last,) = consumers
+        (group,) = self.last_look["groups"]
+        epoch = group["group_epoch"]
+        others = [set(each.protocols) for each in self.members if each.is_classic]
+        return not (
+            group["assignment_epoch"] == epoch
+            and all(
+                row["assignment"] == row["target_assignment"] and row["member_epoch"] in (epoch, -2)
+                for row in group["members"]
+            )
+            and (member.names, last.regex) == (last.names, "")
+            and self.told_changes == self._topics.changes
+            and all(member.protocols[0] in names for names in others)
+        )
+
+    def _replace_by_classic(self) -> str:
+        """A static member of the consumer protocol comes back as a classic one."""
+        static = [each for each in self.members if not each.is_classic and each.instance_id is not None]
+        return self._join_classic(self._rng.choice(static).instance_id)
+
     def _join_alone(self, member: Member) -> str:
         answer = self._pair.ask(ApiKey.JOIN_GROUP, 9, self._joining(member))
         if answer.error_code:
             if member in self.members and answer.error_code in (25, 82):
                 self.members.remove(member)
             return f"classic {member.member_id} joins: {answer.error_code}"
+        self.told_changes = self._topics.changes
         member.member_id, member.epoch = answer.member_id, answer.generation_id
         if member not in self.members:
             self.members = [

@@ -17,8 +17,9 @@ Run it by hand: it needs an Apache Kafka 4.3.1, alone and with these lines in it
 
 After each step both are asked what the group is now. Topics have the ids, and classic members the ids, that Kafka has
 chosen, because assignments depend on them. What is known to differ (docs/differences.md) is not done, or waited for:
-expressions mean new topics to Kafka only after ten seconds, so `--regexes` waits. A group in which there was a
-difference is left alone, and another one begun. Exit code 1 when there was a difference.
+expressions mean new topics to Kafka only after ten seconds, so `--regexes` waits; no consumer joins in the midst of a
+rebalance of a classic group; and no classic member takes the place of the last consumer while others miss partitions.
+A group in which there was a difference is left alone, and another one begun. Exit code 1 when there was a difference.
 """
 
 import argparse
@@ -63,6 +64,8 @@ class Group(ClassicSteps):
         self.refreshed = 0.0
         self.settled = False
         self.last_look: Any = None  # what the group was after the last step
+        self.classic_state = ""  # if it was a classic group then
+        self.told_changes = -1  # of topics, when the group was asked last what follows from them
 
     # -- what a member may do
 
@@ -70,43 +73,52 @@ class Group(ClassicSteps):
         """Do something, then ask what the group is now. Differs."""
         consumers = [member for member in self.members if not member.is_classic]
         classics = [member for member in self.members if member.is_classic]
-        deeds: list[tuple[float, Callable[[], str]]] = [(1.5 if len(self.members) < MEMBERS_MAX else 0.0, self._join)]
+        deeds: list[tuple[float, Callable[..., str], tuple[Member, ...]]] = [(0.2, self._others, ())]
+        if len(self.members) < MEMBERS_MAX:
+            deeds.append((1.5, self._join, ()))
         if consumers:
             member = self._rng.choice(consumers)
             deeds += [
-                (9, lambda: self._beat(member)),
-                (1, lambda: self._change(member)),
-                (0.5, lambda: self._wrong_epoch(member)),
-                (0.6, lambda: self._leave(member)),
-                (0.4, lambda: self._join_again(member)),
-                (0.8, lambda: self._commit(member)),
-                (0.4, lambda: self._fetch(member)),
+                (9, self._beat, (member,)),
+                (1, self._change, (member,)),
+                (0.5, self._wrong_epoch, (member,)),
+                (0.6, self._leave, (member,)),
+                (0.4, self._join_again, (member,)),
+                (0.8, self._commit, (member,)),
+                (0.4, self._fetch, (member,)),
             ]
             if member.instance_id is not None:
-                deeds.append((2, lambda: self._go_and_come(member)))
+                deeds.append((2, self._go_and_come, (member,)))
         if self._with_classic and len(self.members) < MEMBERS_MAX:
-            deeds.append((0.8, self._join_classic))
+            deeds.append((0.8, self._join_classic, ()))
+        if self._with_classic and any(each.instance_id is not None for each in consumers):
+            deeds.append((0.4, self._replace_by_classic, ()))
         if classics:
             old = self._rng.choice(classics)
             deeds += [
-                (5, lambda: self._beat_classic(old)),
-                (0.5, lambda: self._leave_classic(old)),
-                (0.3, lambda: self._commit(old)),
+                (5, self._beat_classic, (old,)),
+                (0.5, self._leave_classic, (old,)),
+                (0.3, self._commit, (old,)),
             ]
-        deeds.append((0.2, self._others))
-        (deed,) = self._rng.choices([each for _, each in deeds], [weight for weight, _ in deeds])
-        self.kinds[deed.__name__] += 1
-        self.story.append(deed())
+        ((_, deed, who),) = self._rng.choices(deeds, [weight for weight, _, _ in deeds])
+        self.kinds[deed.__name__.removeprefix("_")] += 1
+        self.story.append(deed(*who))
         self.look()
+
+    def _is_rebalancing(self) -> bool:
+        """Whether it is a classic group in the midst of a rebalance."""
+        return self.classic_state in ("PreparingRebalance", "CompletingRebalance")
 
     def look(self) -> None:
         """Ask both what the group is."""
         make = messages.ConsumerGroupDescribeRequest
         answer = self._pair.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, make(group_ids=[self.name]))
         self.last_look = plain(answer)
+        self.classic_state = ""
         if answer.groups[0].error_code:
             make_classic = messages.DescribeGroupsRequest
-            self._pair.ask(ApiKey.DESCRIBE_GROUPS, 5, make_classic(groups=[self.name]))
+            found = self._pair.ask(ApiKey.DESCRIBE_GROUPS, 5, make_classic(groups=[self.name]))
+            self.classic_state = found.groups[0].group_state
 
     def _heartbeat(self, member: Member, **fields: Any) -> Any:
         if self._with_regexes:
@@ -122,6 +134,7 @@ class Group(ClassicSteps):
             time.sleep(0.05)
         if not answer.error_code and answer.member_epoch >= 0:
             member.epoch = answer.member_epoch
+            self.told_changes = self._topics.changes
             if answer.assignment is not None:
                 member.before = member.assignment
                 member.assignment = {
@@ -154,6 +167,8 @@ class Group(ClassicSteps):
         return fields
 
     def _join(self) -> str:
+        if self._is_rebalancing():
+            return self._join_together()
         self.made += 1
         member = Member(f"{self.name}-m{self.made}", names=self._topics_to_read())
         if self._with_regexes and self._rng.random() < 0.6:

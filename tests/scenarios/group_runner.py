@@ -303,8 +303,8 @@ class Conversation(ConsumerCommands):
                 text += f" {group.protocol_type} {group.protocol_data}".rstrip()
             for member in group.members:
                 instance = f"({member.group_instance_id})" if member.group_instance_id else ""
-                assignment = bytes(member.member_assignment).decode()
-                text += f" | {member.member_id}{instance} {assignment}".rstrip()
+                assignment = bytes(member.member_assignment)
+                text += f" | {member.member_id}{instance} {assigned(assignment) if assignment else ''}".rstrip()
                 text += " with metadata" if member.member_metadata else ""
             self.say(text)
 

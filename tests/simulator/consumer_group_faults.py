@@ -46,7 +46,7 @@ CONSUMER_GROUP_FAULTS = (
         "current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking)",
         "False",
         ONE_OWNER,
-        6,
+        34,
     ),
     _fault(
         "what is given up counts as free",
@@ -140,10 +140,10 @@ CONSUMER_GROUP_FAULTS = (
         6,
     ),
     _fault(
-        "an upgrade in a rebalance forgets who reads on",
+        "an upgrade forgets who reads on",
         "conversion:upgrade",
-        "if classic.state is not State.STABLE:",
-        "if False:",
+        "_add_claims(assigned, saying, epoch, topics)",
+        "pass",
         ONE_OWNER,
         11,
     ),
@@ -170,7 +170,7 @@ CONSUMER_GROUP_FAULTS = (
         "group.seen_topics != topics.changes",
         "False",
         CONVERGE,
-        16,
+        20,
     ),
     _fault(
         "nothing is assigned after the first time",

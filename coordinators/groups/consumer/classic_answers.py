@@ -51,17 +51,20 @@ class ClassicAnswers:
                 return join_error(version, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         change = Change(group)
         before = group.members.get(member_id)
+        replaced = None if request.group_instance_id is None else group.static_member(request.group_instance_id)
         client = (context.client_id or "", context.client_host)
         outcome = classic_members.join(change, request, member_id, client, self._situation_of(group.group_id))
         if isinstance(outcome, ErrorCode):
             self._refusals.log(context, outcome, "group %r, member %r", group.group_id, request.member_id)
-            return join_error(version, request.member_id, outcome)
+            return join_error(version, "", outcome)
         member = group.members[member_id]
         if before is None:
             logger.info("group %s: member %s joined, by the classic protocol", group.group_id, who(member))
             shard.consumer.note_joined(group.group_id, member, request.reason or "")
         elif not before.subscription.reads_as(member.subscription):
             shard.consumer.note_subscribed(group.group_id, member)
+        if replaced is not None and not replaced.is_classic:
+            shard.consumer.end_with_replacement(change, outcome)
         return shard.consumer.carry_out(
             change, outcome, lambda error: join_error(version, request.member_id, consumer_error(error))
         )

@@ -15,11 +15,11 @@ from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtoc
 from barnabas.coordinators.groups.consumer.reconciliation import merged
 from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, TargetEpoch
 from barnabas.coordinators.groups.consumer.requests import Refusal
+from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, metadata_hash
 from barnabas.coordinators.groups.events import cut
-from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member, Supported, most_voted
 from barnabas.coordinators.groups.records import GroupRecord
-from barnabas.coordinators.groups.states import State
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 
@@ -40,8 +40,9 @@ def may_upgrade(classic: ClassicGroup, policy: str, size_max: int) -> bool:
 def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     """The consumer group of a classic one: every member stands where the last generation has left it.
 
-    In the midst of a rebalance that may not be known any more. Then members also have what they say that they own:
-    cooperative ones read on meanwhile. With Kafka, such a partition gets a second owner.
+    In the midst of a rebalance that may not be known any more, and behind one, members may still give up what the
+    leader withholds from all until they join again (KIP-429). So they also have what they have said that they own, as
+    far as nobody else has it. With Kafka, such a partition gets a second owner.
     Refused as by Kafka if its leader has assigned one partition to two members: here, one member owns a partition.
     """
     change = Change(ConsumerGroup(classic.group_id))
@@ -55,8 +56,7 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     if refusal is not None:
         return refusal
     saying = {member.member_id: _subscription(classic, member) for member in members}
-    if classic.state is not State.STABLE:
-        _add_claims(assigned, saying, epoch, topics)
+    _add_claims(assigned, saying, epoch, topics)
     for member in members:
         said = saying[member.member_id]
         assert said is not None
@@ -160,21 +160,30 @@ def may_downgrade(group: ConsumerGroup, leaving: set[str], policy: str, size_max
     )
 
 
+def is_settled(group: ConsumerGroup) -> bool:
+    """Whether every member has what the newest epoch gives it: then a classic group may go on without a rebalance."""
+    return group.state is GroupState.STABLE
+
+
 def _common_protocol(group: ConsumerGroup, leaving: set[str]) -> str | None:
-    """A protocol that all classic members support."""
+    """The protocol of the classic members that stay; None: there is none that all support."""
     lists = [
         [name for name, _ in member.subscription.classic.protocols]
         for member_id, member in group.members.items()
         if member_id not in leaving and member.subscription.classic is not None
     ]
-    return next((name for name in lists[0] if all(name in names for names in lists)), None)
+    return most_voted(lists, lambda name: all(name in names for names in lists))
 
 
-def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) -> GroupRecord:
-    """Remove the consumer group; returns the record of the classic one, with the members that stay."""
+def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) -> tuple[GroupRecord, Supported]:
+    """Remove the consumer group; returns the record of the classic one, with the members that stay.
+
+    The record has the metadata of one protocol. Beside it stands what else each member supports.
+    """
     group = change.group
     protocol = _common_protocol(group, leaving)
     assert protocol is not None
+    supported: dict[str, list[tuple[str, bytes]]] = {}
     make = stored.GroupMetadataValue
     members = []
     for member_id in group.in_stored_order():  # the first one leads
@@ -183,6 +192,7 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
         if member_id in leaving:
             continue
         assert classic is not None
+        supported[member_id] = list(classic.protocols)
         metadata = dict(classic.protocols)[protocol]
         members.append(
             make.MemberMetadata(
@@ -209,4 +219,4 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
     heartbeats.delete(change)
     record = GroupRecord(group.group_id, value)
     change.end_with(record)
-    return record
+    return record, supported

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from barnabas.coordinators.groups.consumer import conversion, heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
@@ -22,11 +22,15 @@ from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.timers import NEVER
 from barnabas.coordinators.groups.events import Event, EventBook, Identity, Kind, cut
+from barnabas.coordinators.groups.members import Supported
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.shard import Done
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
+
+if TYPE_CHECKING:
+    from barnabas.protocol.messages import JoinGroupResponse
 
 logger = logging.getLogger("barnabas.groups")
 R = TypeVar("R")
@@ -40,8 +44,11 @@ class Writer(Protocol):
     closed: bool
     events: EventBook
 
-    def become_classic(self, record: GroupRecord, reason: str) -> Callable[[], None]:
-        """Take over a consumer group that is a classic one now, and begin a rebalance. Returns what undoes that."""
+    def become_classic(self, record: GroupRecord, supported: Supported, reason: str | None) -> Callable[[], None]:
+        """Take over a consumer group that is a classic one now. With a reason, a rebalance begins.
+
+        Returns what undoes that.
+        """
 
     def write(self, key: str, records: ConsumerRecords | None, done: Done, *, patient: bool = False) -> None:
         """Append the records; `done` is called when they are committed, or have failed."""
@@ -113,16 +120,30 @@ class ConsumerGroups:
 
     def remove_members(self, change: Change, member_ids: list[str]) -> None:
         """Members are gone. If only classic ones are left, the group becomes a classic one, where that is allowed."""
-        group, gone = change.group, set(member_ids)
+        if not self._become_classic(change, set(member_ids), "the last member of the consumer protocol is gone"):
+            heartbeats.fence(change, member_ids, self.situation_of(change.group.group_id).topics)
+
+    def end_with_replacement(self, change: Change, answer: JoinGroupResponse) -> None:
+        """A classic member is in the place of a static one of the consumer protocol. If that was the last one, the
+        group becomes a classic one, where that is allowed. It goes on without a rebalance if nobody misses anything.
+        """
+        is_settled = conversion.is_settled(change.group)
+        reason = None if is_settled else "a classic member is in the place of the last one of the consumer protocol"
+        record = self._become_classic(change, set(), reason)
+        if record is not None and record.metadata is not None:
+            answer.protocol_name = record.metadata.protocol
+
+    def _become_classic(self, change: Change, gone: set[str], reason: str | None) -> GroupRecord | None:
+        """If all members that are not gone are classic ones, the group becomes a classic one, where that is allowed."""
+        group = change.group
         situation = self.situation_of(group.group_id)
         settings = situation.settings
         if not conversion.may_downgrade(group, gone, settings.migration_policy, settings.classic_size_max):
-            heartbeats.fence(change, member_ids, situation.topics)
-            return
+            return None
         group_id = group.group_id
-        record = conversion.downgrade(change, gone, situation.topics, self._clock.now_ms())
+        record, supported = conversion.downgrade(change, gone, situation.topics, self._clock.now_ms())
         self.forget(group_id)
-        undo = self._writer.become_classic(record, "the last member of the consumer protocol is gone")
+        undo = self._writer.become_classic(record, supported, reason)
 
         def restore() -> None:
             undo()
@@ -130,6 +151,7 @@ class ConsumerGroups:
 
         change.restore = restore
         logger.info("group %s: is a classic group now, because only classic members are left", group_id)
+        return record
 
     def write(self, change: Change, done: Done, *, patient: bool = False) -> None:
         """Write what a decision has changed. Who holds the group must be `patient` (coordinators/shard.py)."""

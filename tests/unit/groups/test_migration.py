@@ -307,3 +307,31 @@ def test_a_member_that_reads_on_while_its_group_rebalances_keeps_its_partitions_
     assert not owned(reader) & owned(new)
     rounds(world, [reader, late, later, new], 40)
     assert all_is_read(world, [reader, late, later, new])
+
+
+def test_what_a_member_still_gives_up_is_not_free_when_its_stable_group_is_converted() -> None:
+    """Once, the partitions that a cooperative leader withholds from all had a new owner before the old one was done."""
+
+    class Sharing(ClassicMember):
+        def _assign(self, members: list[Any]) -> list[Any]:
+            rows = super()._assign(members)
+            make = stored.ConsumerProtocolAssignment
+            for row in rows:
+                found = stored.decode_versioned(make, row.assignment)[1]
+                for topic in found.assigned_partitions:
+                    del topic.partitions[2:]
+                row.assignment = stored.encode_versioned(found, 1)
+            return rows
+
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    reader = Sharing(world, GROUP, ["t"], eager=False)
+    reader.owned = {world.topics.topic_id("t"): [0, 1, 2, 3]}
+    for _ in range(2):
+        reader.send()  # joins, and says what it owns; gets a part of that
+    assert shard_of(world).groups[GROUP].state is State.STABLE
+    assert owned(reader) == {(world.topics.topic_id("t"), index) for index in (0, 1)}
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()  # before the reader has joined again, by which it says that it has given up the other part
+    assert not {index for _, index in owned(new)} & {2, 3}
+    rounds(world, [reader, new])
+    assert all_is_read(world, [reader, new])

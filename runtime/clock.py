@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
+CLOCK_MS_MAX = 1 << 47  # how far tests move it, some thousand years: with more, dates could not be told
 
 
 class RealClock:

@@ -13,13 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from barnabas.runtime.clock import CLOCK_MS_MAX
 from barnabas.runtime.temporary import LOCK_NAME
 
 COPIED_BYTES = 4 << 20  # at once
 NOTE = "snapshot.json"  # in the folder of a snapshot, beside a folder for each data directory
 LOG_SUFFIX = ".log"
 TREE_ENDS = ("", "-wal", "-shm", ".newest")  # of the names of the files of a coordination tree, but for its sessions
-CLOCK_MS_MAX = 1 << 47  # some thousand years: with more, dates could not be told
 
 
 def copy(

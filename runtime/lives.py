@@ -82,6 +82,12 @@ def _exists(path: Path) -> bool:
     return True
 
 
+def _is_in(path: Path, directories: Sequence[str]) -> bool:
+    """Whether a path leads into one of these directories, perhaps by a link."""
+    place = Path(os.path.realpath(path))
+    return any(place.is_relative_to(os.path.realpath(directory)) for directory in directories)
+
+
 def _forget(directory: str) -> None:
     try:
         restoring.forget(directory)
@@ -310,10 +316,10 @@ class Lives:
         target = Path(folder) if folder is not None else self._own()
         if not target.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
-        if any(target.is_relative_to(directory) for directory in directories):
-            raise SnapshotError(f"{target} is in a data directory: name a folder that is not")
         if _exists(target):
             raise SnapshotError(f"{target} is there already: name a folder that is not")
+        if _is_in(target, directories):
+            raise SnapshotError(f"{target} is in a data directory: name a folder that is not")
         clock = self._clock.moved_ms, self._clock.stands_at_ms
 
         def note(directories: Sequence[str]) -> _Outcome:
@@ -342,9 +348,9 @@ class Lives:
         source = Path(folder)
         if not source.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
-        if any(source.is_relative_to(directory) for directory in directories):
-            raise SnapshotError(f"{folder} is in a data directory, which is replaced")
         noted = _noted(source, None if shared is None else os.path.basename(shared.path))
+        if _is_in(source, directories):
+            raise SnapshotError(f"{folder} is in a data directory, which is replaced")
         if shared is None:
             _check_owners(source, noted, directories)
 

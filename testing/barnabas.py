@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -428,30 +428,69 @@ class Barnabas:
         if self._all_answer:
             self._tell_all("/v1/control/snapshots", mark)
         else:
-            for process in self.processes.values():
-                process.stop()
-            directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
-            tree = () if self._is_single else directory_copies.files_of_tree(str(mark.folder / TREE_FILE))
-            directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, len(self.processes), tree)
-            self._begin(self.processes.values())
+            self._while_ended(BrokerProcess.stop, lambda: self._copy(mark))
         for node_id in self.running:  # a broker that begins again counts from 1
             answer = self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)
             mark.next_requests[node_id] = int(answer["next"])
         return mark
 
     def restore(self, mark: Snapshot) -> None:
-        """Put everything back as it was at a snapshot, at the same addresses. Connections are cut."""
+        """Put everything back as it was at a snapshot, at the same addresses. Connections are cut.
+
+        CommandError: that cannot be, and nothing has changed.
+        """
         self._close_producer()  # its sequence numbers may be ahead of what is put back
         if self._all_answer:
             self._tell_all("/v1/control/restore", mark)
             self.clock.ahead_ms = mark.clock_ahead_ms
             return
+        self._check(mark)
+        self._while_ended(BrokerProcess.kill, lambda: self._put_back(mark))
+
+    def _check(self, mark: Snapshot) -> None:
+        """CommandError unless it is a whole snapshot of these brokers."""
+        try:
+            count = len(directory_copies.read_note(mark.folder).files)
+            clusters = [directory_copies.owner(mark.folder / str(number)).get("cluster.id") for number in range(count)]
+        except (OSError, ValueError) as error:
+            message = f"{mark.folder} is not the folder of a whole snapshot ({error})."
+            raise control.CommandError("SNAPSHOT_FAILED", message) from None
+        if clusters != [self.cluster_id] * len(self.processes):
+            raise control.CommandError("SNAPSHOT_FAILED", f"{mark.folder} is of other brokers.")
+
+    def _while_ended(self, end: Callable[[BrokerProcess], None], change: Callable[[], None]) -> None:
+        """End all brokers, change their data, and start them again, also if that fails."""
         for process in self.processes.values():
-            process.kill()
+            end(process)
+        try:
+            change()
+        except OSError as error:
+            message = f"{error.filename or ''}: {error.strerror}. Make room: all is as it was."
+            raise control.CommandError("SNAPSHOT_FAILED", message) from None
+        finally:
+            self._begin(self.processes.values())
+
+    def _copy(self, mark: Snapshot) -> None:
+        try:
+            directory_copies.copy(self.folder, mark.folder, left_out=self._not_data(), with_links=self._is_single)
+            tree = () if self._is_single else directory_copies.files_of_tree(str(mark.folder / TREE_FILE))
+            directory_copies.write_note(mark.folder, mark.clock_ahead_ms, None, len(self.processes), tree)
+        except OSError:
+            shutil.rmtree(mark.folder, ignore_errors=True)
+            raise
+
+    def _put_back(self, mark: Snapshot) -> None:
+        copied = self.folder / f"{SNAPSHOT_PREFIX}put-back"
+        try:
+            directory_copies.copy(mark.folder, copied, left_out=(directory_copies.NOTE,), with_links=self._is_single)
+        except OSError:
+            shutil.rmtree(copied, ignore_errors=True)
+            raise
         directory_copies.clear(self.folder, left_out=self._not_data())
-        directory_copies.copy(mark.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single)
+        for entry in copied.iterdir():
+            entry.rename(self.folder / entry.name)
+        copied.rmdir()
         self.clock.ahead_ms = mark.clock_ahead_ms
-        self._begin(self.processes.values())
 
     def _tell_all(self, path: str, mark: Snapshot) -> None:
         """Each broker does its part of it when all have been told."""

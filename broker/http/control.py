@@ -20,6 +20,7 @@ from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.clock import CLOCK_MS_MAX
 
 if TYPE_CHECKING:
     from barnabas.broker.control.gate import ControlledGate
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from barnabas.runtime.clock import MovableClock
 
 EXCHANGES_PER_ANSWER = 1_000
+INT32_MAX = 2**31 - 1
+NUMBER_DIGITS_MAX = 18  # of a rule
 APIS = {key.name: key for key in ApiKey if key in TABLE}
 PLAIN_NAMES = {key.name.replace("_", "").lower(): key for key in APIS.values()}
 
@@ -39,7 +42,7 @@ RULE_FIELDS: dict[str, Any] = {
     "when": text("Whether the request has its effect (after) or not.", one_of=[each.value for each in When]),
     "error": text("effect error: Kafka's name of it.", nullable=True),
     "forced": boolean("effect error: also one that Kafka never answers for this API."),
-    "ms": integer("effect delay, throttle: how long.", least=0),
+    "ms": integer("effect delay, throttle: how long.", least=0, most=INT32_MAX),
     "versions": array(integer("A version.", least=0), "First and last version; empty: all."),
     "client": text("client.id; null: any.", nullable=True),
     "group": text("A group that the request names; null: any.", nullable=True),
@@ -105,7 +108,7 @@ CLOCK = record(
 CLOCK_BODY = record(
     "What the wall clock does. Nothing is changed by a field that is left out.",
     optional=("advance_ms", "stands", "sessions"),
-    advance_ms=integer("It goes forward so far, and what falls due on the way happens.", least=0),
+    advance_ms=integer("It goes forward so far, and what falls due on the way happens.", least=0, most=CLOCK_MS_MAX),
     stands=boolean("true: it stands still from now on; false: it goes on."),
     sessions=text(
         "Whether group members stay as they are, or all expire, before time passes. Default: keep.",
@@ -161,7 +164,8 @@ def remove_rules(services: Services, request: HttpRequest) -> HttpAnswer:
 
 def rule_of(rules: Rules, number: str) -> ActiveRule:
     """The rule of that number. HttpError: there is none."""
-    found = rules.get(int(number)) if number.isascii() and number.isdigit() else None
+    is_number = number.isascii() and number.isdigit() and len(number) <= NUMBER_DIGITS_MAX
+    found = rules.get(int(number)) if is_number else None
     if found is None:
         raise HttpError(404, "UNKNOWN_RULE", f"there is no rule {number!r}. GET /v1/control/rules lists them.")
     return found
@@ -431,7 +435,9 @@ def set_clock(services: Services, request: HttpRequest) -> Coroutine[Any, Any, H
 
 
 async def _set_clock(services: Services, clock: MovableClock, body: dict[str, Any]) -> HttpAnswer:
-    stands = body.get("stands")
+    advance_ms, stands = body.get("advance_ms", 0), body.get("stands")
+    if clock.moved_ms + advance_ms > CLOCK_MS_MAX:
+        raise HttpError(400, "INVALID_BODY", "the clock would be so far ahead that dates could not be told.")
     if stands is not None and stands != clock.stands:
         if stands:
             clock.stand()
@@ -444,8 +450,8 @@ async def _set_clock(services: Services, clock: MovableClock, body: dict[str, An
                     shard.expire(group, member)
             for consumer in list(shard.consumer.by_id.values()):
                 shard.consumer.expire(consumer, list(consumer.members))
-    if body.get("advance_ms"):
-        await let_pass(services.env, clock, body["advance_ms"])
+    if advance_ms:
+        await let_pass(services.env, clock, advance_ms)
     return _clock_answer(clock)
 
 

@@ -31,9 +31,10 @@ def text(meaning: str, *, one_of: Iterable[str] = (), nullable: bool = False) ->
     return _of("string", meaning, nullable, enum=[*words, None] if nullable else words)
 
 
-def integer(meaning: str, *, nullable: bool = False, least: int | None = None) -> Schema:
+def integer(meaning: str, *, nullable: bool = False, least: int | None = None, most: int | None = None) -> Schema:
     """A whole number."""
-    return _of("integer", meaning, nullable) | ({} if least is None else {"minimum": least})
+    bounds = {"minimum": least, "maximum": most}
+    return _of("integer", meaning, nullable) | {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def number(meaning: str, *, nullable: bool = False) -> Schema:
@@ -88,6 +89,8 @@ def problem(schema: Schema, value: Any, place: str = "the body") -> str | None:
         return f"{place} is none of {', '.join(str(word) for word in schema['enum'] if word is not None)}"
     if "minimum" in schema and value < schema["minimum"]:
         return f"{place} is less than {schema['minimum']}"
+    if "maximum" in schema and value > schema["maximum"]:
+        return f"{place} is more than {schema['maximum']}"
     if isinstance(value, list):
         problems = (problem(schema["items"], item, f"{place}[{index}]") for index, item in enumerate(value))
         return next((each for each in problems if each is not None), None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.control import ACTIVE_RULE, EXCHANGES, FILTERS, exchanges, found_exchanges, gate_of, rule_of
 from barnabas.broker.http.control import row_of as row_of_rule
-from barnabas.broker.http.coordinators import check_of_group, group_with_offsets, shard_of
+from barnabas.broker.http.coordinators import RETRY, check_of_group, group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.broker.log_ranges import log_ends
@@ -107,7 +107,15 @@ async def _wait(
                 return moved
         if clock.monotonic_ms() >= end_ms:
             raise _over(request, seen, why())
-        await clock.sleep(poll_ms)
+        await _look_again(services, poll_ms)
+
+
+async def _look_again(services: Services, poll_ms: float) -> None:
+    """Return when it is time to look again. HttpError: the life of this broker ends, which is not to wait for waits."""
+    await services.env.clock.sleep(poll_ms)
+    lives = gate_of(services).lives
+    if lives is not None and lives.is_ending:
+        raise HttpError(503, "BROKER_NOT_AVAILABLE", "this broker is being put back. Ask again.", RETRY)
 
 
 async def _moved(services: Services, request: HttpRequest, end_ms: float) -> HttpAnswer | None:
@@ -361,7 +369,7 @@ async def _wait_for_requests(services: Services, request: HttpRequest) -> HttpAn
             return exchanges(recorder, found)
         if clock.monotonic_ms() >= end_ms:
             raise _over(request, f"{over} of {count} such requests were answered, and {len(found)} have come")
-        await clock.sleep(POLL_MS)
+        await _look_again(services, POLL_MS)
 
 
 @route(

@@ -1,6 +1,7 @@
 """`barnabas.testing` and its pytest plugin, as a suite of somebody else's uses them."""
 
 import asyncio
+import errno
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import pytest
 from barnabas.broker.http.lives import SNAPSHOT
 from barnabas.broker.http.schemas import problem
-from barnabas.runtime import temporary
+from barnabas.runtime import directory_copies, temporary
 from barnabas.testing import Barnabas, CommandError, Snapshot, StartError, Topic, WaitTimeoutError
 from confluent_kafka import Producer
 from kafka import KafkaConsumer
@@ -430,6 +432,76 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
             kafka.processes[0].stop()
         finally:
             consumer.close()
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_snapshot_that_is_not_of_these_brokers_ends_none(brokers: int, tmp_path: Path) -> None:
+    """Until 2026-11 all their data was removed first if one of them did not run."""
+    with Barnabas(brokers) as other, Barnabas(brokers) as kafka:
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        mark = kafka.snapshot()
+        topic.produce(["b"])
+        foreign = replace(mark, folder=other.snapshot().folder)
+        half = replace(mark, folder=tmp_path / "half")
+        shutil.copytree(mark.folder, half.folder)
+        next(half.folder.glob("0/*-0/*.log")).unlink()
+        kafka.kill()
+        running = kafka.running
+        for wrong, why in (
+            (foreign, "is of other brokers"),
+            (half, "is not the folder of a whole snapshot"),
+            (replace(mark, folder=tmp_path / "gone"), "is not the folder of a whole snapshot"),
+        ):
+            with pytest.raises(CommandError, match=why):
+                kafka.restore(wrong)
+        assert kafka.running == running
+        kafka.restart()
+        assert topic.wait_records(2, timeout=50)[-1].text == "b"
+        kafka.kill()
+        kafka.restore(mark)
+        assert topic.values() == ["a"]
+
+
+def test_a_copy_that_finds_no_room_costs_nothing(kafka: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 2026-11 no broker ran after it, and data was lost."""
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    mark = kafka.snapshot()
+    topic.produce(["b"])
+
+    def full(source: Path, target: Path, **_: Any) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    before = set(kafka.folder.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_copies, "copy", full)
+        for change in (kafka.snapshot, lambda: kafka.restore(mark)):
+            kafka.kill()
+            with pytest.raises(CommandError, match="No space left on device"):
+                change()
+            assert kafka.running == [0]
+            assert topic.values() == ["a", "b"]
+    assert set(kafka.folder.iterdir()) == before
+    kafka.kill()
+    kafka.restore(mark)
+    assert topic.values() == ["a"]
+
+
+def test_no_snapshot_is_in_a_data_directory(kafka: Barnabas, tmp_path: Path) -> None:
+    """Until 2026-11 a path that led there by a link was taken, and a restore removed the snapshot."""
+    data = kafka.processes[0].data
+    link = tmp_path / "link"
+    link.symlink_to(data)
+    mark = kafka.snapshot()
+    for folder in (data / "in-0", data.parent / "no" / ".." / data.name / "in-0", link / "in-0"):
+        with pytest.raises(CommandError, match="is in a data directory"):
+            kafka.ask("POST", "/v1/control/snapshots", body={"folder": str(folder)})
+    shutil.copytree(mark.folder, data / "in-0")
+    with pytest.raises(CommandError, match="is in a data directory"):
+        kafka.ask("POST", "/v1/control/restore", body={"folder": str(link / "in-0")})
+    shutil.rmtree(data / "in-0")
 
 
 def test_a_folder_that_no_disk_has_ends_no_broker(kafka: Barnabas, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from barnabas.broker.requests import RequestGate
 from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.clock import CLOCK_MS_MAX
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_client import ask
@@ -439,6 +441,8 @@ def test_the_oldest_rule_that_fires_counts(world: World) -> None:
         ({"effect": "error", "error": "NONE"}, "Kafka has no error 'NONE'"),
         ({"effect": "delay"}, "ms is given for effect delay"),
         ({"effect": "cut", "ms": 3}, "ms is given for effect delay"),
+        ({"effect": "throttle", "ms": 2**31}, "ms is more than 2147483647"),
+        ({"effect": "delay", "ms": 10**400}, "ms is more than 2147483647"),
         ({"effect": "cut", "api": "Nonsense"}, "there is no API 'Nonsense'"),
         ({"effect": "cut", "versions": [3]}, "versions are two numbers"),
         ({"effect": "cut", "versions": [3, 2]}, "versions are two numbers"),
@@ -452,8 +456,26 @@ def test_a_rule_that_cannot_be_is_refused(world: World, fields: dict[str, Any], 
 
 
 def test_there_is_no_such_rule(world: World) -> None:
-    for number in ("7", "x", "-1"):
+    for number in ("7", "x", "-1", "9" * 5_000):
         assert command(world, "DELETE", f"rules/{number}", status=404)["error"]["name"] == "UNKNOWN_RULE"
+
+
+# ---- time ----
+
+
+def test_time_does_not_go_where_dates_cannot_be_told(world: World) -> None:
+    """A snapshot from there could not be put back."""
+    for advance_ms in (CLOCK_MS_MAX + 1, 10**30):
+        assert "advance_ms is more than" in told_the_clock(world, advance_ms=advance_ms, stands=True, status=400)
+    told_the_clock(world, advance_ms=CLOCK_MS_MAX)
+    assert "dates could not be told" in told_the_clock(world, advance_ms=1, stands=True, status=400)
+    clock = command(world, "GET", "clock")
+    assert (clock["moved_ms"], clock["stands"]) == (CLOCK_MS_MAX, False), "what is refused has changed nothing"
+
+
+def told_the_clock(world: World, status: int = 200, **body: Any) -> str:
+    said = command(world, "POST", "clock", body, status=status)
+    return str(said["error"]["message"]) if "error" in said else ""
 
 
 # ---- what was asked ----
@@ -534,6 +556,35 @@ def test_a_wait_that_is_over_says_what_was_seen_last(world: World) -> None:
     error = command(world, "GET", "groups/nobody/wait?members=2&timeout_ms=200", status=408)["error"]
     assert "there is no group 'nobody'" in error["message"]
     assert command(world, "GET", "groups/billing/wait?timeout_ms=55001", status=400)["error"]["name"] == "INVALID_QUERY"
+
+
+def test_waits_end_when_the_broker_is_put_back(world: World) -> None:
+    """Until 2026-11 each restore took two seconds while somebody waited, or had waited and gone."""
+    commit(world, "billing", "orders")
+    rule = fault(world, effect="cut", client="nobody")
+    paths = [
+        "groups/billing/wait?members=1&",
+        "topics/none/wait?",
+        "transactions/none/wait?",
+        "requests/wait?client=nobody&",
+        f"rules/{rule}/wait?",
+    ]
+
+    async def run() -> list[Any]:
+        waiting = [
+            world.env.clock.loop.create_task(ask(world.env, world.broker, "GET", f"/v1/control/{path}timeout_ms=50000"))
+            for path in paths
+        ]
+        await world.env.clock.sleep(1_000)
+        assert not any(each.done() for each in waiting)
+        world.broker.request_gate.lives = SimpleNamespace(is_ending=True)
+        await world.env.clock.sleep(100)
+        assert all(each.done() for each in waiting)
+        return [await each for each in waiting]
+
+    for answer in world.env.run(run()):
+        assert (answer.status, answer.json["error"]["message"]) == (503, "this broker is being put back. Ask again.")
+    world.broker.request_gate.lives = None
 
 
 def test_a_member_is_taken_out(world: World) -> None:

@@ -24,7 +24,7 @@ def test_a_wait_is_sent_on_to_the_broker_to_which_its_group_has_moved(monkeypatc
         asked.append(request.target)
         return HttpAnswer.json({}, status=307)
 
-    monkeypatch.setattr(waits, "gate_of", lambda _: None)
+    monkeypatch.setattr(waits, "gate_of", lambda _: SimpleNamespace(lives=None))
     monkeypatch.setattr(waits, "check_of_group", check)
     moved = SimpleNamespace(shard_of=lambda _: ErrorCode.NOT_COORDINATOR)
     services: Any = SimpleNamespace(env=env, group_coordinator=moved)

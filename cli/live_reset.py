@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import describe_groups, positions, refuse_live, refuse_members
+from barnabas.cli.shared.client import describe_groups, positions, refuse_members
 from barnabas.cli.shared.exits import fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -35,7 +35,8 @@ class Live:
         if self.live:
             HttpApi(client, target).entry()  # a live reset goes over HTTP: better said before the plan than behind it
         described = describe_groups(client, [group], may_be_missing=may_be_missing)
-        (refuse_live if self.live else refuse_members)(group, described)
+        if not self.live:
+            refuse_members(group, described)
         return group in described
 
 
@@ -131,7 +132,10 @@ def _await_members(
 
 
 def _matched(members: list[dict[str, Any]], found: list[Any]) -> dict[str, dict[str, Any]]:
-    """Each thrown-out member with one that has the same instance id, or the same client id and host."""
+    """Each thrown-out member with one that has the same instance id, or the same client id and host.
+
+    Whoever is described now has joined since.
+    """
     from barnabas.cli.groups import assigned
 
     free = list(found)
@@ -143,7 +147,7 @@ def _matched(members: list[dict[str, Any]], found: list[Any]) -> dict[str, dict[
             else:
                 same_host = one["client_host"].lstrip("/") == member["host"]
                 is_same = one["client_id"] == member["client_id"] and same_host
-            if is_same and one["member_id"] != member["member_id"]:
+            if is_same:  # a member of the consumer protocol keeps its id
                 free.remove(one)
                 back[member["member_id"]] = {"member_id": one["member_id"], "partitions": assigned(one)}
                 break

@@ -40,7 +40,7 @@ DONE = record(
     "A live reset that is done: committed, and no commit of before is accepted any more.",
     node_id=integer("The coordinator."),
     group=text("Its name."),
-    generation=integer("Members of later generations read on from the new offsets."),
+    generation=integer("Members of later generations (or epochs) read on from the new offsets."),
     members=array(THROWN_OUT, "Who was a member. Empty: nobody, so nobody must join again."),
     offsets=array(CHANGED, "The partitions, as they were asked for."),
 )
@@ -118,8 +118,8 @@ def _raise_unless_done(error: ErrorCode) -> None:
         raise HttpError(409, error.name, message + "cannot be changed together with its members. Stop its consumers.")
     if error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
         message = (
-            "a live reset is not built for groups of the consumer protocol (group.protocol=consumer), only for classic "
-            "ones. Stop the group's members, then set its offsets without --live. Nothing was changed."
+            "a live reset is not built for share and streams groups. Stop the group's members, then set its offsets "
+            "without --live. Nothing was changed."
         )
         raise HttpError(409, error.name, message)
     if error is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:

@@ -375,22 +375,7 @@ def refuse_members(group: str, described: dict[str, Any]) -> None:
     """End the command if the group has members: they would commit over what it writes."""
     if group in described and described[group]["members"]:
         members = counted(len(described[group]["members"]), "member")
-        way = "." if is_consumer_group(group, described) else ", or add --live."
-        fail(f"{group} has {members}, which would commit over it. Stop its consumers first{way}")
-
-
-def refuse_live(group: str, described: dict[str, Any]) -> None:
-    """End the command if the group is of the consumer protocol (KIP-848), whose members cannot be reset live."""
-    if is_consumer_group(group, described):
-        fail(
-            f"{group} is a group of the consumer protocol (group.protocol=consumer), for which --live is not built. "
-            "Stop its consumers, then try again without --live."
-        )
-
-
-def is_consumer_group(group: str, described: dict[str, Any]) -> bool:
-    """Whether the group is there, and of the consumer protocol (KIP-848)."""
-    return bool(described.get(group, {}).get("is_consumer_group"))
+        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
 
 
 def offsets_at(client: Any, partitions: Sequence[Any], place: Any) -> dict[Any, Any]:

@@ -163,7 +163,9 @@ class Commits:
             return group.check_commit(request.member_id, request.group_instance_id, generation)
         consumer = shard.consumer.by_id.get(request.group_id)
         if consumer is not None:
-            return check_commit(consumer, request.member_id, generation, version, with_ids(commits, self._topics))
+            is_fenced = consumer.of_group.reset_epoch >= 0 and consumer.is_fenced(self._clock.monotonic_ms())
+            partitions = with_ids(commits, self._topics)
+            return check_commit(consumer, request.member_id, generation, version, partitions, is_fenced=is_fenced)
         if request.group_id in shard.foreign_groups:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if generation < 0:

@@ -9,6 +9,7 @@ have. So the coordinator must take every partition from every member, and refuse
 | Stable | as below; the next request of each client gets UNKNOWN_MEMBER_ID: it loses its partitions |
 | PreparingRebalance, CompletingRebalance | as below; parked requests get that at once, and newcomers are stale |
 | with members, in each of these states | all members are thrown out, the generation grows, the group is Empty |
+| of the consumer protocol (KIP-848) | the same: its members are unknown, the epoch grows, the group is Empty |
 | of a later protocol, or Dead | refused |
 
 `Shard.hold` comes first: it waits for commits in flight, and commits and joins that come later wait for the outcome.
@@ -25,6 +26,12 @@ join at the live reset, or has joined or synced since with an id that is gone. A
 generation with an empty assignment, its commits are refused, and the next rebalance begins at once. It is stale no
 longer when it joins again without partitions that it had named before, or after a heartbeat that followed the empty
 assignment. It is not in the group's record, so a coordinator that starts again sees a newcomer.
+
+A member of the consumer protocol that is unknown gives all its partitions up before it joins again, under whatever
+id, so it is never stale. It is in a later epoch then, so commits of before are too old, also those with the same id. In
+its group, a classic member may be stale. As nobody waits for others there, each one that joins gets nothing at first,
+may commit nothing of that, and is told at its next heartbeat to join once more. If the group changes its protocol,
+these rules go with it.
 
 How long: the record of the group carries the generation of its last live reset (a tagged field), so that these rules
 survive a restart, which makes newcomers stale because nobody knows who was in the middle of a join. `FENCE_MS` after
@@ -87,17 +94,26 @@ class LiveResets:
 
         def act(end: Callable[[LiveReset], None]) -> None:
             group = shard.groups.get(group_id)
-            if (
-                group_id in shard.foreign_groups
-                or group_id in shard.consumer.by_id
-                or (group is not None and group.state is State.DEAD)
-            ):
+            if group_id in shard.foreign_groups or (group is not None and group.state is State.DEAD):
                 end(_failed(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
                 return
             commits = OffsetCommits(group_id, offsets, origin)
             members: tuple[Identity, ...] = ()
+            generation = 0
+
+            def written(error: ErrorCode) -> None:
+                if error:
+                    logger.warning("group %s: live reset could not be written: %s", group_id, error.name)
+                end(LiveReset(commit_error(error), generation, members))
+
+            consumer = shard.consumer.by_id.get(group_id)
+            if consumer is not None:
+                change, members = shard.consumer.live_reset(consumer, commits)
+                generation = consumer.epoch
+                shard.consumer.write(change, written, patient=True)
+                return
             if group is None:
-                records, generation = ResetRecords(commits, None), 0
+                records = ResetRecords(commits, None)
             else:
                 effects = shard.effects()
                 thrown = group.rebalance.fence(commits.count, effects)
@@ -106,12 +122,6 @@ class LiveResets:
                 # Also if nobody was thrown out now: the record of an earlier live reset may not have been written.
                 records = ResetRecords(commits, group.rebalance.record() if group.generation else None)
                 shard.run_effects(group, effects)
-
-            def written(error: ErrorCode) -> None:
-                if error:
-                    logger.warning("group %s: live reset could not be written: %s", group_id, error.name)
-                end(LiveReset(commit_error(error), generation, members))
-
             shard.write(group_id, records, written, patient=True)
 
         late, closed = _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE), _failed(ErrorCode.NOT_COORDINATOR)

@@ -330,6 +330,12 @@ class Rebalance:
         )
         return thrown
 
+    def take_over_fence(self, monotonic_ms: float) -> None:
+        """A group of the consumer protocol, which had a live reset lately, has become this one."""
+        self.reset_generation = self.generation
+        self.newcomers_are_stale = True
+        self.keep_fence(monotonic_ms)
+
     def keep_fence(self, monotonic_ms: float) -> None:
         """Remember the live reset for `FENCE_MS` from now on."""
         self.fence_deadline_ms = monotonic_ms + FENCE_MS

@@ -74,7 +74,12 @@ class ResetRecords:
 
 def live_reset_of(metadata: GroupMetadataValue) -> int:
     """The generation that the last live reset has ended; -1: there is no mark of one."""
-    data = (metadata.unknown_tagged_fields or {}).get(LIVE_RESET_TAG)
+    return live_reset_in(metadata.unknown_tagged_fields)
+
+
+def live_reset_in(tagged_fields: dict[int, bytes] | None) -> int:
+    """The generation or epoch that a live reset has ended, by the tagged fields of the group's record; -1: no mark."""
+    data = (tagged_fields or {}).get(LIVE_RESET_TAG)
     return -1 if data is None else int.from_bytes(data, "big", signed=True)
 
 

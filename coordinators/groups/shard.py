@@ -192,7 +192,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         if any(write.records is records for write in self._unwritten):
             self._unwritten_count -= records.count
         records.records = []
-        records.before = records.after = None
+        records.before = records.after = records.commits = None
         records.count = 0
 
     def alone(self, group_id: str, late: T, closed: T, action: Callable[[Callable[[T], None]], None]) -> Pending[T]:
@@ -260,6 +260,8 @@ class Shard(CoordinatorShard[StoredRecords]):
             self._make_group(records.group_id)
             self._change(records.commits, record_offset)
         elif isinstance(records, ConsumerRecords):
+            if records.commits is not None:
+                self._change(records.commits, record_offset)
             self.consumer.replay(records)
             if records.group_id not in self.consumer.by_id:
                 self.events.forget(records.group_id)
@@ -317,7 +319,7 @@ class Shard(CoordinatorShard[StoredRecords]):
                 found.update(records.partitions)
             elif isinstance(records, OffsetCommits):
                 found.update(partitions_of(records.offsets))
-            elif isinstance(records, PendingCommits | ResetRecords):
+            elif isinstance(records, PendingCommits | ResetRecords | ConsumerRecords) and records.commits is not None:
                 found.update(partitions_of(records.commits.offsets))
         return found
 
@@ -373,8 +375,8 @@ class Shard(CoordinatorShard[StoredRecords]):
                     logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
                 group.rebalance.is_unstorable = self.is_unstorable
                 return
-            if group.state is State.DEAD:
-                return
+            if group.state is State.DEAD or self.groups.get(group.group_id) is not group:
+                return  # it is a consumer group by now, and all who waited have been answered
             effects = self.effects()
             then(error, effects)
             group.rebalance.is_unstorable = self.is_unstorable
@@ -391,7 +393,7 @@ class Shard(CoordinatorShard[StoredRecords]):
     def _on_time(self, group: ClassicGroup) -> None:
         group.timer = None
         group.timer_ms = float("inf")
-        if self.closed or group.state is State.DEAD:
+        if self.closed or group.state is State.DEAD or self.groups.get(group.group_id) is not group:
             return
         effects = self.effects()
         group.rebalance.on_time(effects)

@@ -175,7 +175,10 @@ class TransactionalCommits:
         consumer = shard.consumer.by_id.get(request.group_id)
         if consumer is not None:
             partitions = with_ids(offsets, self._topics)
-            return check_transactional_commit(consumer, member_id, instance_id, generation, partitions)
+            is_fenced = consumer.is_fenced(self._clock.monotonic_ms())
+            return check_transactional_commit(
+                consumer, member_id, instance_id, generation, partitions, is_fenced=is_fenced
+            )
         if request.group_id in shard.foreign_groups:
             names_a_member = generation >= 0 or member_id != "" or instance_id is not None
             return ErrorCode.UNKNOWN_MEMBER_ID if names_a_member else ErrorCode.NONE

@@ -1,7 +1,8 @@
 """A member of a group, which prints `PARTITION OFFSET` for each record and commits what it has printed.
 
 `python live_reader.py CLIENT HOST:PORT TOPIC MODE INSTANCE`: the group is named as the topic; MODE is eager or
-cooperative; INSTANCE is the instance id of a static member, or `-`. A refused commit is printed on standard error.
+cooperative, or consumer for the consumer protocol; INSTANCE is the instance id of a static member, or `-`. A refused
+commit is printed on standard error.
 """
 
 import asyncio
@@ -63,10 +64,15 @@ def confluent(bootstrap: str, topic: str, mode: str, instance: str | None) -> No
         "group.id": topic,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": SESSION_TIMEOUT_MS,
-        "heartbeat.interval.ms": HEARTBEAT_MS,
-        "partition.assignment.strategy": "cooperative-sticky" if mode == "cooperative" else "range",
     }
+    if mode == "consumer":
+        settings["group.protocol"] = "consumer"
+    else:
+        settings |= {
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": "cooperative-sticky" if mode == "cooperative" else "range",
+        }
     if instance is not None:
         settings["group.instance.id"] = instance
     consumer = Consumer(settings)

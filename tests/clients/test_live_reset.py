@@ -18,6 +18,7 @@ from typing import Any
 
 import forked
 import pytest
+from barnabas.cli.shared.kafka_python import describe_consumer_groups
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
@@ -117,8 +118,8 @@ def story(
             return max((offset for one in members for _, index, offset in one.lines if index == partition), default=-1)
 
         def described() -> list[Any]:
-            groups = admin.describe_groups([name]).values()
-            return [group["members"] for group in groups if group["group_state"] == "Stable"]
+            groups = admin.describe_groups([name]) | describe_consumer_groups(admin, [name])
+            return [group["members"] for group in groups.values() if group["group_state"] == "Stable"]
 
         # Both members read and commit when the live reset comes.
         wait_until(lambda: all(position(index) >= BEFORE for index in range(PARTITIONS)), 60)
@@ -173,6 +174,8 @@ def check_told(told: dict[str, Any]) -> None:
         ("aiokafka", "eager", True),
         ("confluent-kafka", "eager", True),
         ("confluent-kafka", "cooperative", False),
+        ("confluent-kafka", "consumer", False),
+        ("confluent-kafka", "consumer", True),
     ],
 )
 def test_live(

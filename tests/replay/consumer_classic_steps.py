@@ -202,9 +202,17 @@ class ClassicSteps:
             )
             for number, member in enumerate(self.members)
         }
+        claimed = {partition for member in self.members for partition in self._owned_by(member)}
         for member, answer in zip(self.members, self._pair.ask_together(synced).values(), strict=True):
             self._take(member, answer.assignment)
+        if claimed - {partition for member in self.members for partition in self._owned_by(member)}:
+            return self._join_together()  # as clients do that had to give up what nobody has now (KIP-429)
         return f"{len(self.members)} classic members join and sync: {[member.epoch for member in self.members]}"
+
+    def _owned_by(self, member: Member) -> set[tuple[bytes, int]]:
+        """What it has of topics that exist."""
+        ids = set(self._topics.ids.values())
+        return {(topic, index) for topic, indexes in member.assignment.items() if topic in ids for index in indexes}
 
     def _beat_classic(self, member: Member) -> str:
         generation = member.epoch + self._rng.choice((0, 0, 0, 0, 1, -1))

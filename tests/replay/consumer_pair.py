@@ -45,7 +45,8 @@ EXPRESSIONS = ["apple.*", "pear-[01]", ".*-3", "apple-(0|2)", "plum.*", "(bad"]
 MEMBERS_MAX = 7
 STEPS_OF_A_GROUP = 60
 REFRESH_SECONDS = 10.2  # how often Kafka looks again at what expressions mean, and a little more
-PAUSE_SECONDS = 0.3  # until Kafka's coordinator has heard of a topic of which its metadata tell
+PAUSE_SECONDS = 0.3  # until a request has begun
+TOPICS_SECONDS = 1.0  # until Kafka's coordinator has heard of a topic of which its metadata tell
 UNCOMPARED = {"throttle_time_ms", "client_host", "heartbeat_interval_ms"}
 NO_ID = bytes(16)
 LEADER: dict[str, Any] = {"leader": "", "members": []}
@@ -336,4 +337,4 @@ class Topics:
                 if len(topic.partitions) == count and all(row.leader_id == 1 for row in topic.partitions):
                     break
                 time.sleep(0.02)
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(TOPICS_SECONDS)

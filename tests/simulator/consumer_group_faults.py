@@ -158,7 +158,7 @@ CONSUMER_GROUP_FAULTS = (
     # What must be noticed
     _fault(
         "a member that is gone changes no epoch",
-        "heartbeats:fence",
+        "heartbeats:_next_epoch",
         "GroupEpoch(group.epoch + 1,",
         "GroupEpoch(group.epoch,",
         CONVERGE,

@@ -141,7 +141,7 @@ class Client:
         refused: set[Partition] = set()
 
         def look() -> None:
-            refused.update(each for each in offsets if self.world.must_refuse(self, start, member_id, each))
+            refused.update(each for each in offsets if self.world.must_refuse(self, start, member_id, epoch, each))
 
         response = await self.world.ask("offset_commit", request, 9, delay_ms, look)
         for topic in () if response is None else response.topics:
@@ -432,8 +432,11 @@ class ConsumerGroups(CoordinatorWorld):
         """The first offset of the newest owner."""
         return self.owners_so_far[partition] * OWNER
 
-    def must_refuse(self, client: Client, start: int, member_id: str, partition: Partition) -> bool:
-        """Whether a commit of this member for the partition may not count, if the coordinator decides about it now."""
+    def must_refuse(self, client: Client, start: int, member_id: str, epoch: int, partition: Partition) -> bool:
+        """Whether a commit of this member for the partition may not count, if the coordinator decides about it now.
+
+        As in Kafka, a member may commit everything in its present epoch, also late what it has given up since.
+        """
         shard = self._shard()
         if shard is None:
             return False
@@ -441,6 +444,8 @@ class ConsumerGroups(CoordinatorWorld):
         members = group.members if group is not None else {} if classic is None else classic.members.by_id
         if members and member_id not in members:
             return True
+        if group is not None and member_id in members and members[member_id].epoch == epoch:
+            return False
         owners = self.owners.get(partition, {})
         if client.starts == start and client in owners:
             return False

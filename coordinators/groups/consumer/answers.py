@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from barnabas.coordinators.append_errors import consumer_error
 from barnabas.coordinators.groups.consumer import conversion, heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
-from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.group import NO_GROUP, ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.member import NOTHING_ASSIGNED, Assigned, ConsumerMember, Partitions
@@ -193,7 +193,11 @@ class ConsumerAnswers:
             if classic.state is State.EMPTY and not classic.members.pending:
                 change = Change(ConsumerGroup(group_id))
                 change.begin_with(GroupRecord(group_id, None))
+                change.group.of_group = NO_GROUP._replace(reset_epoch=classic.rebalance.reset_generation)
                 return change
+            if any(member.is_stale for member in classic.members.by_id.values()):
+                message = "Members still give up what they have read before a live reset. Try again."
+                return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
             if conversion.may_upgrade(classic, settings.migration_policy, settings.size_max):
                 upgraded = conversion.upgrade(classic, self._topics)
                 if isinstance(upgraded, Refusal):

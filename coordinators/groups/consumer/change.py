@@ -8,6 +8,7 @@ from typing import Any
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Kind, Record
 from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 
 
@@ -32,6 +33,11 @@ class Change:
         self._opposite += self.group.apply((record,))
         self.records.records.append(record)
         self.records.count += 1
+
+    def set_offsets(self, commits: OffsetCommits) -> None:
+        """Write committed offsets with the others."""
+        self.records.commits = commits
+        self.records.count += commits.count
 
     def begin_with(self, record: GroupRecord) -> None:
         """Write the record of a classic group before the others."""

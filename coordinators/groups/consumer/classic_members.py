@@ -13,8 +13,15 @@ from barnabas.coordinators.groups.consumer import heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
-from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, ConsumerMember, Subscription
+from barnabas.coordinators.groups.consumer.member import (
+    Assigned,
+    ClassicProtocols,
+    ConsumerMember,
+    CurrentAssignment,
+    Subscription,
+)
 from barnabas.coordinators.groups.consumer.reconciliation import Owned, merged
+from barnabas.coordinators.groups.consumer.records import Kind
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
@@ -86,9 +93,12 @@ def join(
         ClassicProtocols(request.session_timeout_ms, tuple(protocols)),
     )
     bumps = heartbeats.subscribe(change, member_id, before, subscription)
-    heartbeats.advance(change, bumps, situation, newcomer=member_id if known is None else None)
+    heartbeats.advance(change, bumps, situation, subscription.assignor, member_id if known is None else None)
     has_changed = before is None or not subscription.reads_as(before)
-    member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation, has_changed=has_changed)
+    if known is None and group.is_fenced(situation.monotonic_ms):
+        member = _begin_with_nothing(change, member_id)
+    else:
+        member = heartbeats.step(change, member_id, _owned(said, situation.topics), situation, has_changed=has_changed)
     timers, now_ms = group.timers, situation.monotonic_ms
     timers.joins.pop(member_id, None)
     timers.set(timers.sessions, member_id, now_ms, request.session_timeout_ms)
@@ -101,6 +111,15 @@ def join(
         leader="",
         members=[],
     )
+
+
+def _begin_with_nothing(change: Change, member_id: str) -> ConsumerMember:
+    """A client that a live reset has met in the middle of a join may keep what it had, under a new member id: it is
+    given nothing, so that it gives that up, and is told to join once more (live_reset.py)."""
+    group = change.group
+    waiting = CurrentAssignment(group.assignment_epoch, state=MemberState.UNRELEASED_PARTITIONS)
+    change.add(Kind.CURRENT_ASSIGNMENT, member_id, waiting)
+    return group.members[member_id]
 
 
 def _take_place(change: Change, request: JoinGroupRequest, member_id: str) -> ErrorCode:

@@ -15,28 +15,46 @@ Partition = tuple[bytes, int]
 
 
 def check_commit(
-    group: ConsumerGroup, member_id: str, epoch: int, version: int, partitions: Iterable[Partition]
+    group: ConsumerGroup,
+    member_id: str,
+    epoch: int,
+    version: int,
+    partitions: Iterable[Partition],
+    *,
+    is_fenced: bool = False,
 ) -> ErrorCode:
-    """Whether such an OffsetCommit is allowed."""
+    """Whether such an OffsetCommit is allowed. `is_fenced`: there was a live reset lately (live_reset.py)."""
     if epoch < 0 and not group.members:
-        return ErrorCode.NONE
+        return ErrorCode.NONE if not is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if version < FIRST_VERSION_WITH_MEMBER_EPOCH and not member.is_classic:
         return ErrorCode.UNSUPPORTED_VERSION
+    if is_fenced and member.is_classic and not _has_all(member, partitions):
+        return ErrorCode.ILLEGAL_GENERATION
     return _check_epoch(member, epoch, partitions)
 
 
 def check_transactional_commit(
-    group: ConsumerGroup, member_id: str, instance_id: str | None, epoch: int, partitions: Iterable[Partition]
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    partitions: Iterable[Partition],
+    *,
+    is_fenced: bool = False,
 ) -> ErrorCode:
-    """Whether such a TxnOffsetCommit is allowed. A client that names no member may."""
-    if (epoch < 0 and not group.members) or (epoch == -1 and member_id == "" and instance_id is None):
+    """Whether such a TxnOffsetCommit is allowed. A client that names no member may, but not just after a live reset."""
+    if epoch < 0 and not group.members:
+        return ErrorCode.NONE if not is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch == -1 and member_id == "" and instance_id is None:
         return ErrorCode.NONE
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
+    if is_fenced and member.is_classic and not _has_all(member, partitions):
+        return ErrorCode.ILLEGAL_GENERATION
     error = _check_epoch(member, epoch, partitions)
     return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
@@ -63,6 +81,11 @@ def _check_epoch(member: ConsumerMember, epoch: int, partitions: Iterable[Partit
         if since is None or epoch < since:
             return _stale(member)
     return ErrorCode.NONE
+
+
+def _has_all(member: ConsumerMember, partitions: Iterable[Partition]) -> bool:
+    assigned = member.current.assigned
+    return all(partition in assigned.get(topic_id, ()) for topic_id, partition in partitions)
 
 
 def _stale(member: ConsumerMember) -> ErrorCode:

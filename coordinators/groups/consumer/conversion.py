@@ -19,7 +19,7 @@ from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, metadata_hash
 from barnabas.coordinators.groups.events import cut
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member, Supported, most_voted
-from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.coordinators.groups.records import GroupRecord, live_reset_tag
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 
@@ -73,7 +73,7 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
         )
         change.add(Kind.MEMBER, member.member_id, subscription)
     names = change.group.subscribed_topics()
-    change.add(Kind.GROUP, "", GroupEpoch(epoch, metadata_hash(topics, names)))
+    change.add(Kind.GROUP, "", GroupEpoch(epoch, metadata_hash(topics, names), classic.rebalance.reset_generation))
     for member_id, of_member in assigned.items():
         target = {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
         change.add(Kind.TARGET_MEMBER, member_id, target)
@@ -213,6 +213,7 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
         leader=members[0].member_id,
         current_state_timestamp=now_ms,
         members=members,
+        unknown_tagged_fields=live_reset_tag(group.of_group.reset_epoch),
     )
     for member_id in list(group.members):
         heartbeats.remove(change, member_id)

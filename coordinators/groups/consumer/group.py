@@ -46,6 +46,7 @@ class ConsumerGroup:
         "_topic_subscribers",
         "by_instance",
         "exists",
+        "fenced_until_ms",
         "group_id",
         "is_resolving",
         "members",
@@ -76,6 +77,7 @@ class ConsumerGroup:
         self.seen_topics = -1
         self.seen_names = -1
         self.is_resolving = False
+        self.fenced_until_ms = float("inf")  # until when the last live reset counts, if there was one
         self.resolved_ms = float("-inf")
         self._hash_codes: dict[str, int] = {}  # of each member id, which may be long: Java's
         self._peak = self._peak_before = 0  # the most members that it has had, now and before the last one came
@@ -105,6 +107,10 @@ class ConsumerGroup:
         if all(member.current.is_at(self.assignment_epoch) for member in self.members.values()):
             return GroupState.STABLE
         return GroupState.RECONCILING
+
+    def is_fenced(self, monotonic_ms: float) -> bool:
+        """Whether a live reset was lately: then there may be clients that have not heard of it (live_reset.py)."""
+        return self.of_group.reset_epoch >= 0 and monotonic_ms < self.fenced_until_ms
 
     def is_owned(self, topic_id: bytes, partition: int) -> bool:
         """Whether some member has the partition, or is still giving it up."""

@@ -20,7 +20,7 @@ from barnabas.coordinators.groups.consumer.member import (
     same_partitions,
 )
 from barnabas.coordinators.groups.consumer.reconciliation import Owned, merged, reconcile
-from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, ResolvedRegex
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, ResolvedRegex, TargetEpoch
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.settings import GroupSettings
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, STATIC_LEAVE_EPOCH, MemberState
@@ -257,7 +257,8 @@ def advance(
         group.seen_topics = topics.changes
     bumps = bumps or now != group.of_group.metadata_hash
     if bumps or not group.exists:
-        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + bumps, now))
+        reset_epoch = group.of_group.reset_epoch if group.is_fenced(situation.monotonic_ms) else -1
+        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + bumps, now, reset_epoch))
     if group.epoch > group.assignment_epoch and may_assign(group, situation):
         preferred = group.preferred_assignor(situation.settings.default_assignor, assignor)
         target.update(change, preferred, topics, situation.now_ms, newcomer)
@@ -329,14 +330,31 @@ def leave(
     return messages.ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
 
 
-def fence(change: Change, member_ids: list[str], topics: Topics) -> None:
+def fence(change: Change, member_ids: list[str], topics: Topics, *, is_reset: bool = False) -> None:
     """Members are gone: what they have is free. The next heartbeat of another member assigns it anew."""
     group = change.group
     regexes = {group.members[member_id].subscription.topic_regex for member_id in member_ids}
     for member_id in member_ids:
         remove(change, member_id)
     drop_unread(change, regexes)
-    change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, metadata_hash(topics, group.subscribed_topics())))
+    _next_epoch(change, topics, is_reset=is_reset)
+
+
+def _next_epoch(change: Change, topics: Topics, *, is_reset: bool = False) -> None:
+    group = change.group
+    reset_epoch = group.epoch if is_reset else group.of_group.reset_epoch
+    hashed = metadata_hash(topics, group.subscribed_topics())
+    change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, hashed, reset_epoch))
+
+
+def reset(change: Change, topics: Topics) -> None:
+    """Throw out all members, because their positions are of before a live reset (live_reset.py).
+
+    Whoever joins from now on is in a later epoch than everybody was, also if it must wait for an assignment.
+    """
+    group = change.group
+    fence(change, list(group.members), topics, is_reset=True)
+    change.add(Kind.TARGET_EPOCH, "", TargetEpoch(group.epoch))
 
 
 def remove(change: Change, member_id: str) -> None:
@@ -358,7 +376,7 @@ def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int,
         change.add(Kind.REGEX, regex, ResolvedRegex(names, max(topics.changes, 0), now_ms))
         bumps = True
     if bumps:
-        change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, metadata_hash(topics, group.subscribed_topics())))
+        _next_epoch(change, topics)
 
 
 def delete(change: Change) -> None:

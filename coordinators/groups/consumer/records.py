@@ -19,7 +19,8 @@ from barnabas.coordinators.groups.consumer.member import (
     Subscription,
 )
 from barnabas.coordinators.groups.consumer.states import MemberState
-from barnabas.coordinators.groups.records import GroupRecord
+from barnabas.coordinators.groups.records import GroupRecord, live_reset_in, live_reset_tag
+from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.record_batch import PlainRecords
@@ -44,10 +45,14 @@ CONSUMER_KEYS = frozenset(Kind)
 
 
 class GroupEpoch(NamedTuple):
-    """The epoch of a group, and the hash of the topics that it reads (0: none)."""
+    """The epoch of a group, and the hash of the topics that it reads (0: none).
+
+    `reset_epoch`: what a live reset has ended, as long as that counts (live_reset.py); -1: there was none lately.
+    """
 
     epoch: int
     metadata_hash: int
+    reset_epoch: int = -1
 
 
 class TargetEpoch(NamedTuple):
@@ -76,13 +81,15 @@ class Record(NamedTuple):
 class ConsumerRecords:
     """Records of one group that are written in one batch: the log has all of them, or none.
 
-    `before`, `after`: the record of a classic group of that name, which ends or begins with them.
+    `before`, `after`: the record of a classic group of that name, which ends or begins with them. `commits`: the
+    offsets of a live reset.
     """
 
-    __slots__ = ("after", "before", "count", "group_id", "records")
+    __slots__ = ("after", "before", "commits", "count", "group_id", "records")
 
     def __init__(self, group_id: str, records: list[Record]) -> None:
         self.group_id = group_id
+        self.commits: OffsetCommits | None = None
         self.before: GroupRecord | None = None
         self.after: GroupRecord | None = None
         self.records = records
@@ -93,6 +100,8 @@ class ConsumerRecords:
 
     def append_to(self, records: PlainRecords) -> None:
         """Append them to a batch."""
+        if self.commits is not None:
+            self.commits.append_to(records)
         if self.before is not None:
             self.before.append_to(records)
         for record in self.records:
@@ -141,7 +150,11 @@ def encode_value(record: Record) -> bytes | None:
         return None
     if record.kind is Kind.GROUP:
         assert isinstance(value, GroupEpoch)
-        message = stored.ConsumerGroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash)
+        message = stored.ConsumerGroupMetadataValue(
+            epoch=value.epoch,
+            metadata_hash=value.metadata_hash,
+            unknown_tagged_fields=live_reset_tag(value.reset_epoch),
+        )
     elif record.kind is Kind.MEMBER:
         assert isinstance(value, Subscription)
         message = _of_subscription(value)
@@ -230,7 +243,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Record]:
 
 def _read_group(value: bytes) -> GroupEpoch:
     found = stored.decode_versioned(stored.ConsumerGroupMetadataValue, value)[1]
-    return GroupEpoch(found.epoch, found.metadata_hash)
+    return GroupEpoch(found.epoch, found.metadata_hash, live_reset_in(found.unknown_tagged_fields))
 
 
 def _read_target_epoch(value: bytes) -> TargetEpoch:

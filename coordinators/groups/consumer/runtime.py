@@ -23,9 +23,12 @@ from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.timers import NEVER
 from barnabas.coordinators.groups.events import Event, EventBook, Identity, Kind, cut
 from barnabas.coordinators.groups.members import Supported
+from barnabas.coordinators.groups.rebalance import FENCE_MS
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.shard import Done
+from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock
 
@@ -153,6 +156,26 @@ class ConsumerGroups:
         logger.info("group %s: is a classic group now, because only classic members are left", group_id)
         return record
 
+    def live_reset(self, group: ConsumerGroup, commits: OffsetCommits) -> tuple[Change, tuple[Identity, ...]]:
+        """Throw out all members: a decision that is written together with offsets. live_reset.py has the rules.
+
+        Returns also who was a member.
+        """
+        change = Change(group)
+        change.set_offsets(commits)
+        thrown = tuple(map(identity, group.members.values()))
+        if thrown:
+            now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
+            heartbeats.reset(change, self.situation_of(group.group_id).topics)
+            group.fenced_until_ms = monotonic_ms + FENCE_MS
+            details = {"generation": group.epoch, "partitions": commits.count, "members": len(thrown)}
+            self._writer.events.note(group.group_id, (Event(Kind.LIVE_RESET, now_ms, monotonic_ms, None, details),))
+            logger.info(
+                "group %s: live reset of %s, %s must join again",
+                *(group.group_id, counted(commits.count, "partition"), counted(len(thrown), "member")),
+            )
+        return change, thrown
+
     def write(self, change: Change, done: Done, *, patient: bool = False) -> None:
         """Write what a decision has changed. Who holds the group must be `patient` (coordinators/shard.py)."""
         group = change.group
@@ -175,6 +198,7 @@ class ConsumerGroups:
         position = group.unwritten.index(change)
         gone = group.unwritten[position:]
         del group.unwritten[position:]
+        group.seen_topics = group.seen_names = -1  # what followed from the topics has not happened
         for each in reversed(gone):
             each.failed = error
             each.take_back()
@@ -241,6 +265,7 @@ class ConsumerGroups:
     def start_sessions(self, group: ConsumerGroup) -> None:
         """Call after loading: every member has its full session timeout, and time to give up partitions."""
         now_ms = self._clock.monotonic_ms()
+        group.fenced_until_ms = now_ms + FENCE_MS
         for member in group.members.values():
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
                 timeout_ms = member.subscription.rebalance_timeout_ms

@@ -151,3 +151,33 @@ def test_who_a_member_is_comes_before_its_expression() -> None:
     assert error("new", 0) is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert error("known", -1, instance_id="i") is ErrorCode.NONE
     assert list(group_of(world).members) == ["second"]
+
+
+def test_new_partitions_are_noticed_also_if_the_first_notice_of_them_could_not_be_written() -> None:
+    """Once, they were assigned only when the topics had changed again."""
+    world = GroupWorld()
+    world.topics.change("t", 2)
+    member = ConsumerMember(world, GROUP, "one", ["t"])
+    member.send()
+    world.topics.change("t", 3)
+    world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert member.send().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(3):
+        member.send()
+        world.clock.advance(2_000)
+    assert member.owned == {world.topics.topic_id("t"): [0, 1, 2]}
+
+
+def test_new_topics_of_an_expression_are_noticed_also_if_the_first_notice_of_them_could_not_be_written() -> None:
+    world = GroupWorld()
+    world.topics.change("events", 1)
+    member = ConsumerMember(world, GROUP, "one", [], subscribed_topic_regex="ev.*")
+    for _ in range(3):
+        member.send()
+        world.clock.advance(2_000)
+    world.topics.change("events-new", 1)
+    world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    for _ in range(5):
+        member.send()
+        world.clock.advance(2_000)
+    assert set(member.owned) == {world.topics.topic_id("events"), world.topics.topic_id("events-new")}

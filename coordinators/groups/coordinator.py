@@ -311,10 +311,12 @@ class GroupCoordinator(Coordinator[Shard]):
             return self._classic_members.join(shard, consumer_group, request, context)
         if group_id in shard.foreign_groups:
             return join_error(version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        is_fenced = consumer_group is not None and consumer_group.is_fenced(self.clock.monotonic_ms())
-        if consumer_group is not None and request.member_id == "":
-            shard.consumer.delete_for_classic(consumer_group)
         effects = shard.effects()
+        fenced_epoch = -1
+        if consumer_group is not None and request.member_id == "":
+            if consumer_group.is_fenced(effects.monotonic_ms):
+                fenced_epoch = consumer_group.epoch
+            shard.consumer.delete_for_classic(consumer_group)
         group = shard.groups.get(group_id)
         is_new = group is None
         if group is None:
@@ -322,8 +324,8 @@ class GroupCoordinator(Coordinator[Shard]):
                 return join_error(version, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = shard.groups[group_id] = ClassicGroup(group_id, self.config, effects.now_ms)
             group.rebalance.is_unstorable = shard.is_unstorable
-            if is_fenced:
-                group.rebalance.take_over_fence(effects.monotonic_ms)
+            if fenced_epoch >= 0:
+                group.rebalance.take_over_fence(fenced_epoch, effects.monotonic_ms)
         before = group.rebalance.record() if is_new else None
         reply = group.join(request, version, context.client_id or "", context.client_host, self._member_id, effects)
         if not isinstance(reply, Pending) and reply.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):

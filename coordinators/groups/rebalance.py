@@ -330,9 +330,9 @@ class Rebalance:
         )
         return thrown
 
-    def take_over_fence(self, monotonic_ms: float) -> None:
-        """A group of the consumer protocol, which had a live reset lately, has become this one."""
-        self.reset_generation = self.generation
+    def take_over_fence(self, epoch: int, monotonic_ms: float) -> None:
+        """A group of the consumer protocol without members, which had a live reset lately, has become this one."""
+        self.reset_generation = self.generation = epoch
         self.newcomers_are_stale = True
         self.keep_fence(monotonic_ms)
 

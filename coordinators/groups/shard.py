@@ -161,14 +161,20 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.run_effects(group, effects)
 
         def undo() -> None:
-            if self.groups.get(record.group_id) is group and group.state is not State.DEAD:
-                del self.groups[record.group_id]
-                stop_timer(group)
-                effects = self.effects()
-                group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
-                effects.send_replies()
+            if self.groups.get(record.group_id) is group:
+                self.end_classic(record.group_id)
 
         return undo
+
+    def end_classic(self, group_id: str) -> None:
+        """The classic group that has followed a consumer group ends, because the end of that is not in the log."""
+        group = self.groups.get(group_id)
+        if group is not None and group.state is not State.DEAD:
+            del self.groups[group_id]
+            stop_timer(group)
+            effects = self.effects()
+            group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
+            effects.send_replies()
 
     def become_consumer(self, group_id: str) -> Callable[[], None] | None:
         """A classic group is a consumer group now: its waiting members join again. Returns what undoes that."""

@@ -25,6 +25,14 @@ def test_a_partition_has_one_owner_and_calm_brings_everybody_what_it_should_have
     assert world.life > 2
 
 
+def test_what_was_read_before_a_live_reset_is_not_committed_behind_it() -> None:
+    worlds = [consumer_groups.ConsumerGroups(seed, with_resets=True) for seed in range(1, 7)]
+    for world in worlds:
+        verdict = world.run()
+        assert verdict.violation is None, str(verdict)
+    assert sum(world.resets for world in worlds) > 15
+
+
 def test_groups_migrate_in_these_runs() -> None:
     worlds = [run(seed)[0] for seed in SEEDS]
     assert sum(world.conversions for world in worlds) > 15

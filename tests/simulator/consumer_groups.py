@@ -13,16 +13,21 @@ And once it is calm: assignments converge within two heartbeats of each member (
 member has come, and after one has gone.
 """
 
+import asyncio
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.states import GroupState
+from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.coordinators.groups.states import State
+from barnabas.offsets.records import CommittedOffset, GroupOffsets
 from barnabas.protocol import messages
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.pending import Pending
 
 from simulator.coordinator_world import SETTINGS, CoordinatorWorld, Topics
 from simulator.simulation import Verdict
@@ -139,8 +144,11 @@ class Client:
             topics=[make.OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in rows.items()],
         )
         refused: set[Partition] = set()
+        resets = self.world.resets
 
         def look() -> None:
+            if resets != self.world.resets:
+                refused.update(offsets)  # positions from before a live reset
             refused.update(each for each in offsets if self.world.must_refuse(self, start, member_id, epoch, each))
 
         response = await self.world.ask("offset_commit", request, 9, delay_ms, look)
@@ -322,7 +330,17 @@ class ConsumerGroups(CoordinatorWorld):
 
     topics: Topics
 
-    def __init__(self, seed: int, minutes: float = 1.5, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        minutes: float = 1.5,
+        trace: Callable[[str], None] | None = None,
+        *,
+        with_resets: bool = False,
+    ) -> None:
+        self.with_resets = with_resets
+        self.resets = 0  # that are done
+        self.moved_to: set[tuple[Partition, int]] = set()  # offsets of live resets
         self.shape_rng = random.Random(f"{seed} shape")
         rng = self.shape_rng
         self.interval_ms = rng.choice((0, INTERVAL_MS))
@@ -462,7 +480,7 @@ class ConsumerGroups(CoordinatorWorld):
 
     def epoch_is(self, client: Client, before: int, epoch: int) -> None:
         """A client was told its epoch."""
-        if 0 <= epoch < before:
+        if 0 <= epoch < before <= self.epoch_told:
             raise Violation("epochs only grow", f"{client.name} was in {before} and is in {epoch}")
         self.epoch_told = max(self.epoch_told, epoch)
 
@@ -483,8 +501,9 @@ class ConsumerGroups(CoordinatorWorld):
             for index, found in each.items()
         }
         for partition, offset in self.committed.items():
-            if table.get(partition, -1) // OWNER < offset // OWNER:
-                detail = f"{partition}: {table.get(partition)} after {offset}"
+            now = table.get(partition, -1)
+            if now // OWNER < offset // OWNER and (partition, now) not in self.moved_to:
+                detail = f"{partition}: {now} after {offset}"
                 self.fail(Violation("who is fenced commits nothing", detail))
         self.committed = table
 
@@ -521,6 +540,8 @@ class ConsumerGroups(CoordinatorWorld):
             self.spawn(client.run())
         self.spawn(self.die_now_and_then())
         self.spawn(self._change_topics())
+        if self.with_resets:
+            self.spawn(self._reset_now_and_then())
         await self.clock.sleep(self.minutes * 60_000)
         self.note("calm from here on")
         self.settling = True
@@ -534,6 +555,27 @@ class ConsumerGroups(CoordinatorWorld):
         await self.clock.sleep(12_000)
         self.finish()
 
+    async def _reset_now_and_then(self) -> None:
+        """Somebody moves the group while its members read: to where the newest owner of each partition began."""
+        rng = random.Random(f"{self.seed} resets")
+        asker = SimpleNamespace(client_id="c", client_host="/h", principal="User:alice")
+        while not self.settling:
+            await self.sleep(rng, 3_000, 20_000)
+            coordinator = self.coordinator
+            offsets: GroupOffsets = {}
+            for (topic, index), number in sorted(self.owners_so_far.items()):
+                offsets.setdefault(topic, {})[index] = CommittedOffset(number * OWNER)
+                self.moved_to.add(((topic, index), number * OWNER))
+            if coordinator is None or self.settling:
+                continue
+            reply = coordinator.live_resets.begin(GROUP, offsets, asker)
+            if isinstance(reply, Pending):
+                arrived: asyncio.Future[LiveReset] = self.clock.loop.create_future()
+                reply.then(arrived.set_result)
+                outcome = await arrived
+                self.note(f"live reset: {outcome.error.name}, {len(outcome.members)} members")
+                self.resets += not outcome.error
+
     async def _converges(self, what: str, *, stop: bool) -> None:
         client = self.clients[0]
         is_mixed = any(each.is_classic for each in self.clients)
@@ -545,6 +587,8 @@ class ConsumerGroups(CoordinatorWorld):
             client.start()
             client.is_off = False
         beats = 7 if is_mixed else 3  # two, and one in which a client that is asked begins to hear
+        if self.with_resets and is_mixed:
+            beats += 7  # classic members join twice
         await self.clock.sleep(self.interval_ms + beats * BEAT_MS + SLACK_MS)
         if is_mixed and stop:
             await self.clock.sleep(SESSION_MS)

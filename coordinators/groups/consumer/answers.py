@@ -193,7 +193,11 @@ class ConsumerAnswers:
             if classic.state is State.EMPTY and not classic.members.pending:
                 change = Change(ConsumerGroup(group_id))
                 change.begin_with(GroupRecord(group_id, None))
-                change.group.of_group = NO_GROUP._replace(reset_epoch=classic.rebalance.reset_generation)
+                if classic.rebalance.reset_generation >= 0:  # commits of before must be too old (live_reset.py)
+                    epoch = max(classic.generation, NO_GROUP.epoch)
+                    change.group.of_group = NO_GROUP._replace(
+                        epoch=epoch, reset_epoch=classic.rebalance.reset_generation
+                    )
                 return change
             if any(member.is_stale for member in classic.members.by_id.values()):
                 message = "Members still give up what they have read before a live reset. Try again."

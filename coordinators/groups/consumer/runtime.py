@@ -53,6 +53,9 @@ class Writer(Protocol):
         Returns what undoes that.
         """
 
+    def end_classic(self, group_id: str) -> None:
+        """The classic group that has followed a consumer group ends, because the end of that is not in the log."""
+
     def write(self, key: str, records: ConsumerRecords | None, done: Done, *, patient: bool = False) -> None:
         """Append the records; `done` is called when they are committed, or have failed."""
 
@@ -223,7 +226,12 @@ class ConsumerGroups:
         change = Change(group)
         heartbeats.delete(change)
         self.forget(group_id)
-        change.restore = lambda: self.by_id.setdefault(group_id, group)
+
+        def restore() -> None:
+            self._writer.end_classic(group_id)
+            self.by_id.setdefault(group_id, group)
+
+        change.restore = restore
         self.write(change, lambda error: None)
 
     # ---- records ----

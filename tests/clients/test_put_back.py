@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from barnabas.runtime.lives import LIVES_PER_COLLECTION
 from barnabas.testing import Barnabas, CommandError, Topic
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 SETTINGS = {"log.segment.bytes": "1048576", "coordination.session.timeout.ms": "4000"}
 # What a start writes into the tree anew, or what differs from election to election.
@@ -264,6 +264,31 @@ def test_a_producer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
             assert cluster.leader_of(topic, 0) == leader
     assert told == [None, None]
     assert topic.values() == ["b"]
+
+
+def test_a_consumer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) -> None:
+    """It asks for no committed offset: librdkafka may stand still if the coordinator moves then (its issue 5586)."""
+    topic = cluster.topic("orders")
+    topic.wait(in_sync=3, timeout=50)
+    mark = cluster.snapshot()
+    leader = cluster.leader_of(topic, 0)
+    assert leader is not None
+    settings = {"group.id": topic.name, "auto.offset.reset": "earliest", "bootstrap.servers": cluster.bootstrap}
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic.name, 0, 0)])
+        cluster.restart(leader)
+        topic.wait(in_sync=3, timeout=50)
+        for value in ("later", "b"):
+            deadline = time.monotonic() + 60
+            record = None
+            while record is None or record.error() or record.value() != value.encode():
+                assert time.monotonic() < deadline, f"the consumer stands still before {value!r}"
+                topic.produce([value])  # again: it may have read an offset of this number before
+                record = consumer.poll(1)
+            if value == "later":
+                cluster.restore(mark)
+                assert cluster.leader_of(topic, 0) == leader
+    assert set(topic.values()) == {"b"}
 
 
 def test_brokers_that_are_not_told_the_same_stay_as_they_are(cluster: Barnabas, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def full_segments(paths: Iterable[str]) -> set[str]:
     return {path for path, later in pairwise(segments) if os.path.dirname(path) == os.path.dirname(later)}
 
 
-def link(source: str, target: Path) -> bool:
+def link(source: str, target: Path | str) -> bool:
     """Link a file; False where that cannot be."""
     with suppress(OSError):
         os.link(source, target)
@@ -241,9 +241,9 @@ def check_trees(folder: Path, names: Iterable[str]) -> None:
             raise OSError(errno.EINVAL, f"the tree is damaged: {said}", str(path))
 
 
-def files_in(folder: Path, below: str = "") -> Iterator[str]:
+def files_in(folder: Path | str, below: str = "") -> Iterator[str]:
     """The paths of all files in a folder, or in one below it, from the folder."""
-    for entry in os.scandir(folder / below):
+    for entry in os.scandir(os.path.join(folder, below)):
         path = os.path.join(below, entry.name)
         if entry.is_dir(follow_symlinks=False):
             yield from files_in(folder, path)

@@ -158,6 +158,8 @@ class Lives:
         if answer is not None:
             done = self._outcome
             answer.complete(SnapshotError(done.error) if done.error else Path(done.folder))
+        if self._forgetting is not None:  # after the answer, because the thread takes its time from that
+            self._forgetting.start()
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
 
@@ -166,7 +168,7 @@ class Lives:
             self._keep()
 
     def _keep(self) -> None:
-        """Keep what a restore has put there, and remove what was there before in a thread: nobody waits for that."""
+        """Keep what a restore has put there. A thread is to remove what was there before: nobody waits for that."""
         if self._replaced is None:
             return
         directory = self._replaced.command.plan_in
@@ -177,7 +179,6 @@ class Lives:
         except OSError as error:
             logger.warning("could not note that the restore is complete: %s", error)
         self._forgetting = threading.Thread(target=_forget, args=(directory,), name="restored")
-        self._forgetting.start()
 
     async def end(self, stop: asyncio.Event) -> bool:
         """Wait until this life is to end; True: another one follows, call `are_quiet`."""
@@ -243,6 +244,7 @@ class Lives:
         self.keeps_data = True
         if self._forgetting is not None:
             self._forgetting.join()
+            self._forgetting = None
         if self._meeting is None:
             self._outcome = self._carried_out(command, command.directories)
         else:

@@ -170,10 +170,11 @@ def _stage(plan: _Plan, places: Mapping[str, Path], sources: Mapping[str, Path])
     for name, paths in plan.changed.items():
         # A follower may cut off full segments, too, so those of a cluster are not linked.
         full = () if plan.tree else full_segments(plan.wanted[name])
+        place, source = str(places[name]), str(sources[name])
+        for folder in {os.path.dirname(path) for path in paths}:
+            os.makedirs(os.path.join(place, folder), exist_ok=True)
         for path in paths:
-            target = places[name] / (path + STAGED_SUFFIX)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _copy_with_time(sources[name] / path, target, may_link=path in full)
+            _copy_with_time(f"{source}/{path}", f"{place}/{path}{STAGED_SUFFIX}", may_link=path in full)
 
 
 def keep(directory: str) -> None:
@@ -273,14 +274,14 @@ def _carry_out(first: Path, plan: _Plan) -> None:
     """Let the copies take their places, and put aside what was there. May be done again."""
     assert plan.step == "changing", "not all copies are there"
     for name, paths in plan.changed.items():
-        directory = first / name
-        replaced = directory / REPLACED
+        directory = os.path.join(first, name)
+        replaced = os.path.join(directory, REPLACED)
         for path in paths:
-            staged = directory / (path + STAGED_SUFFIX)
-            if staged.exists():  # else it was done before
-                if (directory / path).exists():
-                    _move(directory / path, replaced / path)
-                os.rename(staged, directory / path)
+            there, staged = f"{directory}/{path}", f"{directory}/{path}{STAGED_SUFFIX}"
+            if os.path.exists(staged):  # else it was done before
+                if os.path.exists(there):
+                    _move(there, f"{replaced}/{path}")
+                os.rename(staged, there)
         wanted = set(plan.wanted[name])
         folders = {os.path.dirname(path) for path in wanted}
         for entry in list(os.scandir(directory)):
@@ -290,14 +291,14 @@ def _carry_out(first: Path, plan: _Plan) -> None:
                     and entry.name != f"{RESTORE_PLAN}.tmp"
                     and plan.is_of_brokers(name, entry.name)
                 ):
-                    _move(Path(entry.path), replaced / entry.name)
+                    _move(entry.path, f"{replaced}/{entry.name}")
             elif plan.tree and name == os.curdir:
                 continue  # the folder of a tree has none of its own
             elif entry.name in folders:
                 for path in set(files_in(directory, entry.name)) - wanted:
-                    _move(directory / path, replaced / path)
+                    _move(f"{directory}/{path}", f"{replaced}/{path}")
             elif FOLDER_OF_LOG.fullmatch(entry.name):
-                _move(Path(entry.path), replaced / entry.name)
+                _move(entry.path, f"{replaced}/{entry.name}")
 
 
 def _go_back(first: Path, plan: _Plan) -> None:
@@ -316,7 +317,7 @@ def _undo(first: Path, plan: _Plan) -> None:
                 with suppress(FileNotFoundError):
                     os.unlink(directory / path)
             for path in list(files_in(replaced)) if replaced.exists() else ():
-                _move(replaced / path, directory / path)
+                _move(f"{replaced}/{path}", f"{directory}/{path}")
         for path in paths:
             with suppress(FileNotFoundError):
                 os.unlink(directory / (path + STAGED_SUFFIX))
@@ -340,16 +341,19 @@ def _end(first: Path, plan: _Plan) -> None:
             os.unlink(first / left)
 
 
-def _move(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(source, target)
+def _move(source: str, target: str) -> None:
+    try:
+        os.rename(source, target)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.rename(source, target)
 
 
-def _copy_with_time(source: Path, target: Path, *, may_link: bool) -> None:
+def _copy_with_time(source: str, target: str, *, may_link: bool) -> None:
     """Copy a file. Its time is not now, so that every later change shows."""
     with suppress(FileNotFoundError):  # of a restore whose plan was lost
         os.unlink(target)
-    if may_link and link(str(source), target):
+    if may_link and link(source, target):
         return
     import shutil
 

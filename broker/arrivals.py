@@ -57,7 +57,7 @@ class Arrivals:
         throttle_ms = self._throttle_address_ms(connection.client_host.removeprefix("/"))
         if throttle_ms:
             self.throttled += 1
-            self._wait(connection, throttle_ms, connection.close)
+            self._wait(connection, throttle_ms, lambda: self._end(connection, connection.close))
             return False
         queue = self._queues.get(connection.listener_name)
         if queue:
@@ -73,6 +73,10 @@ class Arrivals:
         self._wait(connection, throttle_ms, lambda: self._next(queue))
         return False
 
+    def forget(self, connection: Arriving) -> None:
+        """A connection is gone, say because of its certificate. What it waited for does not concern it any more."""
+        self.waiting.pop(connection, None)
+
     def close(self) -> None:
         """End all that wait."""
         waiting, self.waiting = self.waiting, {}
@@ -83,26 +87,29 @@ class Arrivals:
             connection.close()
 
     def _wait(self, connection: Arriving, throttle_ms: int, then: Callable[[], None]) -> None:
-        def end() -> None:
-            self.waiting.pop(connection, None)
-            then()
+        self.waiting[connection] = self._clock.call_later(throttle_ms, then)
 
-        self.waiting[connection] = self._clock.call_later(throttle_ms, end)
+    def _end(self, connection: Arriving, then: Callable[[], None]) -> None:
+        """It has waited long enough, if it is still there."""
+        if connection in self.waiting:
+            del self.waiting[connection]
+            then()
 
     def _next(self, queue: deque[tuple[Arriving, Callable[[], None]]]) -> None:
         """The first has waited long enough: let it go on, and those behind it, until one has to wait."""
-        _, go_on = queue.popleft()
-        go_on()
+        self._end(*queue.popleft())
         while queue:
             connection, go_on = queue[0]
+            if connection not in self.waiting:
+                queue.popleft()
+                continue
             throttle_ms = self._throttle_listener_ms(connection.listener_name)
             if throttle_ms:
                 self.throttled += 1
                 self._wait(connection, throttle_ms, lambda: self._next(queue))
                 return
             queue.popleft()
-            self.waiting.pop(connection, None)
-            go_on()
+            self._end(connection, go_on)
 
     def _throttle_listener_ms(self, listener: str) -> int:
         """Count a connection of the listener, and of the broker. How long it has to wait."""

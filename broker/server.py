@@ -330,6 +330,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """A connection is gone: its place is free. Does nothing for one that was refused."""
         self._waiting.pop(connection, None)
+        self.arrivals.forget(connection)
         if connection not in self.connections:
             return
         del self.connections[connection]

@@ -92,12 +92,16 @@ class ClientQuotas:
     async def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
         """Set quotas, or remove them (None), also if they are not there.
 
-        CoordinationError if the tree does not answer, or others change this entity all the time.
+        CoordinationError if the tree does not answer, if what it has cannot be read (it may hold credentials, so it is
+        not written over), or if others change this entity all the time.
         """
         named = entity_path(entity)
         path = paths.config(named)
         for _ in range(CHANGE_TRIES):
-            settings, version = await self._read(named)
+            try:
+                settings, version = await self._read(named)
+            except ValueError:
+                raise CoordinationError(path, payloads.UNREADABLE_NODE.format(path)) from None
             changed = {name: text for name, text in settings.items() if name not in changes}
             changed |= {key: text_of(key, value) for key, value in changes.items() if value is not None}
             if changed == settings:

@@ -15,6 +15,7 @@ import math
 from typing import NamedTuple
 
 MS = 1000.0
+WAIT_MAX_MS = 2**31 - 1  # what an answer can say; Kafka's own figure overflows there, so it may not throttle at all
 
 
 class Windows(NamedTuple):
@@ -41,6 +42,11 @@ class Windows(NamedTuple):
 def rounded(value: float) -> int:
     """As Java's Math.round does it."""
     return math.floor(value + 0.5)
+
+
+def waiting_ms(value: float) -> int:
+    """A time to wait as an answer can say it. With a very small bound it may be infinite."""
+    return rounded(min(value, WAIT_MAX_MS))
 
 
 class Rate:
@@ -77,7 +83,7 @@ class Rate:
             return 0
         if bound <= 0:
             return windows.all_ms  # Kafka divides by zero, and waits for as long as a number can say
-        return rounded((rate - bound) / bound * self._span_ms(windows, now_ms))
+        return waiting_ms((rate - bound) / bound * self._span_ms(windows, now_ms))
 
     def _drop_old(self, windows: Windows, now_ms: float) -> None:
         while self._windows and now_ms - self._windows[0][1] >= windows.all_ms:
@@ -121,4 +127,4 @@ class TokenBucket:
         tokens = self.tokens(windows, now_ms)
         if tokens >= 0:
             return 0
-        return rounded(-tokens / self.bound * MS) if self.bound > 0 else windows.all_ms
+        return waiting_ms(-tokens / self.bound * MS) if self.bound > 0 else windows.all_ms

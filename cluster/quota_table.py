@@ -95,6 +95,15 @@ def text_of(key: str, value: float) -> str:
     return str(int(value)) if key in WHOLE_NUMBERS else repr(float(value))
 
 
+def _written(address: str) -> str:
+    """An address in one way of writing: that of IPv4 if it is one inside IPv6, as Java has it."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # somebody wrote it into the tree by hand
+        return address
+    return str(getattr(found, "ipv4_mapped", None) or found)
+
+
 class Match(NamedTuple):
     """A part of a filter."""
 
@@ -152,6 +161,7 @@ class QuotaTable:
     def __init__(self) -> None:
         self.all: dict[Entity, dict[str, float]] = {}
         self._found: dict[tuple[str, str, str], Limit | None] = {}  # by key, user and client id: what `limit` has found
+        self._of_address: dict[str, float] = {}  # connection rates; an address can be written in many ways
 
     def set(self, entity: Entity, values: Mapping[str, float]) -> bool:
         """The entity has these quotas now, and no others. Whether this is new."""
@@ -162,6 +172,10 @@ class QuotaTable:
         else:
             del self.all[entity]
         self._found.clear()
+        if isinstance(entity.ip, str):
+            self._of_address.pop(_written(entity.ip), None)
+            if CONNECTIONS in values:
+                self._of_address[_written(entity.ip)] = values[CONNECTIONS]
         return True
 
     def has(self, keys: Iterable[str]) -> bool:
@@ -171,6 +185,8 @@ class QuotaTable:
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
         """The quota of a client: the first in Kafka's order of precedence. None: there is none."""
         asked = key, user, client_id
+        if len(user) + len(client_id) > FOUND_CHARACTERS_MAX:
+            return self._look(key, user, client_id)
         if asked not in self._found:
             if len(self._found) >= FOUND_MAX:
                 self._found.clear()
@@ -196,8 +212,9 @@ class QuotaTable:
 
     def connection_rate(self, address: str) -> float | None:
         """How many connections a second may come from an address; None: any number."""
-        own = self.all.get(Entity(ip=address), {}).get(CONNECTIONS)
+        own = self._of_address.get(_written(address)) if self._of_address else None
         return self.all.get(Entity(ip=DEFAULT), {}).get(CONNECTIONS) if own is None else own
 
 
 FOUND_MAX: Final = 10_000
+FOUND_CHARACTERS_MAX: Final = 500  # of user and client id: names of 32 KB would take hundreds of megabytes

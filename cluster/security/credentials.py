@@ -88,11 +88,15 @@ class Credentials:
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> bool:
         """Set credentials by mechanism, or remove them (None). False: one that is to be removed is not there.
 
-        CoordinationError if the tree does not answer, or others change this user all the time.
+        CoordinationError if the tree does not answer, if what it has cannot be read, or if others change this user all
+        the time.
         """
         path = paths.user_config(user)
         for _ in range(CHANGE_TRIES):
-            node = await self.node(user)
+            try:
+                node = await self.node(user)
+            except ValueError:
+                raise CoordinationError(path, payloads.UNREADABLE_NODE.format(path)) from None
             if any(credential is None and mechanism not in node.settings for mechanism, credential in changes.items()):
                 return False
             settings = {name: text for name, text in node.settings.items() if name not in changes}

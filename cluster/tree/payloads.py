@@ -384,6 +384,9 @@ def encode_config(values: Mapping[str, str]) -> bytes:
     return _dump({"version": 1, "config": dict(values)})
 
 
+UNREADABLE_NODE = "the data of {} in the tree cannot be read, so it is not changed: mend or remove this node"
+
+
 @_reads
 def decode_config(data: bytes) -> dict[str, str]:
     """Settings of an entity; none for a node without data."""

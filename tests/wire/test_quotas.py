@@ -9,6 +9,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -317,6 +318,52 @@ def test_what_is_refused_has_changed_nothing(own: World) -> None:
     assert alter(own, [("user", "u")], dry=True, producer_byte_rate=5.0).error_code == 0
     assert described(own) == {}
     assert own.env.run(own.broker.coordination.exists("/config/users/u")) is None
+
+
+def test_a_wait_longer_than_an_answer_can_say_is_cut(own: World) -> None:
+    """The request was carried out, so it has to be answered: the client would send it again."""
+    own.create_topic("p", 3)
+    alter(own, [("user", "ANONYMOUS")], producer_byte_rate=1.0, controller_mutation_rate=1e-9)
+    records = produce(900_000).topic_data[0].partition_data[0].records
+    partitions = [ProduceRequest.PartitionProduceData(index=index, records=records) for index in range(3)]
+    topic = ProduceRequest.TopicProduceData(name="p", partition_data=partitions)
+    answer, _ = Timed(own).ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=1, timeout_ms=5000, topic_data=[topic]))
+    assert answer.throttle_time_ms == 2**31 - 1
+    assert [each.error_code for each in answer.responses[0].partition_responses] == [0, 0, 0]
+    creation = CreateTopicsRequest.CreatableTopic(name="m", num_partitions=10, replication_factor=1)
+    answer, _ = Timed(own).ask(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[creation], timeout_ms=1000))
+    assert (answer.topics[0].error_code, answer.throttle_time_ms) == (0, 2**31 - 1)
+
+
+@pytest.mark.parametrize("data", [b"{", b"\xff", b"[]", b'{"version":1,"config":[1]}'])
+def test_a_node_that_cannot_be_read_stops_nothing_else(own: World, data: bytes) -> None:
+    alter(own, [("user", "u")], producer_byte_rate=5.0)
+    own.env.run(own.broker.coordination.set("/config/users/u", data))
+    request = AlterClientQuotasRequest
+    entries = [
+        request.EntryData(
+            entity=[request.EntityData(entity_type="user", entity_name=name)],
+            ops=[request.OpData(key="producer_byte_rate", value=7.0, remove=False)],
+        )
+        for name in ("t", "u", "v")
+    ]
+    answer = own.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, request(entries=entries, validate_only=False))
+    assert [each.error_code for each in answer.entries] == [0, ErrorCode.UNKNOWN_SERVER_ERROR, 0]
+    assert "/config/users/u" in answer.entries[1].error_message
+    scram = AlterUserScramCredentialsRequest
+    upsertions = [
+        scram.ScramCredentialUpsertion(
+            name=name, mechanism=1, iterations=4096, salt=b"s" * 16, salted_password=b"p" * 32
+        )
+        for name in ("t", "u", "v")
+    ]
+    answer = own.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, scram(deletions=[], upsertions=upsertions))
+    assert {each.user: each.error_code for each in answer.results} == {
+        "t": 0,
+        "u": ErrorCode.UNKNOWN_SERVER_ERROR,
+        "v": 0,
+    }
+    assert own.env.run(own.broker.coordination.get("/config/users/u"))[0] == data
 
 
 # --- connections ---

@@ -382,6 +382,19 @@ def test_rules_make_users_of_names(make_world: Any, sim_env: Any, caplog: pytest
     world.env.run(world.broker.stop())
 
 
+def test_who_is_refused_while_it_waits_its_turn_takes_no_place(make_world: Any, sim_env: Any) -> None:
+    rules = r"RULE:^CN=([^,]*),O=Acme$/$1/U"
+    world = secured(make_world, sim_env, ssl_principal_mapping_rules=rules, max_connection_creation_rate="1")
+    for _ in range(12):
+        assert TlsClient(world, context_of(AUTHORITY.sign("alice"))).closed()
+    advance(world, 15_000)
+    assert list(world.broker.server.connections) == []
+    assert world.broker.server.arrivals.waiting == {}
+    assert world.broker.server._connections_of == {}
+    world.env.run(world.broker.stop())
+    assert world.escaped == []
+
+
 def test_a_login_follows_the_handshake(make_world: Any, sim_env: Any) -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="bob-secret";'
     world = secured(

@@ -110,3 +110,13 @@ def test_a_quota_of_nothing_does_not_divide_by_it() -> None:
     rate, cut = Rate(), Windows(11, 1)
     rate.add(cut, 1, 0)
     assert rate.throttle_ms(cut, 0.0, 0) == 11_000
+
+
+@pytest.mark.parametrize("bound", [1.0, 0.0001, 5e-324])
+def test_a_wait_is_never_longer_than_an_answer_can_say(bound: float) -> None:
+    """32 bits of milliseconds. With a bound that is small enough the quotient is infinite."""
+    rate, bucket, cut = Rate(), TokenBucket(bound), Windows(11, 1)
+    rate.add(cut, 3_000_000, 0)
+    bucket.take(cut, 3_000_000, 0)
+    assert rate.throttle_ms(cut, bound, 0) == 2**31 - 1
+    assert bucket.throttle_ms(cut, 0) == 2**31 - 1

@@ -164,3 +164,20 @@ def test_what_a_filter_finds(matches: list[Match], strict: bool, found: str) -> 
 def test_filters_that_are_none(matches: list[Match], problem: str) -> None:
     with pytest.raises(Problem, match=problem):
         check_filter(matches)
+
+
+def test_an_address_may_be_written_in_any_way() -> None:
+    table = QuotaTable()
+    table.set(Entity(ip="0:0:0:0:0:0:0:1"), {CONNECTIONS: 3.0})
+    table.set(Entity(ip="::ffff:10.0.0.1"), {CONNECTIONS: 4.0})
+    assert [table.connection_rate(each) for each in ("::1", "10.0.0.1", "::ffff:10.0.0.1")] == [3.0, 4.0, 4.0]
+    table.set(Entity(ip="0:0:0:0:0:0:0:1"), {})
+    assert table.connection_rate("::1") is None
+
+
+def test_long_names_are_not_kept() -> None:
+    table = QuotaTable()
+    table.set(Entity(user="u"), {PRODUCE: 3.0})
+    for number in range(3):
+        assert table.limit(PRODUCE, "u", f"{number}" * 30_000) == (3.0, "u", None)
+    assert table._found == {}

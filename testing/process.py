@@ -24,8 +24,9 @@ class BrokerProcess:
         self.data = folder / str(node_id)
         self.log = folder / f"broker-{node_id}.log"
         self.host_and_port = ""
-        self.http = ""
         self.cluster_id = ""
+        self._http = ""
+        self._is_awaited = False  # has begun, and its ready line has not been read
         self._settings = settings
         self._process: subprocess.Popen[str] | None = None
         self.is_paused = False  # stands still, after `pause`
@@ -41,6 +42,13 @@ class BrokerProcess:
         return self.runs and not self.is_paused
 
     @property
+    def http(self) -> str:
+        """The address of its HTTP API, which differs from start to start. StartError: it does not start."""
+        if self._is_awaited:
+            self.wait_until_ready()
+        return self._http
+
+    @property
     def pid(self) -> int | None:
         """Its process id; None: it does not run."""
         return self._process.pid if self._process is not None and self.runs else None
@@ -48,7 +56,7 @@ class BrokerProcess:
     def begin(self, clock_ahead_ms: int = 0) -> None:
         """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
         assert not self.runs, f"broker {self.node_id} runs already"
-        self.is_paused = False
+        self.is_paused, self._is_awaited = False, True
         port = self.host_and_port.rpartition(":")[2] or "0"
         command = [sys.executable, "-m", "barnabas", "start", "--profile", "ci", "--json", "--data", str(self.data)]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]
@@ -64,13 +72,13 @@ class BrokerProcess:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        line = process.stdout.readline()
+        line, self._is_awaited = process.stdout.readline(), False
         if not line:
             process.wait()
             said = "\n".join(self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
             raise StartError(f"broker {self.node_id} did not start (exit code {process.returncode}):\n{said}")
         ready = json.loads(line)
-        self.host_and_port, self.http, self.cluster_id = ready["bootstrap"], ready["http"], ready["cluster_id"]
+        self.host_and_port, self._http, self.cluster_id = ready["bootstrap"], ready["http"], ready["cluster_id"]
 
     def kill(self) -> None:
         """End it by SIGKILL. What it has acknowledged stays."""
@@ -96,7 +104,7 @@ class BrokerProcess:
         os.kill(self._process.pid, number)
 
     def _end(self, number: signal.Signals) -> None:
-        process = self._process
+        process, self._is_awaited = self._process, False
         if process is None:
             return
         if process.poll() is None:

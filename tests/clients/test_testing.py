@@ -334,6 +334,23 @@ def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:
     assert not folder.exists()
 
 
+def test_a_broker_that_does_not_start_leaves_the_others_as_they_are() -> None:
+    """Until 2026-11 they ran, but nobody knew where their HTTP API was."""
+    with Barnabas(3) as kafka:
+        meta = kafka.processes[0].data / "meta.properties"
+        text = meta.read_text()
+        with pytest.raises(StartError, match="broker 0 did not start"), kafka.down():
+            meta.write_text(text.replace("node.id=0", "node.id=7"))
+        assert kafka.running == [1, 2]
+        for node_id in kafka.running:
+            kafka.ask("GET", "/v1/status", node_id=node_id)
+        meta.write_text(text)
+        kafka.restart(0)
+        topic = kafka.topic("orders")
+        topic.produce(["a"])
+        assert topic.values() == ["a"]
+
+
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_everything_is_put_back(brokers: int) -> None:
     with Barnabas(brokers, {"log.segment.bytes": "1048576"}) as kafka:

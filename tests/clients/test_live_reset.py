@@ -232,27 +232,33 @@ JAVA_LIBRARIES = os.environ.get("KAFKA_CONSOLE_LIBRARIES")  # a folder with the 
 @pytest.mark.skipif(
     JAVA_LIBRARIES is None or shutil.which("java") is None, reason="KAFKA_CONSOLE_LIBRARIES names no jars of Kafka"
 )
-@pytest.mark.parametrize(("mode", "static"), [("eager", False), ("cooperative", False), ("cooperative", True)])
+@pytest.mark.parametrize(
+    ("mode", "static"),
+    [("eager", False), ("cooperative", False), ("cooperative", True), ("consumer", False), ("consumer", True)],
+)
 def test_live_java(
     broker: Any, name: str, mode: str, static: bool, readers: Callable[..., Reader], wait_until: Any, tmp_path: Path
 ) -> None:
     """Kafka's console consumer, which commits by itself."""
     script = tmp_path / "reader.sh"
-    assignor = "CooperativeStickyAssignor" if mode == "cooperative" else "RangeAssignor"
     properties = {
         "group.id": name,
         "auto.offset.reset": "earliest",
         "auto.commit.interval.ms": "100",
-        "heartbeat.interval.ms": "200",
         "max.poll.records": "5",
-        "partition.assignment.strategy": f"org.apache.kafka.clients.consumer.{assignor}",
     }
+    if mode == "consumer":
+        properties["group.protocol"] = "consumer"
+    else:
+        assignor = "CooperativeStickyAssignor" if mode == "cooperative" else "RangeAssignor"
+        properties["heartbeat.interval.ms"] = "200"
+        properties["partition.assignment.strategy"] = f"org.apache.kafka.clients.consumer.{assignor}"
     given = " ".join(f"--consumer-property {key}={value}" for key, value in properties.items())
     script.write_text(
         f"""java -Xmx128m -cp '{JAVA_LIBRARIES}/*' org.apache.kafka.tools.consumer.ConsoleConsumer \\
   --bootstrap-server {broker.bootstrap} --topic {name} --consumer-property "$1" {given} \\
   --property print.partition=true --property print.offset=true --property print.value=false \\
-  | sed -u 's/Partition:\\([0-9]*\\)\\tOffset:\\([0-9]*\\).*/\\1 \\2/'
+  | sed -un 's/Partition:\\([0-9]*\\)\\tOffset:\\([0-9]*\\).*/\\1 \\2/p'
 """
     )
 

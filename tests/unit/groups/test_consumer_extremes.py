@@ -181,3 +181,20 @@ def test_new_topics_of_an_expression_are_noticed_also_if_the_first_notice_of_the
         member.send()
         world.clock.advance(2_000)
     assert set(member.owned) == {world.topics.topic_id("events"), world.topics.topic_id("events-new")}
+
+
+def test_an_expression_means_the_topics_that_the_member_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = GroupWorld()
+    for topic in ("events", "events-secret"):
+        world.topics.change(topic, 1)
+    heartbeat = world.coordinator.consumer.heartbeat
+
+    def with_rights(request: Any, context: Any, _: Any = None) -> Any:
+        return heartbeat(request, context, "events".__eq__)
+
+    monkeypatch.setattr(world.coordinator.consumer, "heartbeat", with_rights)
+    member = ConsumerMember(world, GROUP, "one", [], subscribed_topic_regex="ev.*")
+    for _ in range(3):
+        member.send()
+        world.clock.advance(2_000)
+    assert set(member.owned) == {world.topics.topic_id("events")}

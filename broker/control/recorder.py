@@ -1,10 +1,12 @@
-"""The last requests with their answers, decoded, as tests look at them. It is bounded by number and by bytes."""
+"""The last requests with their answers, decoded, as tests look at them. It is bounded by number and by bytes, and has
+no secrets."""
 
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from barnabas.broker.control.facts import Facts
+from barnabas.broker.control.secrets import without_secrets
 from barnabas.broker.requests import RequestContext
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
@@ -73,6 +75,7 @@ class Recorder:
 
     def begin(self, now_ms: int, context: RequestContext, facts: Facts, request: Any) -> Exchange:
         """A request has come."""
+        request = without_secrets(context.api_key, request)
         exchange = Exchange(self.next_number, now_ms, context, facts, request)
         self.next_number += 1
         self._exchanges.append(exchange)
@@ -103,7 +106,7 @@ class Recorder:
         """A request was answered, or gets no answer."""
         exchange.fate, exchange.answered_ms, exchange.answered_before = fate, now_ms, self.next_number
         if isinstance(answer, Message) and exchange.number >= self.first_number:
-            exchange.answer = as_json(answer)
+            exchange.answer = as_json(without_secrets(exchange.context.api_key, answer))
             more = _count(exchange.answer)
             exchange.values += more
             self._grow(more)

@@ -54,7 +54,7 @@ def read_keys(data: bytes) -> list[Key]:
         raise ValueError('it is no JSON Web Key Set, {"keys": […]}') from None
     found = []
     for row in rows:
-        if row.get("kty") not in ALGORITHMS or row.get("use", "sig") != "sig":
+        if row.get("kty") not in [*ALGORITHMS] or row.get("use", "sig") != "sig":
             continue
         try:
             key = jwt.PyJWK(row).key

@@ -105,7 +105,10 @@ def test_audience_and_issuer() -> None:
             checked(signed(**claims), STRICT)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [{"kty": "oct"}]}'])
+@pytest.mark.parametrize(
+    "data",
+    [b'{"keys":[{"kty":["RSA"]}]}', b"", b"[]", b"{}", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [{"kty": "oct"}]}'],
+)
 def test_what_are_no_keys(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is no JSON Web Key Set|it has no key"):
         signed_tokens.read_keys(data)

@@ -366,7 +366,7 @@ def remove(change: Change, member_id: str) -> None:
 
 
 def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int, topics: Topics) -> None:
-    """The expressions of the group mean these topics now. If that is news, the group has a new epoch."""
+    """The expressions of the group mean these topics now. If others than before are read, the group has a new epoch."""
     group = change.group
     bumps = False
     for regex, names in sorted(resolved.items()):
@@ -374,7 +374,7 @@ def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int,
         if not group.regex_subscribers(regex) or (known is not None and known.topics == names):
             continue
         change.add(Kind.REGEX, regex, ResolvedRegex(names, max(topics.changes, 0), now_ms))
-        bumps = True
+        bumps = bumps or known is not None or bool(names)
     if bumps:
         _next_epoch(change, topics)
 

@@ -183,6 +183,23 @@ def test_new_topics_of_an_expression_are_noticed_also_if_the_first_notice_of_the
     assert set(member.owned) == {world.topics.topic_id("events"), world.topics.topic_id("events-new")}
 
 
+def test_a_new_expression_that_means_no_topic_changes_no_epoch() -> None:
+    """As in Kafka 4.3.1 (tests/replay/consumer_groups.py --regexes)."""
+    world = GroupWorld()
+    one = ConsumerMember(world, GROUP, "one", ["t"])
+    one.send()
+    other = ConsumerMember(world, GROUP, "other", [], subscribed_topic_regex="plum.*")
+    other.send()
+    world.clock.advance(2_000)
+    assert group_of(world).regexes["plum.*"].topics == frozenset()
+    assert group_of(world).epoch == other.epoch == 2
+    world.topics.change("plums", 1)
+    for _ in range(3):
+        other.send()
+        world.clock.advance(2_000)
+    assert set(other.owned) == {world.topics.topic_id("plums")}
+
+
 def test_an_expression_means_the_topics_that_the_member_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
     world = GroupWorld()
     for topic in ("events", "events-secret"):

@@ -98,25 +98,22 @@ def broker_rows(broker: BrokerConfig, names: Collection[str] | None = None) -> l
 
 
 def _base_of(name: str) -> Setting | None:
-    """The setting that a name stands for: itself, or that of one listener (listener.name.NAME[.MECHANISM].SETTING)."""
-    if not name.startswith("listener.name."):
-        return BROKER_SETTINGS.get(name)
-    tail = name.split(".")[3:]
+    """The setting of which a name is that of one listener (listener.name.NAME[.MECHANISM].SETTING)."""
+    tail = name.split(".")[3:] if name.startswith("listener.name.") else []
     bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(len(tail)))
     return next((setting for setting in bases if setting is not None), None)
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether the value of a broker's setting is never shown. Nobody knows what an unknown one is: perhaps a
-    password."""
-    base = _base_of(name)
+    """Whether the value of a setting may be a password. Nobody knows what an unknown one is."""
+    base = BROKER_SETTINGS.get(name) or _base_of(name)
     return base is None or base.sensitive
 
 
 def _unlisted_row(name: str, broker: BrokerConfig) -> ConfigRow:
     """The row of a name that is not in the table: a setting of another release, a plug-in, or one listener."""
     base = _base_of(name)
-    sensitive = is_sensitive(name)
+    sensitive = base is None or base.sensitive  # also super.users, which Kafka does not list
     synonyms = [
         (one, None if sensitive else level[one], source)
         for level, source in zip(_levels(broker), _LEVEL_SOURCES, strict=True)

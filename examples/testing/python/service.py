@@ -122,7 +122,8 @@ def _positions(consumer: Any) -> dict[Any, Any]:
 def _polled(consumer: Any, count: int) -> list[Record]:
     found: list[Record] = []
     for _ in _polls(found, count):
-        for partition, records in consumer.poll(200, max_records=count - len(found)).items():
+        # Long: a poll that ends while its member joins may leave that without a generation, so that it cannot commit.
+        for partition, records in consumer.poll(5_000, max_records=count - len(found)).items():
             found += [(partition.partition, record.offset, record.value) for record in records]
     return found
 

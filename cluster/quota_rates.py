@@ -15,7 +15,7 @@ import math
 from typing import NamedTuple
 
 MS = 1000.0
-WAIT_MAX_MS = 2**31 - 1  # what an answer can say; Kafka's own figure overflows there, so it may not throttle at all
+WAIT_MAX_MS = 2**31 - 1  # what an answer can say
 
 
 class Windows(NamedTuple):

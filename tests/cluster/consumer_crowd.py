@@ -328,7 +328,8 @@ class Load(threading.Thread):
 
 def watch_commits(cluster: Cluster, referee: Referee, is_over: threading.Event) -> None:
     """Ask each second what is committed."""
-    request = messages.OffsetFetchRequest(groups=[messages.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP)])
+    row = messages.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=None)
+    request = messages.OffsetFetchRequest(groups=[row])
     while not is_over.wait(1):
         try:
             with cluster.client(cluster.coordinator(GROUP)) as client:

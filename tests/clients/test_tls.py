@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 
 BrokerProcess: TypeAlias = Any  # of conftest.py
 MECHANISMS = (None, "PLAIN", "SCRAM-SHA-512")
+OF_KAFKA = ("SSL", "SASL_SSL")  # the listeners with TLS; each reads its files by itself
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'user_admin="admin-secret" user_alice="alice-secret";'
@@ -41,8 +42,8 @@ class Secured:
         self.keys = folder / "broker.p12"
         self.authority.sign("broker", days=100).write_pkcs12(self.keys)
         self.ca = self.authority.write_pem(folder / "ca.pem")
-        self.ports = {name: free_port() for name in ("SSL", "SASL_SSL", "HTTPS")}
-        kafka = [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items() if name != "HTTPS"]
+        self.ports = {name: free_port() for name in (*OF_KAFKA, "HTTPS")}
+        kafka = [f"{name}://127.0.0.1:{self.ports[name]}" for name in OF_KAFKA]
         self.broker = make_broker(
             f"listeners=PLAINTEXT://127.0.0.1:0,{','.join(kafka)}",
             f"ssl.keystore.location={self.keys}",
@@ -69,6 +70,14 @@ class Secured:
 
     def address(self, mechanism: str | None) -> str:
         return f"localhost:{self.ports['SSL' if mechanism is None else 'SASL_SSL']}"
+
+    def renew(self, certificate: Certificate, wait_until: Callable[..., None]) -> None:
+        """Put another certificate in the place of the broker's; return when all listeners have read it."""
+        lines = [f"listener {name}: keys and certificates were read again" for name in OF_KAFKA]
+        before = {line: self.broker.log.read_text().count(line) for line in lines}
+        certificate.write_pkcs12(self.keys)
+        for line, count in before.items():
+            wait_until(lambda line=line, count=count: self.broker.log.read_text().count(line) > count)  # type: ignore[misc]
 
     def ran(self, *words: str, config: Path | None = None, code: int = 0, stdin: str = "", port: int = 0) -> Any:
         environment = {
@@ -220,8 +229,7 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured, wait_until: Ca
         foreign.write_pkcs12(secured.keys)
         wait_until(lambda setting=setting: setting in secured.broker.log.read_text())  # type: ignore[misc]
     more = ("127.0.0.1", "localhost", "renewed.test")
-    secured.authority.sign("broker", hosts=more, days=100).write_pkcs12(secured.keys)
-    wait_until(lambda: "keys and certificates were read again" in secured.broker.log.read_text())
+    secured.renew(secured.authority.sign("broker", hosts=more, days=100), wait_until)
     context = ssl.create_default_context(cafile=secured.ca)
     context.load_cert_chain(secured.alice)
     import socket
@@ -287,12 +295,9 @@ def test_the_http_api_over_tls(secured: Secured, wait_until: Callable[..., None]
 
 
 def test_doctor_sees_that_a_certificate_ends(secured: Secured, wait_until: Callable[..., None]) -> None:
-    read = "keys and certificates were read again"
-    before = secured.broker.log.read_text().count(read)
     assert "certificates" not in str(doctor(secured))
     more = ("127.0.0.1", "localhost", "renewed.test")
-    secured.authority.sign("broker", hosts=more, days=20).write_pkcs12(secured.keys)
-    wait_until(lambda: secured.broker.log.read_text().count(read) > before)
+    secured.renew(secured.authority.sign("broker", hosts=more, days=20), wait_until)
     [found] = doctor(secured)
     assert (found["check"], found["severity"]) == ("certificates", "warning")
     assert "ends in" in found["what"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker import loggers
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import NodeExistsError, NoNodeError
+from barnabas.cluster.tree.port import NoNodeError, make_if_missing
 from barnabas.config import describe, entities, topic
 from barnabas.config.alter import altered, replaced
 from barnabas.config.broker import check_dynamic
@@ -206,10 +206,7 @@ async def _make_parent(services: "Services", resource: Resource) -> None:
     """Make the parent node of groups' or client metrics' settings, which Kafka's ZooKeeper tree does not have."""
     path = paths.config(ENTITY_TYPES[resource])
     if await services.coordination.exists(path) is None:
-        try:
-            await services.coordination.create(path)
-        except NodeExistsError:
-            return
+        await make_if_missing(services.coordination, path)
 
 
 def _alter_loggers(services: "Services", name: str, operations: list[Operation], validate_only: bool) -> Outcome:

@@ -8,10 +8,9 @@ of its own. The tree says when the restore was noticed, so a restart ends no res
 
 import logging
 import math
-from contextlib import suppress
 
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import ANY_VERSION, Coordination, NodeExistsError, NoNodeError
+from barnabas.cluster.tree.port import ANY_VERSION, Coordination, NoNodeError, make_if_missing
 from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.broker")
@@ -33,8 +32,7 @@ class OldSettings:
         try:
             await self._coordination.set(paths.OLD_SETTINGS, b"", ANY_VERSION)
         except NoNodeError:
-            with suppress(NodeExistsError):  # another broker has noticed it at the same time
-                await self._coordination.create(paths.OLD_SETTINGS, make_parents=True)
+            await make_if_missing(self._coordination, paths.OLD_SETTINGS)  # others may notice it at the same time
 
     async def read(self) -> None:
         """Read until when topics rest, and which of them were set since."""

@@ -6,12 +6,11 @@ controller's epoch. A fence that fails ends the term, and with it all that this 
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker, decode_broker
 from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.port import Coordination, NodeExistsError, NoNodeError, Set, Stat, Watch, WatchEvent
+from barnabas.cluster.tree.port import Coordination, NoNodeError, Set, Stat, Watch, WatchEvent, make_if_missing
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.controller import election
@@ -148,8 +147,7 @@ class Term:
         try:
             return await self._coordination.children(path, self._watch(path, handler))
         except NoNodeError:
-            with suppress(NodeExistsError):  # a controller before this one has made it just now
-                await self._coordination.create(path, make_parents=True)
+            await make_if_missing(self._coordination, path)  # a controller before this one may make it just now
             return await self._coordination.children(path, self._watch(path, handler))
 
     async def _read_watched(

@@ -6,7 +6,6 @@ caller waits for the effect with `MetadataCache.wait_for`.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
@@ -29,6 +28,7 @@ from barnabas.cluster.tree.port import (
     NoNodeError,
     Operation,
     Set,
+    make_if_missing,
 )
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig
@@ -296,8 +296,7 @@ class TopicAdmin:
             found = None
         if topic_id not in (None, found):
             return ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID."
-        with suppress(NodeExistsError):
-            await self._coordination.create(paths.delete_topic(name), encode_topic_deletion(found), make_parents=True)
+        await make_if_missing(self._coordination, paths.delete_topic(name), encode_topic_deletion(found))
         return DONE
 
     async def create_partitions(

@@ -16,6 +16,7 @@ from barnabas.broker.http.coordinators import RETRY, no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
 from barnabas.broker.requests import TABLE
+from barnabas.cluster.quota_rates import WAIT_MAX_MS
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.protocol.api_keys import ApiKey
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from barnabas.runtime.clock import MovableClock
 
 EXCHANGES_PER_ANSWER = 1_000
-INT32_MAX = 2**31 - 1
 NUMBER_DIGITS_MAX = 18  # of a rule
 APIS = {key.name: key for key in ApiKey if key in TABLE}
 PLAIN_NAMES = {key.name.replace("_", "").lower(): key for key in APIS.values()}
@@ -42,7 +42,7 @@ RULE_FIELDS: dict[str, Any] = {
     "when": text("Whether the request has its effect (after) or not.", one_of=[each.value for each in When]),
     "error": text("effect error: Kafka's name of it.", nullable=True),
     "forced": boolean("effect error: also one that Kafka never answers for this API."),
-    "ms": integer("effect delay, throttle: how long.", least=0, most=INT32_MAX),
+    "ms": integer("effect delay, throttle: how long.", least=0, most=WAIT_MAX_MS),
     "versions": array(integer("A version.", least=0), "First and last version; empty: all."),
     "client": text("client.id; null: any.", nullable=True),
     "group": text("A group that the request names; null: any.", nullable=True),

@@ -27,10 +27,10 @@ from barnabas.cluster.tree.port import (
     CoordinationError,
     Create,
     Delete,
-    NodeExistsError,
     NoNodeError,
     Operation,
     Set,
+    make_if_missing,
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.ports import Env
@@ -99,10 +99,7 @@ class Authorizer:
     async def start(self) -> None:
         """Read all rules, then follow their changes. CoordinationError when a node cannot be decoded."""
         for path in acl_nodes.PERSISTENT:
-            try:
-                await self._coordination.create(path, make_parents=True)
-            except NodeExistsError:
-                continue
+            await make_if_missing(self._coordination, path)
         try:
             for notices in self._notices:
                 await notices.begin()

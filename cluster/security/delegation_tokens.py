@@ -20,10 +20,10 @@ from barnabas.cluster.tree.port import (
     CoordinationError,
     Create,
     Delete,
-    NodeExistsError,
     NoNodeError,
     Operation,
     Set,
+    make_if_missing,
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import uuids
@@ -69,10 +69,7 @@ class DelegationTokens:
         if not self.is_enabled:
             return
         for path in (paths.DELEGATION_TOKENS, paths.DELEGATION_TOKEN_CHANGES):
-            try:
-                await self._coordination.create(path, make_parents=True)
-            except NodeExistsError:
-                continue
+            await make_if_missing(self._coordination, path)
         await self._notices.begin()
         await self._load()
         self._notices.follow()

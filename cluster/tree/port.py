@@ -17,6 +17,7 @@ What every implementation promises (tests/unit/tree holds them to it):
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -238,3 +239,9 @@ class Coordination(Protocol):
 
         Only a tree on other machines can be silent for so long.
         """
+
+
+async def make_if_missing(coordination: Coordination, path: str, data: bytes = b"") -> None:
+    """Make a node, with those above it. That another process may have made it meanwhile is no error."""
+    with suppress(NodeExistsError):
+        await coordination.create(path, data, make_parents=True)

@@ -245,9 +245,8 @@ class Process:
             os.kill(self.process.pid, signal.SIGSTOP)
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal and wait."""
-        if self.process.poll() is None:
-            os.kill(self.process.pid, number)
+        """Send a signal and wait. One that has just ended, which nobody has been told yet, is no error."""
+        self.process.send_signal(number)
         self.process.wait(30)
         if self.process.stdout is not None:
             self.process.stdout.close()

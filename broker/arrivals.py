@@ -6,11 +6,11 @@ from its address is closed after its time, unread. If brokers have a listener of
 does not concern it, as in Kafka.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from barnabas.cluster.quota_rates import Rate, Windows
+from barnabas.cluster.quota_rates import Rate, UsedBy, Windows
 from barnabas.config import sasl
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.ports import Clock, Timer
@@ -41,7 +41,7 @@ class Arrivals:
         self._rate_of = rate_of
         self._of_broker = Rate()
         self._of_listener: dict[str, Rate] = {}
-        self._of_address: OrderedDict[str, Rate] = OrderedDict()
+        self._of_address: UsedBy[str, Rate] = UsedBy()
         self._queues: dict[str, deque[tuple[Arriving, Callable[[], None]]]] = {}  # by listener; the first has a timer
 
     @property
@@ -132,13 +132,7 @@ class Arrivals:
         if bound is None:
             return 0
         now_ms = self._clock.monotonic_ms()
-        for _ in range(min(2, len(self._of_address))):  # forget what says nothing any more
-            oldest = next(iter(self._of_address))
-            if self._of_address[oldest].is_as_new(self._windows, now_ms):
-                del self._of_address[oldest]
-            else:
-                self._of_address.move_to_end(oldest)
-        rate = self._of_address.setdefault(address, Rate())
+        rate = self._of_address.of(address, Rate, self._windows, now_ms)
         throttle_ms = self._use(rate, bound)
         if throttle_ms:
             rate.add(self._windows, -1, now_ms)

@@ -380,6 +380,13 @@ class RequestGate:
         except Exception:
             return self.answer_failure(api, context, request)
 
+    def may_be_broker(self, principal: str, client_host: str) -> bool:
+        """Whether somebody may ask what brokers ask each other."""
+        if self.authorizer is None:
+            return True
+        rights = self.authorizer.rights_of(principal, client_host)
+        return rights.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+
     def method_of(self, api: Api) -> Method:
         """The handler of a row, for this broker."""
         method = self._methods.get(api.key)

@@ -4,14 +4,16 @@ Connections ask it only while there are quotas, so that a broker without them do
 is answered. If the client is above its quota, the answer says how long it has to wait, and goes out at once; then the
 connection handles nothing for so long. A fetch above its quota is answered without records, and does not count.
 
-What brokers ask each other is not counted, nor what this broker asks itself.
+What brokers ask each other is not counted, nor what this broker asks itself. But whoever may not act as a broker is
+counted whatever it asks; and so is, in Kafka and here, everybody who sends one of `COUNTED_OF_BROKERS`.
 """
 
-from collections import OrderedDict
+import hashlib
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from barnabas.broker.fetch_sessions import EPOCH_INITIAL, FetchSessionCache
-from barnabas.cluster.quota_rates import Rate, TokenBucket, Windows
+from barnabas.cluster.quota_rates import Rate, TokenBucket, UsedBy, Windows
 from barnabas.cluster.quota_table import FETCH, MUTATIONS, OF_CLIENTS, PRODUCE, REQUEST, Limit, QuotaTable
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.api_keys import ApiKey
@@ -23,6 +25,8 @@ from barnabas.storage.open_files import FileRange
 
 FIRST_FLEXIBLE_FETCH: Final = 12
 PERCENT_OF_MS: Final = 0.1  # of a second
+COUNTED_OF_BROKERS: Final = {ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.ADD_PARTITIONS_TO_TXN}
+NAME_CHARACTERS_MAX: Final = 250  # of a user or a client id; what is longer is remembered by its digest
 # Their answers say how long the client has to wait, if it changes too many partitions.
 MUTATING: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}  # strict from here on
 
@@ -39,8 +43,9 @@ class Asked(Protocol):
 
     api_key: int
     api_version: int
-    correlation_id: int
+    client_host: str
     client_id: str | None
+    correlation_id: int
     principal: str
     used: Used | None
 
@@ -60,6 +65,9 @@ class Gate(Protocol):
     def handle(self, api: Any, request: Any, context: Any) -> Any:
         """What the handler returns."""
 
+    def may_be_broker(self, principal: str, client_host: str) -> bool:
+        """Whether somebody may ask what brokers ask each other."""
+
 
 class Sharing(NamedTuple):
     """Who uses a quota together. None stands for everybody."""
@@ -68,9 +76,20 @@ class Sharing(NamedTuple):
     user: str | None
     client_id: str | None
 
+    @classmethod
+    def of(cls, key: str, limit: Limit) -> "Sharing":
+        """Those for whom a limit counts."""
+        return cls(key, _short(limit.user), _short(limit.client_id))
+
+
+def _short(name: str | None) -> str | None:
+    if name is None or len(name) <= NAME_CHARACTERS_MAX:
+        return name
+    return f"{name[:20]}… ({hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()})"
+
 
 class Throttles:
-    """Counts what clients use. Entries that say nothing any more are forgotten."""
+    """Counts what clients use."""
 
     def __init__(
         self, clock: Clock, config: BrokerConfig, table: QuotaTable, fetch_sessions: FetchSessionCache
@@ -79,8 +98,8 @@ class Throttles:
         self._config = config
         self._table = table
         self._fetch_sessions = fetch_sessions
-        self._rates: OrderedDict[Sharing, Rate] = OrderedDict()
-        self._buckets: OrderedDict[Sharing, TokenBucket] = OrderedDict()
+        self._rates: UsedBy[Sharing, Rate] = UsedBy()
+        self._buckets: UsedBy[Sharing, TokenBucket] = UsedBy()
         self.throttled = dict.fromkeys(OF_CLIENTS, 0)  # requests so far whose client had to wait, by quota
         self.throttled_ms = dict.fromkeys(OF_CLIENTS, 0)  # how long, in sum
 
@@ -96,13 +115,17 @@ class Throttles:
     def rates(self) -> list[tuple[Sharing, float]]:
         """What is used now, a second: bytes, or percent of a processor."""
         now_ms = self.now_ms()
-        return [(sharing, rate.per_second(self.windows, now_ms)) for sharing, rate in self._rates.items()]
+        return [(sharing, rate.per_second(self.windows, now_ms)) for sharing, rate in self._rates.all()]
 
     # ------------------------------------------------------------------ a request
 
     def handle(self, gate: Gate, api: Row, request: Any, context: Asked, frame_bytes: int) -> Any:
         """What the handler returns. How long it took is noted."""
-        if api.is_of_broker(request):
+        if (
+            api.is_of_broker(request)
+            and api.key not in COUNTED_OF_BROKERS
+            and gate.may_be_broker(context.principal, context.client_host)
+        ):
             return gate.handle(api, request, context)
         if api.key == ApiKey.FETCH:
             self._limit_bytes(request, context)
@@ -185,8 +208,7 @@ class Throttles:
             return 0
         now_ms = self.now_ms()
         windows = self.windows
-        self._forget_old(self._rates, windows, now_ms)
-        rate = self._rates.setdefault(Sharing(key, limit.user, limit.client_id), Rate())
+        rate = self._rates.of(Sharing.of(key, limit), Rate, windows, now_ms)
         rate.add(windows, amount, now_ms)
         throttle_ms = rate.throttle_ms(windows, limit.bound, now_ms)
         if most_ms is not None:
@@ -197,18 +219,8 @@ class Throttles:
     def _take_back(self, key: str, context: Asked, amount: float) -> None:
         limit = self._limit(key, context)
         if limit is not None:
-            rate = self._rates[Sharing(key, limit.user, limit.client_id)]
-            rate.add(self.windows, -amount, self.now_ms())
-
-    @staticmethod
-    def _forget_old(used: "OrderedDict[Sharing, Any]", windows: Windows, now_ms: float) -> None:
-        """Forget what is as if it had never been. It looks at two, so it costs little, and keeps up with new ones."""
-        for _ in range(min(2, len(used))):
-            oldest = next(iter(used))
-            if used[oldest].is_as_new(windows, now_ms):
-                del used[oldest]
-            else:
-                used.move_to_end(oldest)
+            now_ms = self.now_ms()
+            self._rates.of(Sharing.of(key, limit), Rate, self.windows, now_ms).add(self.windows, -amount, now_ms)
 
     def mutations(self, context: Asked) -> "Mutations":
         """The quota for what a request does to partitions."""
@@ -216,8 +228,8 @@ class Throttles:
         windows = self._controller_windows
         if limit is None:
             return Mutations(self, None, windows, is_strict=False)
-        self._forget_old(self._buckets, windows, self.now_ms())
-        bucket = self._buckets.setdefault(Sharing(MUTATIONS, limit.user, limit.client_id), TokenBucket(limit.bound))
+        make = partial(TokenBucket, limit.bound)
+        bucket = self._buckets.of(Sharing.of(MUTATIONS, limit), make, windows, self.now_ms())
         bucket.bound = limit.bound
         is_strict = context.api_version >= MUTATING[ApiKey(context.api_key)]
         return Mutations(self, bucket, windows, is_strict=is_strict)

@@ -12,10 +12,14 @@ is allowed. What is asked while it is not below zero is taken as a whole, and ma
 """
 
 import math
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 MS = 1000.0
 WAIT_MAX_MS = 2**31 - 1  # what an answer can say
+USED_MAX = 10_000  # of what is remembered of one kind: clients can name themselves anew with each request
+FORGOTTEN_AT_ONCE = 2  # so that forgetting keeps up with what is new, and costs little
 
 
 class Windows(NamedTuple):
@@ -128,3 +132,42 @@ class TokenBucket:
         if tokens >= 0:
             return 0
         return waiting_ms(-tokens / self.bound * MS) if self.bound > 0 else windows.all_ms
+
+
+class Forgettable(Protocol):
+    """What somebody has used."""
+
+    def is_as_new(self, windows: Windows, now_ms: float) -> bool:
+        """Whether it says nothing any more."""
+
+
+WhoT = TypeVar("WhoT", bound=Hashable)
+UsedT = TypeVar("UsedT", bound=Forgettable)
+
+
+class UsedBy(Generic[WhoT, UsedT]):
+    """What each has used. What says nothing any more is forgotten; beyond `USED_MAX`, what was used longest ago."""
+
+    def __init__(self) -> None:
+        self._used: OrderedDict[WhoT, UsedT] = OrderedDict()  # used longest ago first
+
+    def of(self, who: WhoT, make: Callable[[], UsedT], windows: Windows, now_ms: float) -> UsedT:
+        """What somebody has used. Somebody new has used nothing."""
+        used = self._used
+        for _ in range(min(FORGOTTEN_AT_ONCE, len(used))):
+            oldest = next(iter(used))
+            if not used[oldest].is_as_new(windows, now_ms):
+                break
+            del used[oldest]
+        found = used.get(who)
+        if found is None:
+            found = used[who] = make()
+            if len(used) > USED_MAX:
+                used.popitem(last=False)
+        else:
+            used.move_to_end(who)
+        return found
+
+    def all(self) -> Iterable[tuple[WhoT, UsedT]]:
+        """Everything that is remembered."""
+        return self._used.items()

@@ -14,6 +14,7 @@ from barnabas.config.oauth import OAUTHBEARER
 _FIRST = re.compile(rb"n,(?:a=([^\x00,]+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
 _AUTH = re.compile(r"(\w+) +([-_.a-zA-Z0-9]+)", re.ASCII)
 HEARD = b"\x01"  # what a client says to a refusal
+MESSAGE_BYTES_MAX = 64 * 1024  # of a client's first: to check half a megabyte would keep everybody else waiting
 FAILED = f"Authentication failed during authentication due to invalid credentials with SASL mechanism {OAUTHBEARER}"
 
 
@@ -84,6 +85,9 @@ class OAuthServer:
 
 def _read_first(message: bytes) -> tuple[str, str]:
     """Authorization id and token of a client's first message. AuthenticationError: it is none."""
+    if len(message) > MESSAGE_BYTES_MAX:
+        why = f"its first message has {len(message):,} bytes, and a token may have {MESSAGE_BYTES_MAX:,} at most"
+        raise AuthenticationError(FAILED, why)
     found = _FIRST.fullmatch(message)
     if found is None:
         raise AuthenticationError(FAILED, "its first message cannot be read")

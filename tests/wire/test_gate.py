@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ def answer_heartbeat(broker: Any, request: Any, context: Any) -> HeartbeatRespon
 @pytest.fixture(autouse=True)
 def two_apis(monkeypatch: pytest.MonkeyPatch) -> None:
     """SyncGroup plays a request of brokers, Heartbeat one of clients."""
-    of_brokers = Api(ApiKey.SYNC_GROUP, (0, 4), (0, 4), answer_sync, None, is_of_brokers=True)
+    everybody = {"access": lambda asked: asked.handle()}
+    of_brokers = Api(ApiKey.SYNC_GROUP, (0, 4), (0, 4), answer_sync, None, is_of_brokers=True, **everybody)
     monkeypatch.setitem(requests.TABLE, ApiKey.SYNC_GROUP, of_brokers)
     monkeypatch.setitem(requests.TABLE, ApiKey.HEARTBEAT, Api(ApiKey.HEARTBEAT, (0, 4), (0, 4), answer_heartbeat, None))
 
@@ -145,6 +147,24 @@ def test_a_broker_gets_a_place_beyond_max_connections(make_harness: type[Harness
     assert waiting.correlation_ids() == [1]
     harness.run()
     assert asking.correlation_ids() == []
+
+
+@pytest.mark.parametrize("principal", ["User:broker", "User:mallory"])
+def test_beyond_max_connections_it_is_not_enough_to_claim_to_be_a_broker(
+    make_harness: type[Harness], principal: str
+) -> None:
+    harness = make_harness({"max.connections": "1"})
+
+    def rights_of(principal: str, client_host: str) -> Any:
+        return SimpleNamespace(may=lambda operation, type, name: principal == "User:broker")
+
+    harness.server.gate.authorizer = SimpleNamespace(rights_of=rights_of)
+    harness.connect()
+    waiting = harness.connect("192.0.2.8")
+    waiting.connection.principal = principal
+    broker_asks(waiting, 1)
+    is_let_in = principal == "User:broker"
+    assert (waiting.correlation_ids() == [1], len(harness.server.connections)) == (is_let_in, 1 + is_let_in)
 
 
 @pytest.mark.parametrize(("listener", "waits"), [("INSIDE", False), ("OUTSIDE", True)])

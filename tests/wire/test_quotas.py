@@ -4,11 +4,15 @@ import json
 from typing import Any
 
 import pytest
-from barnabas.protocol import record_batch
+from barnabas.cluster import quota_rates
+from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
+    AddPartitionsToTxnRequest,
+    AllocateProducerIdsRequest,
     AlterClientQuotasRequest,
+    AlterPartitionRequest,
     AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
@@ -17,7 +21,10 @@ from barnabas.protocol.messages import (
     DescribeClientQuotasRequest,
     FetchRequest,
     HeartbeatRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
+    WriteTxnMarkersRequest,
 )
 from barnabas.protocol.record_batch import Record
 
@@ -218,6 +225,86 @@ class _Through:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._gate, name)
+
+
+OF_BROKERS: dict[ApiKey, tuple[int, Any, bool]] = {  # version, request, and whether brokers are counted, too
+    ApiKey.FETCH: (12, FetchRequest(replica_id=1, max_wait_ms=0), False),
+    ApiKey.LIST_OFFSETS: (7, ListOffsetsRequest(replica_id=1, topics=[]), True),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (4, OffsetForLeaderEpochRequest(replica_id=1, topics=[]), True),
+    ApiKey.WRITE_TXN_MARKERS: (1, WriteTxnMarkersRequest(markers=[]), False),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        4,
+        AddPartitionsToTxnRequest(
+            transactions=[AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(verify_only=True)]
+        ),
+        True,
+    ),
+    ApiKey.ALTER_PARTITION: (3, AlterPartitionRequest(broker_id=1, topics=[]), False),
+    ApiKey.ALLOCATE_PRODUCER_IDS: (0, AllocateProducerIdsRequest(broker_id=1), False),
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(make_world: type[World]) -> Any:
+    """A broker whose handlers take a fifth of a second, and with a quota of request time that is used up at once."""
+    world = make_world(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS;User:broker",
+    )
+    alter(world, [("user", None)], request_percentage=0.001)
+    gate, throttles, slow_ms = world.broker.request_gate, world.broker.throttles, 0.0
+
+    def handle_slowly(*asked: Any) -> Any:
+        nonlocal slow_ms
+        slow_ms += 200
+        return gate.handle(*asked)
+
+    throttles.now_ms = lambda: world.env.clock.monotonic_ms() + slow_ms
+    world.broker.server.gate = _Through(gate, handle_slowly)
+    yield world
+    world.env.run(world.broker.stop())
+
+
+@pytest.mark.parametrize("user", ["broker", "mallory"])
+@pytest.mark.parametrize("key", OF_BROKERS)
+def test_who_claims_to_be_a_broker_is_counted(guarded: World, key: ApiKey, user: str) -> None:
+    """Whom the authorizer does not let act as a broker. Kafka 4.3.1 counts three of these of brokers, too."""
+    version, request, counts_brokers = OF_BROKERS[key]
+
+    async def run() -> None:
+        client = await guarded.connect()
+        connection = max(guarded.broker.server.connections, key=lambda each: each.number)
+        connection.principal = f"User:{user}"
+        await client.ask(key, version, request)
+        client.transport.close()
+
+    before = guarded.broker.throttles.throttled["request_percentage"]
+    guarded.env.run(run())
+    is_counted = guarded.broker.throttles.throttled["request_percentage"] > before
+    assert is_counted == (user == "mallory" or counts_brokers)
+
+
+def test_what_is_remembered_of_clients_that_name_themselves_anew_is_bounded(
+    own: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota_rates, "USED_MAX", 5)
+    alter(own, [("client-id", None)], producer_byte_rate=1.0)
+
+    async def run() -> int:
+        throttled = 0
+        for number in (*range(20), 19):
+            client = await own.connect()
+            name = f"{'n' * 30_000}{number}"
+            client.transport.write(frames.encode_request(ApiKey.PRODUCE, 9, 1, name, produce(100)))
+            answer = frames.decode_response(ApiKey.PRODUCE, 9, memoryview(await client.answer()))[1]
+            throttled += answer.throttle_time_ms > 0
+            client.transport.close()
+        return throttled
+
+    assert own.env.run(run()) == 21  # one quota for each name
+    rates = own.broker.throttles.rates()
+    assert len(rates) == len({sharing.client_id for sharing, _ in rates}) == 5
+    assert max(len(sharing.client_id) for sharing, _ in rates) < 100
 
 
 def create(name: str, partitions: int, dry: bool = False) -> CreateTopicsRequest:

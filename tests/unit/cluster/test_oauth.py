@@ -194,6 +194,18 @@ def test_what_a_first_message_may_say() -> None:
             step(message)
 
 
+def test_a_very_long_token_is_refused_unread() -> None:
+    """Somebody who has not logged in could have the broker check half a megabyte for everybody else to wait."""
+
+    def must_not_be_asked(token: str) -> Token:
+        raise AssertionError
+
+    assert step(OAuthClient(signed(scope=["s" * 40_000])).first()).user == "alice"
+    with pytest.raises(AuthenticationError) as refused:
+        OAuthServer(must_not_be_asked).step(OAuthClient(signed(scope=["s" * 60_000])).first())
+    assert "65,536 at most" in refused.value.why
+
+
 def test_without_keys_and_without_a_jaas_line_nobody_is_trusted() -> None:
     assert [name for name, _ in problems_of_validation({}.get, None)] == [KEYS_URL]
     assert list(problems_of_validation({}.get, {})) == []

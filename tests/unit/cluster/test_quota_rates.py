@@ -5,7 +5,8 @@ which was given these values at these times, and its formula of `QuotaUtils.thro
 """
 
 import pytest
-from barnabas.cluster.quota_rates import Rate, TokenBucket, Windows
+from barnabas.cluster import quota_rates
+from barnabas.cluster.quota_rates import Rate, TokenBucket, UsedBy, Windows
 
 # A time after the beginning, what is used, how long Kafka has the client wait, the rate, and the time that it covers.
 STEADY = """
@@ -120,3 +121,24 @@ def test_a_wait_is_never_longer_than_an_answer_can_say(bound: float) -> None:
     bucket.take(cut, 3_000_000, 0)
     assert rate.throttle_ms(cut, bound, 0) == 2**31 - 1
     assert bucket.throttle_ms(cut, 0) == 2**31 - 1
+
+
+def test_what_says_nothing_any_more_is_forgotten() -> None:
+    used: UsedBy[str, Rate] = UsedBy()
+    cut = Windows(11, 1)
+    for number in range(100):
+        used.of(f"old {number}", Rate, cut, 0).add(cut, 1, 0)
+    for number in range(60):
+        used.of(f"new {number}", Rate, cut, 12_000).add(cut, 1, 12_000)
+    assert {who.split()[0] for who, _ in used.all()} == {"new"}
+
+
+def test_of_very_many_the_one_that_was_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_rates, "USED_MAX", 10)
+    used: UsedBy[str, Rate] = UsedBy()
+    cut = Windows(11, 1)
+    for number in range(100):
+        used.of("all the time", Rate, cut, number).add(cut, 1, number)
+        used.of(f"once {number}", Rate, cut, number).add(cut, 1, number)
+    assert len(list(used.all())) == 10
+    assert used.of("all the time", Rate, cut, 100).per_second(cut, 100) > 9

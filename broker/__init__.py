@@ -13,7 +13,8 @@
   `access/` has the rights that each asks
   for. `refusals.py` logs refused requests; `unserved.py` says why a request is not served at all.
 - Start: `adoption.py` decides what a start does with log folders that the tree does not know (a data directory of Kafka
-  is served at once), `open_transactions.py` aborts open transactions in them that no coordinator knows.
+  is served at once), `kafka_levels.py` reads the levels of features in it, `open_transactions.py` aborts open
+  transactions in them that no coordinator knows.
   `own_registration.py` registers the broker in each session; `before_registering.py` is what it waits for first if its
   disk may lack records. `tree_mark.py` is how it knows an older copy of the tree; `restored_tree.py`,
   `later_numbers.py` and `old_settings.py` are what is done then.

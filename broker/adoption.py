@@ -32,6 +32,7 @@ from barnabas.cluster.tree.payloads import (
     decode_cluster_id,
     encode_config,
     encode_config_change,
+    encode_feature,
 )
 from barnabas.cluster.tree.port import (
     Coordination,
@@ -41,6 +42,7 @@ from barnabas.cluster.tree.port import (
     NoNodeError,
     Operation,
     Stat,
+    make_if_missing,
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
@@ -61,6 +63,7 @@ logger = logging.getLogger("barnabas.broker")
 
 COORDINATED = frozenset({OFFSETS_TOPIC, JOURNAL_TOPIC, TRANSACTIONS_TOPIC})  # settings are the coordinator's
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
+METADATA_FOLDER = "__cluster_metadata-0"  # of a KRaft cluster
 STRAY_TOPICS_MAX = 1  # topics that are set aside without asking, however few topics the tree knows
 EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
@@ -446,10 +449,13 @@ async def adopt(
 
     This comes before the cluster's id is written, so a tree without an id is new, or its adoption was interrupted.
     """
-    if await coordination.exists(paths.CLUSTER_ID) is None:  # a directory may have failed since `decide`
+    is_new = await coordination.exists(paths.CLUSTER_ID) is None
+    if is_new:  # a directory may have failed since `decide`
         _check_that_all_are_there(lost_directories(log_manager))
     if not topics:
         return
+    if is_new:
+        await _adopt_levels(env, coordination, log_manager.contents)
     by_topic: dict[str, dict[int, Log]] = {name: {} for name in topics}
     for log in log_manager.all():
         if log.topic in by_topic:
@@ -480,6 +486,18 @@ async def adopt(
                 name,
                 counted(count - len(logs), "of its partitions has", "of its partitions have"),
             )
+
+
+async def _adopt_levels(env: Env, coordination: Coordination, found: Sequence[DirectoryContents]) -> None:
+    """Let the features of a KRaft cluster have the levels that they had there. Else the controller makes the node."""
+    if not any(METADATA_FOLDER in contents.names for contents in found):
+        return
+    from barnabas.broker.kafka_levels import read_levels  # late: few starts need it
+
+    levels = read_levels(env.disk, found)
+    if levels and await coordination.exists(paths.FEATURE) is None:
+        await make_if_missing(coordination, paths.FEATURE, encode_feature(levels))
+        logger.info("features have the levels that they had in Kafka: %s", dict(levels))
 
 
 async def _write_topic(

@@ -139,6 +139,7 @@ def test_a_data_directory_of_kafka_is_served_at_once(make_world: Any, kafka: Sim
     assert committed(world, "billing") == {("events", 0): 5, ("events", 1): 6, ("events", 2): 7}
     assert committed(world, "shipping") == {("orders-none", 0): 33, ("orders-none", 1): 44}
     assert committed(world, "gone") == {}
+    assert broker.features.finalised.levels == {"group.version": 1, "metadata.version": 27, "transaction.version": 2}
     kafka.clock.advance(3 * 3_600_000)  # retention, the cleaner: nothing goes
     assert broker.log_manager.configs.of("prices").retention_ms == -1
     assert broker.log_manager.configs.of("__consumer_offsets").cleanup_policy == frozenset(("compact",))
@@ -147,6 +148,50 @@ def test_a_data_directory_of_kafka_is_served_at_once(make_world: Any, kafka: Sim
         for file, data in files.items():
             assert after[file].startswith(data), (name, file)
     world.env.run(broker.stop())
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ([], {"group.version": 1, "metadata.version": 27, "transaction.version": 2}),
+        (
+            [("group.version", 0), ("transaction.version", 9), ("share.version", 1)],
+            {"metadata.version": 27, "transaction.version": 2},
+        ),
+        ([("metadata.version", 21)], {"group.version": 1, "transaction.version": 2}),
+    ],
+    ids=["as it was", "lowered, and newer than known", "an older Kafka"],
+)
+def test_levels_of_features_are_those_of_kafka(
+    make_world: Any, kafka: SimEnv, after: list[tuple[str, int]], expected: dict[str, int]
+) -> None:
+    """They are in a snapshot of the log of metadata, or in the log behind it."""
+    folder = "/data/__cluster_metadata-0"
+    log = kafka.disk.open(f"{folder}/00000000000000000000.log")
+    end = max(header.next_offset for header, _ in record_batch.batches(memoryview(log.read(0, log.size()))))
+    records = [
+        Record(timestamp=0, value=b"\x01\x0c\x00" + bytes([len(name) + 1]) + name.encode() + bytes([0, level, 0]))
+        for name, level in after
+    ]
+    if records:
+        log.write(log.size(), bytes(record_batch.build(records, base_offset=end)))
+    old = record_batch.build([Record(timestamp=0, value=b"\x01\x0c\x00\x0egroup.version\x00\x01\x00")])
+    write(kafka, f"{folder}/{0:020}-{0:010}.checkpoint", bytes(old))
+    world = make_world(kafka)
+    assert world.broker.features.finalised.levels == expected
+    world.env.run(world.broker.stop())
+
+
+def test_a_log_of_metadata_that_cannot_be_read_leaves_all_features_off(
+    make_world: Any, kafka: SimEnv, caplog: Any
+) -> None:
+    log = kafka.disk.open("/data/__cluster_metadata-0/00000000000000000000.log")
+    log.write(16, b"\x07")
+    with caplog.at_level("WARNING", "barnabas.broker"):
+        world = make_world(kafka)
+    assert world.broker.features.finalised.levels == {}
+    assert "cannot read the levels of Kafka's features in /data/__cluster_metadata-0" in caplog.text
+    world.env.run(world.broker.stop())
 
 
 def test_an_adopted_topic_can_be_written_to(make_world: Any, kafka: SimEnv) -> None:

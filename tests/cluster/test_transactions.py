@@ -223,7 +223,7 @@ def end_version_two(cluster: Any, producer: tuple[int, int]) -> tuple[int, int]:
 
 
 def test_leaders_on_all_brokers_ask_the_coordinator_and_its_successor(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(**THREE_STATES)
+    cluster = make_cluster(**THREE_STATES, add_partitions_to_txn_retry_backoff_max_ms="4000")
     cluster.create_topic("t", 3)
     cluster.balance()
     assert len({cluster.leader("t", index) for index in range(3)}) == 3, "one of them coordinates the transaction"
@@ -233,7 +233,7 @@ def test_leaders_on_all_brokers_ask_the_coordinator_and_its_successor(make_clust
         ErrorCode.TRANSACTION_ABORTABLE,
     ]
     producer = end_version_two(cluster, producer)
-    for _ in range(5):  # without a pause: the markers are still on their way
+    for _ in range(5):  # without a pause: the markers are still on their way, and who leads waits for them
         assert [produce_to(cluster, index, producer, 0, 12) for index in range(3)] == [ErrorCode.NONE] * 3
         producer = end_version_two(cluster, producer)
     is_complete(cluster, 3, markers=10)

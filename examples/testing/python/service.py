@@ -45,6 +45,11 @@ def _polls(found: list[Record], count: int) -> Iterator[None]:
         yield
 
 
+# A leader that learns of a topic's partitions too late joins again. If a poll ends before kafka-python (3.0.12) has its
+# assignment then, it never looks for it: it sends no heartbeat, and refuses to commit. So polls are long.
+POLL_MS = 5_000
+
+
 class KafkaPython:
     """kafka-python."""
 
@@ -88,7 +93,7 @@ class KafkaPython:
             found = _polled(consumer, count)
             if commits:
                 offsets = _positions(consumer)
-                _in_time(lambda: consumer.commit(offsets), PythonKafkaError, lambda: consumer.poll(1000))
+                _in_time(lambda: consumer.commit(offsets), PythonKafkaError, lambda: consumer.poll(POLL_MS))
             return found
         finally:
             consumer.close(autocommit=False)
@@ -122,8 +127,7 @@ def _positions(consumer: Any) -> dict[Any, Any]:
 def _polled(consumer: Any, count: int) -> list[Record]:
     found: list[Record] = []
     for _ in _polls(found, count):
-        # Long: a poll that ends while its member joins may leave that without a generation, so that it cannot commit.
-        for partition, records in consumer.poll(5_000, max_records=count - len(found)).items():
+        for partition, records in consumer.poll(POLL_MS, max_records=count - len(found)).items():
             found += [(partition.partition, record.offset, record.value) for record in records]
     return found
 

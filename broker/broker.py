@@ -487,7 +487,7 @@ class Broker:
             self.replica_manager.shutdown,
             self.log_manager.shutdown if is_clean else self.log_manager.abandon,
             self.lease.stop,
-            self.coordination.close,
+            partial(self.coordination.close, keeps_tree=keeps_data),
         )
 
     async def _end(self, *steps: Callable[[], Awaitable[object] | object]) -> None:

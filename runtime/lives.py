@@ -64,6 +64,25 @@ class _Command(NamedTuple):
     plan_in: str = ""  # the directory with the plan of a restore; empty: it is no restore
 
 
+class _SoundTrees:
+    """The trees of snapshots that were looked through. While one looks the same, nobody need look through it again."""
+
+    def __init__(self) -> None:
+        self._looks: dict[str, restoring.Look] = {}
+
+    def check(self, folder: Path, names: Sequence[str]) -> None:
+        """OSError if one of these trees is missing in a folder, or damaged."""
+        for name in names:
+            path = f"{folder}/{name}"
+            look = restoring.look_of(path)
+            if look is not None and self._looks.get(path) == look:
+                continue
+            now_ns = time.time_ns()
+            directory_copies.check_trees(folder, [name])
+            if look is not None and look[1] < now_ns - restoring.TICK_NS:  # else it may change, and look the same
+                self._looks[path] = look
+
+
 class _Replaced(NamedTuple):
     """How things were before a restore."""
 
@@ -108,6 +127,7 @@ class Lives:
         self._lock: int | None = None
         self._snapshots = 0
         self._same = restoring.Same()
+        self._sound = _SoundTrees()
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
         self._command: _Command | None = None
         self._meeting: Meeting | None = None  # with the other brokers of a cluster, which got the same command
@@ -350,16 +370,16 @@ class Lives:
         source = Path(folder)
         if not source.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
-        noted = _noted(source, None if shared is None else os.path.basename(shared.path))
+        noted = _noted(source, None if shared is None else os.path.basename(shared.path), self._sound)
         if _is_in(source, directories):
             raise SnapshotError(f"{folder} is in a data directory, which is replaced")
         if shared is None:
-            _check_owners(source, noted, directories)
+            _check_owners(source, noted, directories, self._sound)
 
         def put_back(directories: Sequence[str]) -> _Outcome:
             cluster = None
             if shared is not None:
-                _check_owners(source, noted, directories)
+                _check_owners(source, noted, directories, self._sound)
                 _files_of_tree(shared.path, directories)
                 cluster = restoring.Cluster(shared.path, noted.tree)
             restoring.replace(directories, source, noted.files, self._same, self._disk, cluster)
@@ -407,7 +427,7 @@ def _files_of_tree(tree: str, directories: Sequence[str]) -> list[str]:
     return [os.path.join(folder, name) for name in directory_copies.files_of_tree(tree)]
 
 
-def _noted(source: Path, tree: str | None) -> directory_copies.Note:
+def _noted(source: Path, tree: str | None, sound: _SoundTrees) -> directory_copies.Note:
     """What a snapshot has. SnapshotError: it is not whole, or not one of brokers that share a tree of this name.
 
     `tree` is None for a broker that has its own, in a data directory.
@@ -417,7 +437,7 @@ def _noted(source: Path, tree: str | None) -> directory_copies.Note:
         if tree is not None and noted.tree:
             if tree not in noted.tree:
                 raise ValueError(f"the tree {tree} is missing")
-            directory_copies.check_trees(source, [tree])
+            sound.check(source, [tree])
     except (OSError, ValueError) as error:
         raise SnapshotError(f"{source} is not the folder of a whole snapshot ({error})") from None
     if bool(noted.tree) != (tree is not None):
@@ -426,7 +446,7 @@ def _noted(source: Path, tree: str | None) -> directory_copies.Note:
     return noted
 
 
-def _check_owners(source: Path, noted: directory_copies.Note, directories: Sequence[str]) -> None:
+def _check_owners(source: Path, noted: directory_copies.Note, directories: Sequence[str], sound: _SoundTrees) -> None:
     """SnapshotError unless the snapshot is whole, and one of these data directories, in this order."""
     count = len(noted.files)
     if count != len(directories):
@@ -437,7 +457,7 @@ def _check_owners(source: Path, noted: directory_copies.Note, directories: Seque
             trees = [path.name for path in Path(directory).glob("*.sqlite")]
             if not noted.files[number].keys() >= {"meta.properties", *trees}:
                 raise ValueError("meta.properties or the tree is missing")
-            directory_copies.check_trees(source / str(number), trees)
+            sound.check(source / str(number), trees)
     except (OSError, ValueError) as error:
         raise SnapshotError(f"{source} is not the folder of a whole snapshot ({error})") from None
     if owners != [directory_copies.owner(Path(directory)) for directory in directories]:

@@ -51,14 +51,14 @@ class Same:
     def note_all(self, folder: Path, source: Path, now_ns: int) -> None:
         """All files of a folder are as in this snapshot, which was made just now."""
         for path in files_in(source):
-            look = _look(f"{folder}/{path}")
+            look = look_of(f"{folder}/{path}")
             # A file that was changed in this tick may change again and look the same.
             if look is not None and look[1] < now_ns - TICK_NS:
                 self.note(f"{folder}/{path}", f"{source}/{path}")
 
     def note(self, live: str, source: str) -> None:
         """This file has become a copy of that one."""
-        look, look_of_source = _look(live), _look(source)
+        look, look_of_source = look_of(live), look_of(source)
         if look is not None and look_of_source is not None:
             self._known[live] = source, look, look_of_source
 
@@ -67,10 +67,11 @@ class Same:
         if live.endswith(REWRITTEN_IN_PLACE):
             return False
         known = self._known.get(live)
-        return known is not None and known == (source, _look(live), _look(source))
+        return known is not None and known == (source, look_of(live), look_of(source))
 
 
-def _look(path: str) -> Look | None:
+def look_of(path: str) -> Look | None:
+    """What a file looks like now; None: it is not there."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -60,7 +60,7 @@ class Changes:
         self._holder = holder
         self._others = others
         self._made = made
-        self._in_thread = in_thread
+        self.in_thread = in_thread
 
     async def in_turn(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` returns, after the changes that were asked for before."""
@@ -93,13 +93,13 @@ class Changes:
             events, writer.changes = writer.changes, []
             return Change(result, events, before, after)
 
-        if not self._in_thread:
+        if not self.in_thread:
             await self._clock.sleep(0)  # between many changes in a row, others must have their turn
         return await self.aside(attempt, self._made)
 
     async def aside(self, work: Callable[[], T], then: Callable[[T], None] = lambda result: None) -> T:
         """Do work in the thread, and what follows in the loop, even if the caller is cancelled."""
-        if not self._in_thread:
+        if not self.in_thread:
             result = work()
             then(result)
             return result

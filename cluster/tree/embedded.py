@@ -16,7 +16,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
 from barnabas.cluster.tree import tree_copy
@@ -138,9 +138,9 @@ class EmbeddedCoordination:
         try:
             if self._shared:
                 self._place.note_opened()
-            self._changes.writer = (
-                await self._changes.unless_busy(self._open, BUSY_AT_START_MS) if self._shared else self._reader
-            )
+            self._changes.writer = self._reader  # the loop reads and writes, or a thread writes meanwhile
+            if self._changes.in_thread:
+                self._changes.writer = await self._changes.unless_busy(self._open, BUSY_AT_START_MS)
             await self._begin_session()
         except BaseException:
             await self._close_files()
@@ -174,7 +174,7 @@ class EmbeddedCoordination:
             self._seen.close()
             self._seen = None
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_tree: bool = True) -> None:
         """End the session and close the file."""
         self._forget_seen()
         if self._reader is None or (self._shared and self._polling is None):
@@ -194,7 +194,8 @@ class EmbeddedCoordination:
 
         try:
             async with self._changes.turn:
-                await self._changes.unless_busy(lambda: self._attempt(end, None), BUSY_AT_CLOSE_MS)
+                if keeps_tree:
+                    await self._changes.unless_busy(lambda: self._attempt(end, None), BUSY_AT_CLOSE_MS)
         except CoordinationError as error:  # already gone, or the file is locked: to release the lock ends it too
             logger.info("could not end coordination session %d: %s", self.session_id, error)
         await self._close_files()
@@ -330,7 +331,7 @@ class EmbeddedCoordination:
                 self._watches.leave_on_data(path, watch, file.zxid(), existed=True)
             return node.data, node.stat
 
-        return await self._read(read)
+        return await self._read(read, is_one=watch is None)
 
     async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
@@ -346,7 +347,7 @@ class EmbeddedCoordination:
 
         while len(found) < len(paths):
             await self._env.clock.sleep(0)
-            await self._read(read)
+            await self._read(read, is_one=watch is None and len(paths) == 1)
         return found
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
@@ -358,7 +359,7 @@ class EmbeddedCoordination:
                 self._watches.leave_on_data(path, watch, file.zxid(), existed=node is not None)
             return None if node is None else node.stat
 
-        return await self._read(read)
+        return await self._read(read, is_one=watch is None)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Names of a node's children, sorted."""
@@ -371,15 +372,15 @@ class EmbeddedCoordination:
 
         return await self._read(read)
 
-    async def _read(self, read: Callable[[TreeFile], T]) -> T:
-        """Read the tree at one time, when all changes that were asked for before have been made."""
+    async def _read(self, read: Callable[[TreeFile], T], *, is_one: bool = False) -> T:
+        """Read the tree at one time (`is_one`: as one statement does), after all changes that were asked for before."""
         if self._changes.waiting:
             async with self._changes.turn:
                 pass
 
         async def attempt() -> T:
             file = self._opened() if self._seen is None else self._seen
-            with file.snapshot():
+            with nullcontext() if is_one else file.snapshot():
                 return read(file)
 
         return await self._changes.unless_busy(attempt)

@@ -190,8 +190,11 @@ class Coordination(Protocol):
     async def start(self) -> None:
         """Open the session. ConnectionLossError when the tree cannot be reached."""
 
-    async def close(self) -> None:
-        """End the session: its ephemerals go at once, its watches never fire again. Harmless when closed."""
+    async def close(self, *, keeps_tree: bool = True) -> None:
+        """End the session: its ephemerals go at once, its watches never fire again. Harmless when closed.
+
+        Without `keeps_tree` another one takes the place of this: it may be left as by SIGKILL.
+        """
 
     async def create(
         self,

@@ -186,7 +186,7 @@ class ZooKeeperCoordination:
                 if await self._ask(requests.Exists(path, None), path, is_read=True) is None:
                     raise
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_tree: bool = True) -> None:
         """End the session."""
         client, self._client = self._client, None
         self._is_started = self._is_missing = False

@@ -176,6 +176,22 @@ def test_clients_go_on_with_a_cluster_that_is_put_back(cluster: Barnabas) -> Non
     assert topic.values() == ["a", "b"]
 
 
+def test_a_snapshot_whose_tree_was_damaged_since_it_was_put_back_is_refused(kafka: Barnabas) -> None:
+    topic = kafka.topic("orders")
+    mark = kafka.snapshot()
+    time.sleep(0.05)  # a tree that has just been written is looked through each time
+    for _ in range(2):
+        kafka.restore(mark)
+    topic.produce(["a"])
+    (tree,) = mark.folder.rglob("*.sqlite")
+    with tree.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+    with pytest.raises(CommandError, match=r"not the folder of a whole snapshot .*tree"):
+        kafka.restore(mark)
+    assert topic.values() == ["a"]
+
+
 def test_producers_from_before_and_after_do_not_share_their_numbers(kafka: Barnabas) -> None:
     """Until 2026-11 both had one producer id, so that a record of one was taken for a repeated one of the other."""
     topic = kafka.topic("orders")

@@ -343,7 +343,7 @@ class SimCoordination:
             self.last_confirmed_ms = sent_ms
             self._open = True
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_tree: bool = True) -> None:
         """End it."""
         self._looks = False
         if self._open:

@@ -119,7 +119,7 @@ class DistantCoordination(SimCoordination):
             sent_ms = self._clock.monotonic_ms()
             self._take(await self._ask("start", lambda: self.tree.open(self), NO_SESSION), sent_ms)
 
-    async def close(self) -> None:
+    async def close(self, *, keeps_tree: bool = True) -> None:
         """End it; if the server cannot be reached, it ends by time."""
         self._looks = False
         if self._open:

@@ -59,6 +59,26 @@ async def test_a_stopped_process_is_dead_after_its_session_and_not_before(tree: 
     assert await other.exists("/e") is None
 
 
+@pytest.mark.parametrize("tree", ["embedded", "unsynced"], indirect=True)
+async def test_who_does_not_keep_the_tree_leaves_it_as_a_killed_process_does(tree: Tree) -> None:
+    gone = await started(tree)
+    await gone.create("/p", b"kept")
+    await gone.create("/e", ephemeral=True)
+    await gone.close(keeps_tree=False)
+    path = Path(tree.path)
+    assert not list(path.parent.glob("*.session-*")), "nobody takes it for a process that lives"
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT id FROM session").fetchall() == [(gone.session_id,)]
+    later = tree.unstarted()
+    await later.look()
+    assert await later.exists("/e") is None
+    await later.start()
+    assert await later.exists("/e") is None
+    assert (await later.get("/p"))[0] == b"kept"
+    assert later.session_id > gone.session_id
+    await later.close()
+
+
 @embedded_only
 async def test_a_stopped_process_that_goes_on_within_its_session_keeps_it(tree: Tree) -> None:
     stopped, other = await started(tree), await started(tree)

@@ -30,11 +30,17 @@ NO_TAGS = b"\x00"
 
 def jars() -> str:
     """The class path; skips where Kafka's jars or Java are missing (`python -m bench.apache_kafka fetch`)."""
+    found = class_path()
+    if found is None or shutil.which("java") is None:
+        pytest.skip(f"needs java and the jars of Kafka {VERSION}")
+    return found
+
+
+def class_path() -> str | None:
+    """Kafka's jars, if they are there: in KAFKA_JARS, or where the bench puts them."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"barnabas-bench-kafka-{VERSION}"
     folder = Path(os.environ.get("KAFKA_JARS", cache))
-    if shutil.which("java") is None or not list(folder.glob(f"kafka-server-{VERSION}.jar")):
-        pytest.skip(f"needs java and the jars of Kafka {VERSION}")
-    return f"{folder}/*"
+    return f"{folder}/*" if list(folder.glob(f"kafka-server-{VERSION}.jar")) else None
 
 
 def hand_over(data: Path, node_id: int) -> None:

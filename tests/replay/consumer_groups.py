@@ -46,9 +46,10 @@ from consumer_pair import (
     differing,
     plain,
 )
+from consumer_transaction_steps import TransactionSteps
 
 
-class Group(ClassicSteps):
+class Group(ClassicSteps, TransactionSteps):
     """One group, and its members."""
 
     def __init__(self, name: str, pair: Pair, topics: Topics, rng: random.Random, *, with_regexes: bool) -> None:
@@ -86,6 +87,7 @@ class Group(ClassicSteps):
                 (0.4, self._join_again, (member,)),
                 (0.8, self._commit, (member,)),
                 (0.4, self._fetch, (member,)),
+                (0.5, self._transaction, (member,)),
             ]
             if member.instance_id is not None:
                 deeds.append((2, self._go_and_come, (member,)))
@@ -99,6 +101,7 @@ class Group(ClassicSteps):
                 (5, self._beat_classic, (old,)),
                 (0.5, self._leave_classic, (old,)),
                 (0.3, self._commit, (old,)),
+                (0.2, self._transaction, (old,)),
             ]
         ((_, deed, who),) = self._rng.choices(deeds, [weight for weight, _, _ in deeds])
         self.kinds[deed.__name__.removeprefix("_")] += 1
@@ -355,12 +358,13 @@ def run(options: argparse.Namespace) -> int:
     rng = random.Random(options.seed)
     pair = Pair(options.bootstrap)
     topics = Topics(pair, rng)
-    find = messages.FindCoordinatorRequest(key_type=0, coordinator_keys=["any"])
     for broker in (pair.kafka, pair.ours):
-        broker.send("one", ApiKey.FIND_COORDINATOR, 4, find)
-        while broker.receive("one").coordinators[0].error_code:
-            time.sleep(1)
+        for key_type in (0, 1):
+            find = messages.FindCoordinatorRequest(key_type=key_type, coordinator_keys=["any"])
             broker.send("one", ApiKey.FIND_COORDINATOR, 4, find)
+            while broker.receive("one").coordinators[0].error_code:
+                time.sleep(1)
+                broker.send("one", ApiKey.FIND_COORDINATOR, 4, find)
     time.sleep(2)
     topics.clear()
     for _ in range(6):

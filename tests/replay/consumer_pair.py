@@ -250,6 +250,17 @@ class Pair:
             raise Differs("\n".join(text for each in texts for text in each))
         return answers
 
+    def ask_each(self, key: ApiKey, version: int, requests: list[Any]) -> list[Any]:
+        """Ask each a request of its own, Kafka first; returns the answers, which are not compared."""
+        for broker, request in zip((self.kafka, self.ours), requests, strict=True):
+            broker.send("one", key, version, request)
+        try:
+            return [broker.receive("one") for broker in (self.kafka, self.ours)]
+        except Differs:
+            self.kafka.reset()
+            self.ours.reset()
+            raise
+
     def _choose(self, answer: Any, request: Any) -> None:
         """A new member gets from us the id that Kafka gives it."""
         member_id = getattr(answer, "member_id", "")

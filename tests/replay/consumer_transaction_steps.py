@@ -50,7 +50,9 @@ class TransactionSteps:
             self._same(ApiKey.END_TXN, 3 if version < 5 else 5, ends)
             self._begin()  # which is refused until the markers are written
         self._look_at_offsets()
-        return f"transaction of {member.member_id}, version {version}: {done}, {'committed' if committed else 'aborted'}"
+        return (
+            f"transaction of {member.member_id}, version {version}: {done}, {'committed' if committed else 'aborted'}"
+        )
 
     def _begin(self) -> list[Any]:
         request = messages.InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=TIMEOUT_MS)

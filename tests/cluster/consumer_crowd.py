@@ -37,8 +37,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE.parent), str(HERE.parent / "crash"), str(HERE.parent / "clients")]  # ports.py, and others'
+sys.path.append(str(Path(__file__).parents[1]))  # for ports.py
+sys.path.append(str(Path(__file__).parents[1] / "crash"))
+sys.path.append(str(Path(__file__).parents[1] / "clients"))
 
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
@@ -49,6 +50,7 @@ from kraft import class_path
 
 from cluster import Cluster
 
+HERE = Path(__file__).parent
 GROUP = "crowd"
 TOPICS = ("crowd-0", "crowd-1")
 LATE_TOPIC = "crowd-2"

@@ -419,6 +419,8 @@ def main() -> int:
     parser.add_argument("--regexes", action="store_true", help="members with regular expressions, which takes long")
     parser.add_argument("--show", type=int, default=12, metavar="LINES", help="of the story before a difference")
     options = parser.parse_args()
+    if options.regexes and options.groups > 1:
+        parser.error("--regexes waits for what one group knows of topics")
     return min(run(options), 1)
 
 

@@ -375,7 +375,8 @@ def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int,
             continue
         change.add(Kind.REGEX, regex, ResolvedRegex(names, max(topics.changes, 0), now_ms))
         bumps = bumps or known is not None or bool(names)
-    if bumps:
+    # An expression that a member has given up may have been the last to mean a topic.
+    if bumps or metadata_hash(topics, group.subscribed_topics()) != group.of_group.metadata_hash:
         _next_epoch(change, topics)
 
 

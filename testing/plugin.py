@@ -14,6 +14,8 @@ members and open transactions that are left. `barnabas_config` and `barnabas_art
 """
 
 import json
+import os
+import signal
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -23,6 +25,7 @@ from typing import Any
 
 import pytest
 from barnabas.runtime.counted import counted
+from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
 from barnabas.testing.control import quoted
 
@@ -240,6 +243,8 @@ class SharedBrokers:
     def of(self, brokers: int) -> Shared:
         """Those of this number, which begin to start if they have not."""
         if brokers not in self._begun:
+            if hasattr(self._config, "workerinput") and not self._begun:
+                call_when_parent_is_gone(os.getppid(), _end_at_once)
             lines = (*self._config.getini("barnabas_config"), *self._config.getoption("--barnabas-config"))
             self._begun[brokers] = Shared(brokers, dict(map(_setting, lines)))
         return self._begun[brokers]
@@ -248,6 +253,11 @@ class SharedBrokers:
         """End them, but for those of these numbers."""
         for brokers in self._begun.keys() - set(but):
             self._begun.pop(brokers).end()
+
+
+def _end_at_once() -> None:
+    """Nobody waits for a worker of pytest-xdist whose pytest was killed, but it would go on with its test."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 SHARED = pytest.StashKey[SharedBrokers]()

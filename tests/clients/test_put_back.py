@@ -166,7 +166,8 @@ def test_clients_go_on_with_a_cluster_that_is_put_back(cluster: Barnabas) -> Non
             topic.produce(["later"], partition=0)
             cluster.restore(mark)
         topic.produce(["b"], partition=0)
-        assert next(consumer).value == b"b", "not what was there before, and its connections were cut"
+        while (value := next(consumer).value) != b"b":  # "a" once more if its group was not found before it had read on
+            assert value == b"a", "not what was there before, and its connections were cut"
         assert fault.fired > 0, "faults go on"
         fault.remove()
         deadline = time.monotonic() + 60

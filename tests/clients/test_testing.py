@@ -999,6 +999,30 @@ def test_nothing_is_left_of_a_worker_that_is_killed(tmp_path: Path, with_plugin:
     assert_nothing_is_left(*(tmp_path / "left").read_text().split())
 
 
+KILLED_PYTEST = """
+import os, signal, time
+
+def test_it(barnabas):
+    with open("left", "w") as file:
+        file.write(f"{barnabas.bootstrap} {barnabas.folder}")
+    os.kill(os.getppid(), signal.SIGKILL)
+    try:
+        time.sleep(60)
+    except BaseException:
+        open("interrupted", "w").close()
+"""
+
+
+def test_nothing_is_left_of_a_pytest_that_is_killed_beside_its_workers(tmp_path: Path, with_plugin: list[str]) -> None:
+    """Until 2026-11 brokers went on until pytest-xdist gave up its worker, six seconds later."""
+    (tmp_path / "test_killed.py").write_text(KILLED_PYTEST)
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "-n", "1", "."]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=110, cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert_nothing_is_left(*(tmp_path / "left").read_text().split())
+    assert not (tmp_path / "interrupted").exists()
+
+
 def test_trace_shows_what_was_asked(kafka: Barnabas) -> None:
     topic, group = kafka.topic("orders"), kafka.group("traced")
     with (

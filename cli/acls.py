@@ -1,5 +1,6 @@
 """`barnabas acls`: list, add, remove, explain the access rules of a cluster."""
 
+from ipaddress import ip_address
 from typing import Annotated, Any
 
 import typer
@@ -105,6 +106,8 @@ def add(
     """
     from kafka.protocol.admin import CreateAclsRequest
 
+    if host != EVERYWHERE and not _is_address(host):
+        fail(f"a rule is for an address, not for a name or a network: nobody comes from {host!r}.", ExitCode.NOT_VALID)
     rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
     creations = [
         CreateAclsRequest.AclCreation(
@@ -248,6 +251,14 @@ def _named(principal: str, operations: str, kind: str, name: str, host: str, *, 
         resource = Resource(type, name, PatternType.PREFIXED if prefix else PatternType.LITERAL)
         rules.append(Acl(resource, principal, host, operation, Permission.DENY if deny else Permission.ALLOW))
     return rules
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_words(rule: Acl) -> str:

@@ -103,7 +103,7 @@ class ConfigChanges:
         try:
             await self.entity_changed(entity_type, name)
         except ValueError as error:  # somebody wrote it by hand: the other settings still count
-            logger.error("the settings of %s/%s cannot be applied: %r", entity_type, name, error)
+            logger.error("the settings of %s/%s cannot be applied: %s", entity_type, name, error)
 
     async def _names(self, entity_type: str) -> list[str]:
         try:

@@ -125,7 +125,7 @@ class ChangeNotices:
         except NoNodeError:
             return
         except ValueError as error:  # somebody wrote it by hand: the notices behind it still count
-            logger.error("%s cannot be applied: %r", notice, error)
+            logger.error("%s cannot be applied: %s", notice, error)  # its repr may have the whole node
 
     async def _remove_old(self, notices: list[str]) -> None:
         newest = await self._coordination.exists(notices[-1]) if notices else None

@@ -41,7 +41,7 @@ def _reads(read: Callable[P, T]) -> Callable[P, T]:
 def _load(data: bytes) -> dict[str, Any]:
     value = json.loads(data)
     if not isinstance(value, dict):
-        raise ValueError(f"not an object: {data[:60]!r}")
+        raise ValueError("not a JSON object")  # what it is may be a secret
     return value
 
 

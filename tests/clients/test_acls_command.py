@@ -50,6 +50,13 @@ def test_rules_outlive_the_broker_and_are_added_listed_and_removed(guarded: Brok
     ran(guarded, "acls", "list", "--kind", "topic", code=3)
 
 
+@pytest.mark.parametrize("host", ["localhost", "10.0.0.0/8", ""])
+def test_a_rule_for_what_is_no_address_is_refused(guarded: BrokerProcess, host: str) -> None:
+    """Kafka keeps it, and it says nothing about anybody."""
+    told = ran(guarded, "acls", "add", *NAMED, "--host", host, code=2).stderr
+    assert "a rule is for an address" in told
+
+
 def test_explain_names_the_rule_and_what_would_change_it(guarded: BrokerProcess) -> None:
     told = ran(guarded, "acls", "explain", *NAMED, code=1).stdout
     assert told.startswith("User:alice may not read topic orders: no rule allows it. ")

@@ -16,6 +16,7 @@ from barnabas.protocol.messages import (
     IncrementalAlterConfigsRequest,
     SaslAuthenticateRequest,
 )
+from confluent_kafka import Consumer, TopicPartition
 from tokens import Issuer
 
 pytestmark = pytest.mark.timeout(300)
@@ -79,6 +80,27 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
+def commit(broker: BrokerProcess) -> None:
+    """Users who have logged in commit offsets."""
+    for user, mechanism, password in (
+        ("admin", "PLAIN", SECRETS["PLAIN"]),
+        ("carol", "SCRAM-SHA-512", SECRETS["SCRAM"]),
+    ):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": mechanism,
+                "sasl.username": user,
+                "sasl.password": password,
+                "group.id": f"of-{user}",
+            }
+        )
+        offsets = [TopicPartition("t", 0, 0, metadata=f"committed by {user}")]
+        consumer.commit(offsets=offsets, asynchronous=False)
+        consumer.close()
+
+
 def test_nothing_that_is_told_has_a_secret(make_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     broker = make_broker(
         "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT",
@@ -102,6 +124,9 @@ def test_nothing_that_is_told_has_a_secret(make_broker: Callable[..., BrokerProc
     token = json.loads(seen.run("tokens", "create", "--json"))
     seen.run("tokens", "list", "--hmac", "--json")
     del seen.told["('tokens', 'list', '--hmac', '--json') of admin"]  # it was asked for the secret
+    for kind, name in (("topic", "t"), ("group", "of-carol")):
+        seen.run("acls", "add", "User:carol", "read", kind, name)
+    commit(broker)
     seen.run("tokens", "renew", token["hmac"])
     seen.run("tokens", "renew", base64.b64encode(b"planted-wrong-hmac").decode(), user="bob")
     settings = {
@@ -143,6 +168,16 @@ def test_nothing_that_is_told_has_a_secret(make_broker: Callable[..., BrokerProc
     )
     assert broker.stop() == 0
     seen.told["log"] = broker.log.read_text()
+    files = [path for path in broker.data.rglob("*") if path.is_file()]
+    assert {"__offset_journal", "__consumer_offsets"} < {path.parent.name.rpartition("-")[0] for path in files}
+    for path in files:
+        if path.name.startswith("coordination.sqlite"):
+            continue  # settings are kept there as they were given, as in the metadata log of Kafka
+        seen.told[f"file {path.relative_to(broker.data)}"] = path.read_bytes().decode("latin-1")
+    written = "".join(text for what, text in seen.told.items() if what.startswith("file __offset_journal"))
+    for user in ("admin", "carol"):
+        assert f"committed by {user}" in written
+        assert f"User:{user}" in written
     assert "DEBUG" in seen.told["log"]
     hmac = base64.b64decode(token["hmac"])
     forms = {**SECRETS, "hmac": token["hmac"], "hmac in hex": hmac.hex(), "good": good, "foreign": foreign}

@@ -164,3 +164,19 @@ def test_which_rules_a_filter_finds(wanted: AclFilter, expected: set[str]) -> No
 def test_the_bits_of_kafkas_answers() -> None:
     bits = {type: sum(1 << each for each in operations) for type, operations in OPERATIONS_OF.items()}
     assert (bits[TOPIC], bits[GROUP], bits[ResourceType.CLUSTER]) == (3576, 3400, 8096)
+
+
+@pytest.mark.parametrize("written", ["0:0:0:0:0:0:0:1", "::1", "0000::0001"])
+def test_an_address_of_ipv6_is_known_however_it_is_written(written: str) -> None:
+    """Kafka knows the first form only; that of a client is the second here."""
+    table = table_of(rule("orders", host=written))
+    assert may(table, READ, "orders", host="::1")
+    assert not may(table, READ, "orders", host="::2")
+    table = table_of(rule("orders"), rule("orders", host=written, deny=True))
+    assert not may(table, READ, "orders", host="::1")
+
+
+@pytest.mark.parametrize("written", ["localhost", "192.0.2.0/24", "192.0.2.01", ":", "::1%"])
+def test_what_is_no_address_is_nobodys(written: str) -> None:
+    assert not may(table_of(rule("orders", host=written)), READ, "orders", host=HOST)
+    assert not may(table_of(rule("orders", host=written)), READ, "orders", host="::1")

@@ -14,16 +14,25 @@ import pytest
 from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
 from simulator import planting
+from simulator.access_faults import ACCESS_FAULTS
 from simulator.cluster_faults import CLUSTER_FAULTS
 from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Change, Fault
 from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
-ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS)
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS)
 DAYS = 7
 # Seconds of a run without a fault, roughly. Few faults share one, so that no day has all of a campaign.
-RUN_S = {"cluster": 5, "cluster transactions": 7, "storage": 4, "world": 3, "journal": 3, "transactions": 3}
+RUN_S = {
+    "cluster": 5,
+    "cluster transactions": 7,
+    "storage": 4,
+    "world": 3,
+    "journal": 3,
+    "transactions": 3,
+    "rights": 3,
+}
 SHARED_MAX = 8
 SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(900)]  # thirty seeds take minutes
@@ -64,6 +73,8 @@ def test_there_are_enough_of_them() -> None:
     assert {fault.campaign for fault in CLUSTER_FAULTS} == {"cluster"}
     assert len(CONSUMER_GROUP_FAULTS) >= 15
     assert {fault.campaign for fault in CONSUMER_GROUP_FAULTS} == {"consumer groups"}
+    assert len(ACCESS_FAULTS) >= 30
+    assert {fault.campaign for fault in ACCESS_FAULTS} == {"rights"}
     assert len(TRANSACTION_FAULTS) >= 20
     assert {fault.campaign for fault in TRANSACTION_FAULTS} == {"transactions", "cluster transactions"}
 

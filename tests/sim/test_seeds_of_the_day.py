@@ -12,6 +12,7 @@ WORLDS = {
     "--transactions": 1,
     "--live-resets": 5,
     "--retention": 5,
+    "--rights": 3,
     "--brokers 3": 1,
     "--brokers 3 --overlap": 1,
     "--brokers 3 --transactions": 1,

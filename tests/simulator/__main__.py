@@ -4,6 +4,7 @@
                                                         quiet times in between
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
 --live-resets  live resets of one group instead           --retention   retention that waits for groups instead
+--rights       who may do what, and how much, instead
 --consumer-groups  groups that migrate between the classic and the consumer protocol instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
@@ -11,8 +12,8 @@
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
                hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
---find NAME    a seed that catches a fault, for its row in faults.py, cluster_faults.py, transaction_faults.py or
-               consumer_group_faults.py
+--find NAME    a seed that catches a fault, for its row in faults.py, cluster_faults.py, transaction_faults.py,
+               consumer_group_faults.py or access_faults.py
 """
 
 import argparse
@@ -25,7 +26,18 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import count
 
-from simulator import campaign, cluster_world, consumer_groups, live_resets, planting, retention_holds, storage, world
+from simulator import (
+    access_world,
+    campaign,
+    cluster_world,
+    consumer_groups,
+    live_resets,
+    planting,
+    retention_holds,
+    storage,
+    world,
+)
+from simulator.access_faults import ACCESS_FAULTS
 from simulator.cluster_faults import CLUSTER_FAULTS
 from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Fault
@@ -33,7 +45,13 @@ from simulator.simulation import Verdict
 from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
-RUNS = {"live resets": live_resets.run, "consumer groups": consumer_groups.run, "retention": retention_holds.run}
+RUNS = {
+    "live resets": live_resets.run,
+    "consumer groups": consumer_groups.run,
+    "retention": retention_holds.run,
+    "rights": access_world.run,
+}
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS)
 
 
 def cut_power(seed: int) -> bool:
@@ -118,7 +136,7 @@ def plant_all() -> int:
     """Plant each fault under its seed; returns 0 if each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
     wrong = 0
-    for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS):
+    for fault in ALL_FAULTS:
         violation, control = planting.run_with(fault, fault.seed), planting.run(fault.campaign, fault.focus, fault.seed)
         is_good = planting.is_catch(fault, violation) and control is None
         wrong += not is_good
@@ -149,6 +167,7 @@ def kind_of(arguments: argparse.Namespace, fault: Fault | None) -> str:
         "live resets": arguments.live_resets,
         "consumer groups": arguments.consumer_groups,
         "retention": arguments.retention,
+        "rights": arguments.rights,
     }
     return next((kind for kind, is_asked in asked.items() if is_asked), "world")
 
@@ -158,7 +177,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simulator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    faults = {fault.name: fault for fault in (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS)}
+    faults = {fault.name: fault for fault in ALL_FAULTS}
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
@@ -177,6 +196,7 @@ def main() -> int:
     parser.add_argument("--live-resets", action="store_true", help="live resets of one group")
     parser.add_argument("--consumer-groups", action="store_true", help="groups that change their protocol")
     parser.add_argument("--retention", action="store_true", help="retention that waits for groups")
+    parser.add_argument("--rights", action="store_true", help="access rules and quotas")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))

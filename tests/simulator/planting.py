@@ -15,7 +15,9 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from simulator import cluster_world, consumer_groups, live_resets, retention_holds, storage, world
+from barnabas.broker.requests import TABLE
+
+from simulator import access_world, cluster_world, consumer_groups, live_resets, retention_holds, storage, world
 from simulator.faults import Change, Fault
 from simulator.violation import Violation
 
@@ -30,6 +32,8 @@ def run(campaign: str, focus: str, seed: int) -> Violation | None:
         return live_resets.run(seed).violation
     if campaign == "consumer groups":
         return consumer_groups.run(seed).violation
+    if campaign == "rights":
+        return access_world.run(seed).violation
     if campaign == "retention":
         return retention_holds.run(seed).violation
     if campaign == "journal":
@@ -109,6 +113,7 @@ def _changed(change: Change, name_of_fault: str) -> Iterator[None]:
     users: list[tuple[Any, str]] = [(owner, name)]
     if inspect.ismodule(owner):  # other modules have imported the function by name
         users += [(module, name) for module in _modules() if getattr(module, name, None) is original]
+        users += [(row, "access") for row in TABLE.values() if row.access is original]
     try:
         for user, attribute in users:
             setattr(user, attribute, made[name])

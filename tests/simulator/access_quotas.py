@@ -91,7 +91,7 @@ class Customer:
         elif self.user == "free":
             await self.world.clock.sleep(self.rng.uniform(200, 900))
         else:
-            await self.world.clock.sleep(self.rng.uniform(900, 1_500))
+            await self.world.clock.sleep(self.rng.uniform(2_500, 4_000))  # even a small fetch has a whole batch
 
     async def _ask(self, waits_ms: float) -> Any:
         world, connection = self.world, self._connection

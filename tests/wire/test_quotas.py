@@ -155,6 +155,38 @@ def test_acks_0_has_no_answer_and_the_connection_waits_all_the_same(own: World) 
     assert own.env.run(run()) == pytest.approx(2000, abs=20)
 
 
+@pytest.mark.parametrize("resets", [False, True], ids=["closes", "is gone"])
+def test_what_a_client_has_sent_before_it_goes_is_handled_and_counts(own: World, resets: bool) -> None:
+    """It has to wait when it goes. If it only sends no more, it still gets its answers, when the time is over."""
+    alter(own, [("user", "ANONYMOUS")], producer_byte_rate=10_000.0)
+
+    async def run() -> int:
+        client, ends = await own.connect(), own.broker.replica_manager.partitions["t", 0].log
+        assert (await client.ask(ApiKey.PRODUCE, 9, produce(120_000))).throttle_time_ms > 0
+        end = ends.log_end_offset
+        for _ in range(3):
+            client.send(ApiKey.PRODUCE, 9, produce(20_000))
+        await own.env.clock.sleep(10)
+        assert ends.log_end_offset == end
+        if resets:
+            client.transport.abort()
+        else:
+            client.transport.close()
+            await own.env.clock.sleep(10)
+            assert ends.log_end_offset == end
+            await own.env.clock.sleep(20_000)
+        await own.env.clock.sleep(10)
+        assert ends.log_end_offset == end + 3
+        assert not own.broker.server.connections
+        next_client = await own.connect()
+        answer = await next_client.ask(ApiKey.PRODUCE, 9, produce(10))
+        next_client.transport.close()
+        return int(answer.throttle_time_ms)
+
+    waits_ms = own.env.run(run())
+    assert waits_ms > 8_000 or not resets  # 180 KB are used; after half a minute they do not count any more
+
+
 def test_a_fetch_above_its_quota_gets_no_records_and_does_not_count(own: World) -> None:
     """As of Kafka 4.3.1: the session is not opened, or is as it was, and all comes when the time is over."""
     own.ask(ApiKey.PRODUCE, 9, produce(50_000))

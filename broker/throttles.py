@@ -10,6 +10,7 @@ counted whatever it asks; and so is, in Kafka and here, everybody who sends one 
 
 import hashlib
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from barnabas.broker.fetch_sessions import EPOCH_INITIAL, FetchSessionCache
@@ -112,10 +113,10 @@ class Throttles:
     def _controller_windows(self) -> Windows:
         return Windows(self._config.controller_quota_window_num, self._config.controller_quota_window_size_seconds)
 
-    def rates(self) -> list[tuple[Sharing, float]]:
-        """What is used now, a second: bytes, or percent of a processor."""
-        now_ms = self.now_ms()
-        return [(sharing, rate.per_second(self.windows, now_ms)) for sharing, rate in self._rates.all()]
+    def rates(self, most: int) -> list[tuple[Sharing, float]]:
+        """What is used now, a second: bytes, or percent of a processor. If there are too many: what was used last."""
+        now_ms, windows = self.now_ms(), self.windows
+        return [(sharing, rate.per_second(windows, now_ms)) for sharing, rate in islice(self._rates.newest(), most)]
 
     # ------------------------------------------------------------------ a request
 

@@ -168,6 +168,6 @@ class UsedBy(Generic[WhoT, UsedT]):
             used.move_to_end(who)
         return found
 
-    def all(self) -> Iterable[tuple[WhoT, UsedT]]:
-        """Everything that is remembered."""
-        return self._used.items()
+    def newest(self) -> Iterable[tuple[WhoT, UsedT]]:
+        """Everything that is remembered, what was used last first."""
+        return reversed(self._used.items())

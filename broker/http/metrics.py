@@ -179,7 +179,7 @@ def _quotas(throttles: Throttles, sums: Sums) -> None:
     for quota, count in throttles.throttled.items():
         sums.put("barnabas_throttled_requests_total", count, quota)
         sums.put("barnabas_throttle_seconds_total", throttles.throttled_ms[quota] / 1000, quota)
-    for sharing, used in throttles.rates()[:QUOTA_ROWS_MAX]:
+    for sharing, used in throttles.rates(QUOTA_ROWS_MAX):
         sums.put("barnabas_quota_use", used, sharing.key, sharing.user or "", sharing.client_id or "")
 
 

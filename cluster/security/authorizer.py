@@ -38,8 +38,9 @@ from barnabas.runtime.ports import Env
 logger = logging.getLogger("barnabas.cluster")
 
 CHANGE_TRIES, CHANGE_BACKOFF_MS = 10, (100.0, 50.0)  # when others change the same resource; the second part is random
-DECISIONS_MAX = 10_000  # remembered for a principal
+DECISIONS_MAX = 100_000  # remembered for all principals together: clients may ask about names that are not there
 PRINCIPALS_MAX = 10_000  # and hosts, for which decisions are remembered
+NAME_CHARACTERS_MAX = 250  # of a name that is remembered; those of topics have no more
 
 
 class Rights:
@@ -61,9 +62,10 @@ class Rights:
         asked = (operation, type, name)
         known = self._known.get(asked)
         if known is None:
-            if len(self._known) >= DECISIONS_MAX:
-                self._known.clear()
-            known = self._known[asked] = self._authorizer.decide(self.principal, self.host, *asked).allowed
+            known = self._authorizer.decide(self.principal, self.host, *asked).allowed
+            if len(name) <= NAME_CHARACTERS_MAX:
+                self._authorizer.make_room()
+                self._known[asked] = known
         return known
 
     def may_on_any(self, operation: AclOperation, type: ResourceType) -> bool:
@@ -88,6 +90,7 @@ class Authorizer:
         self._super_users = super_users(config.super_users) | {THIS_BROKER}
         self._allow_without_rules = config.allow_everyone_if_no_acl_found
         self._rights: dict[tuple[str, str], Rights] = {}
+        self._decisions = 0  # that these remember
         self._notices = [
             ChangeNotices(env, coordination, folder, what, self._apply, self._load, is_registered)
             for folder, what in (
@@ -147,11 +150,21 @@ class Authorizer:
         if before == frozenset(rules):
             return
         self.table.put(resource, rules)
-        self._rights.clear()
+        self._forget()
         for rule in sorted(self.table.of(resource) - before):
             logger.info("new access rule: %s", rule)
         for rule in sorted(before - self.table.of(resource)):
             logger.info("removed access rule: %s", rule)
+
+    def _forget(self) -> None:
+        self._rights.clear()
+        self._decisions = 0
+
+    def make_room(self) -> None:
+        """For another decision that is remembered. If there are too many, all are forgotten."""
+        self._decisions += 1
+        if self._decisions > DECISIONS_MAX:
+            self._forget()
 
     # ------------------------------------------------------------------ questions
 
@@ -165,7 +178,7 @@ class Authorizer:
         rights = self._rights.get(key)
         if rights is None:
             if len(self._rights) >= PRINCIPALS_MAX:
-                self._rights.clear()
+                self._forget()
             rights = self._rights[key] = Rights(self, principal, client_host.removeprefix("/"))
         return rights
 

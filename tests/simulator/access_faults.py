@@ -118,7 +118,7 @@ ACCESS_FAULTS = (
     _fault(
         "decisions are remembered for ever",
         "cluster.security.authorizer:Authorizer._put",
-        "self._rights.clear()",
+        "self._forget()",
         "pass",
         LET_IN,
         3,

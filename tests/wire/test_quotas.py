@@ -334,7 +334,7 @@ def test_what_is_remembered_of_clients_that_name_themselves_anew_is_bounded(
         return throttled
 
     assert own.env.run(run()) == 21  # one quota for each name
-    rates = own.broker.throttles.rates()
+    rates = own.broker.throttles.rates(100)
     assert len(rates) == len({sharing.client_id for sharing, _ in rates}) == 5
     assert max(len(sharing.client_id) for sharing, _ in rates) < 100
 

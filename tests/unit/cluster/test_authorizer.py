@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from barnabas.cluster.security import authorizer as authorizer_module
 from barnabas.cluster.security.acls import (
     THIS_BROKER,
     Acl,
@@ -172,3 +173,17 @@ def test_who_may_do_everything(brokers: Brokers) -> None:
     ):
         assert brokers.first.rights_of(principal, "h").may(READ, TOPIC, "t") is expected
         assert brokers.first.rights_of(principal, "h").may_on_any(READ, TOPIC) is expected
+
+
+def test_decisions_about_any_number_of_names_take_bounded_memory(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients may ask about whatever they like, under many principals, and with names of 32 KB."""
+    monkeypatch.setattr(authorizer_module, "DECISIONS_MAX", 500)
+    for number in range(3_000):
+        rights = brokers.first.rights_of(f"User:{number % 40}", "/192.0.2.1")
+        assert not rights.may(READ, TOPIC, f"{number}")
+        assert not rights.may(READ, TOPIC, f"{'n' * 30_000}{number}")
+    remembered = [name for each in brokers.first._rights.values() for _, _, name in each._known]
+    assert 0 < len(remembered) <= 500
+    assert max(map(len, remembered)) < 1_000

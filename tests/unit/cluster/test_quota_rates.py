@@ -130,7 +130,7 @@ def test_what_says_nothing_any_more_is_forgotten() -> None:
         used.of(f"old {number}", Rate, cut, 0).add(cut, 1, 0)
     for number in range(60):
         used.of(f"new {number}", Rate, cut, 12_000).add(cut, 1, 12_000)
-    assert {who.split()[0] for who, _ in used.all()} == {"new"}
+    assert {who.split()[0] for who, _ in used.newest()} == {"new"}
 
 
 def test_of_very_many_the_one_that_was_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,5 +140,5 @@ def test_of_very_many_the_one_that_was_used_longest_ago_is_forgotten(monkeypatch
     for number in range(100):
         used.of("all the time", Rate, cut, number).add(cut, 1, number)
         used.of(f"once {number}", Rate, cut, number).add(cut, 1, number)
-    assert len(list(used.all())) == 10
+    assert len(list(used.newest())) == 10
     assert used.of("all the time", Rate, cut, 100).per_second(cut, 100) > 9

@@ -1,6 +1,7 @@
 """The last requests with their answers, decoded, as tests look at them. It is bounded by number and by bytes, and has
 no secrets."""
 
+import json
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -20,11 +21,15 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024  # of all frames that are kept
 
 
 class Exchange:
-    """A request and, when it has come, its answer."""
+    """A request and, when it has come, its answer.
+
+    Both are kept as text: thousands of them as values are a hundred thousand objects, which each full collection of
+    garbage would look at.
+    """
 
     __slots__ = (
-        *("answer", "answered_before", "answered_ms", "came_ms", "context", "facts", "fate", "frame", "number"),
-        *("request", "rule", "values"),
+        *("_answer", "_request", "answered_before", "answered_ms", "came_ms", "context", "facts", "fate", "frame"),
+        *("number", "rule", "values"),
     )
 
     def __init__(self, number: int, came_ms: int, context: RequestContext, facts: Facts, request: Any) -> None:
@@ -32,14 +37,33 @@ class Exchange:
         self.came_ms = came_ms
         self.context = context
         self.facts = facts
-        self.request = as_json(request)  # at once: its bytes lie in a frame that is overwritten
-        self.answer: Any = None
+        told = as_json(request)  # at once: its bytes lie in a frame that is overwritten
+        self._request = json.dumps(told)
+        self._answer = "null"
         self.answered_ms: int | None = None
         self.answered_before: int | None = None  # the number of the first request that came after the answer
         self.frame: bytes | None = None  # the request as it was sent; None: it is not kept
         self.fate = "waits"
         self.rule: int | None = None  # the rule that fired for it
-        self.values = _count(self.request)
+        self.values = _count(told)
+
+    @property
+    def request(self) -> Any:
+        """The request, as values of JSON."""
+        return json.loads(self._request)
+
+    @property
+    def answer(self) -> Any:
+        """The answer, as values of JSON; None: there is none."""
+        return json.loads(self._answer)
+
+    def was_answered(self, answer: Any) -> int:
+        """Keep the answer; returns how many values it has."""
+        told = as_json(answer)
+        self._answer = json.dumps(told)
+        more = _count(told)
+        self.values += more
+        return more
 
     def row(self) -> dict[str, Any]:
         """As the HTTP API shows it."""
@@ -106,10 +130,7 @@ class Recorder:
         """A request was answered, or gets no answer."""
         exchange.fate, exchange.answered_ms, exchange.answered_before = fate, now_ms, self.next_number
         if isinstance(answer, Message) and exchange.number >= self.first_number:
-            exchange.answer = as_json(without_secrets(exchange.context.api_key, answer))
-            more = _count(exchange.answer)
-            exchange.values += more
-            self._grow(more)
+            self._grow(exchange.was_answered(without_secrets(exchange.context.api_key, answer)))
 
     def _grow(self, values: int) -> None:
         """Count what is kept, and forget the oldest while it is too much."""

@@ -257,7 +257,7 @@ def test_a_topic_that_another_broker_adopts_meanwhile_is_not_adopted_twice() -> 
         topic="t", partition=1, topic_id=id_of("t"), directory="/d/t-1", log_start_offset=0, log_end_offset=5,
         leader_epochs=SimpleNamespace(latest=0), producers=SimpleNamespace(has_open_transactions=False),
     )  # fmt: skip
-    logs: Any = SimpleNamespace(all=lambda: [log], failed_directories=[])
+    logs: Any = SimpleNamespace(all=lambda: [log], failed_directories=[], contents=[])
     config = BrokerConfig({})
 
     async def both() -> None:

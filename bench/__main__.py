@@ -27,6 +27,7 @@ import uvloop
 
 from bench import (
     cluster,
+    consumer_members,
     cpu,
     held,
     journal,
@@ -46,7 +47,7 @@ from bench.loads import LOADS as PLAIN_LOADS
 from bench.loads import Figures, Row
 from bench.targets import Barnabas, Target
 
-LOADS = PLAIN_LOADS | transactions.LOADS
+LOADS = PLAIN_LOADS | consumer_members.LOADS | transactions.LOADS
 SPECIAL = {
     "lag": lag.main,
     "held": held.main,

@@ -18,6 +18,7 @@ from barnabas.replication.partition import Partition
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.validation import AppendOrigin
 
+from bench.consumer_groups import consumers, expressions
 from bench.cpu import Client
 from bench.loads import batch
 from bench.long_requests import control, long_lists, long_requests
@@ -443,6 +444,8 @@ SCENES: dict[str, Callable[[Bench], Awaitable[None]]] = {
     "http": http,
     "lag": lag,
     "rebalance": rebalance,
+    "consumers": consumers,
+    "expressions": expressions,
     "deletion": deletion,
     "loading": loading,
     "long": long_requests,

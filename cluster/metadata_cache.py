@@ -103,6 +103,8 @@ class MetadataCache:
         """For each partition in order, the racks of its replicas, sorted, each once. A broker that is down has one."""
         partitions = self.topics.get(topic, {})
         racks = self._racks
+        if not racks:
+            return [[]] * len(partitions)
         return [
             sorted({racks[broker_id] for broker_id in partitions[index].replicas if broker_id in racks})
             for index in sorted(partitions)

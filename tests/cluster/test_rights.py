@@ -11,8 +11,8 @@ from barnabas.cli.shared import login
 from barnabas.cluster.security import scram
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from secured import BROKERS, SALT, SECRET, SecuredCluster
 from supervised import until
+from test_sasl import BROKERS, SALT, SECRET, SecuredCluster
 
 pytestmark = pytest.mark.timeout(180)
 PACKAGE = "org.apache.kafka.common.security"

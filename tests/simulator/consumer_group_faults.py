@@ -206,9 +206,8 @@ CONSUMER_GROUP_FAULTS = (
     ),
     _fault(
         "a heartbeat does not count as a sign of life",
-        "heartbeats:heartbeat",
-        "group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, "
-        "situation.settings.session_timeout_ms)",
+        "heartbeats:stay",
+        "group.timers.set(group.timers.sessions, member.member_id, monotonic_ms, settings.session_timeout_ms)",
         "pass",
         CONVERGE,
         12,

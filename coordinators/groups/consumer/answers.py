@@ -79,10 +79,12 @@ class ConsumerAnswers:
         group_id = request.group_id
         if not self._gate.is_active:
             return messages.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard = self._gate.shard_of(group_id)
+        if not isinstance(shard, ErrorCode) and (answer := self._calm(shard, request, context)) is not None:
+            return answer
         refusal = check(request, context.api_version, tuple(self._config.group_consumer_assignors))
         if refusal is not None:
             return self._refuse(refusal, request, context)
-        shard = self._gate.shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return messages.ConsumerGroupHeartbeatResponse(error_code=shard)
         if shard.is_held(group_id):
@@ -100,6 +102,22 @@ class ConsumerAnswers:
                 return self._refuse(refusal, request, context)
             return self._turns.run(self._compile_first(regex, request, context, may_see))
         return self._heartbeat(shard, request, context, may_see)
+
+    def _calm(
+        self, shard: Shard, request: ConsumerGroupHeartbeatRequest, context: Context
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """The answer to a member that only lives, as most do; None: there is more to look at."""
+        group_id = request.group_id
+        group = shard.consumer.by_id.get(group_id)
+        if group is None or group.has_regexes or shard.has_writes(group_id) or shard.is_held(group_id):
+            return None
+        client = (context.client_id or "", context.client_host)
+        if not heartbeats.is_calm(group, request, client, self._topics.changes):
+            return None
+        settings = settings_of(self._config, self.overrides_of(group_id))
+        answer = heartbeats.stay(group, group.members[request.member_id], settings, self._clock.monotonic_ms())
+        shard.consumer.arm(group)
+        return answer
 
     def _is_new_regex(self, shard: Shard, group_id: str, regex: str) -> bool:
         group = shard.consumer.by_id.get(group_id)

@@ -49,6 +49,7 @@ class ConsumerGroup:
         "fenced_until_ms",
         "group_id",
         "is_resolving",
+        "last_hash",
         "members",
         "of_group",
         "of_targets",
@@ -76,6 +77,7 @@ class ConsumerGroup:
         # expressions were resolved last; whether they are being resolved now.
         self.seen_topics = -1
         self.seen_names = -1
+        self.last_hash: tuple[int, frozenset[str], int] | None = None  # changes of the topics, names, their hash
         self.is_resolving = False
         self.fenced_until_ms = float("inf")  # until when the last live reset counts, if there was one
         self.resolved_ms = float("-inf")

@@ -61,14 +61,9 @@ def heartbeat(
     advance(change, bumps, situation, subscription.assignor, member_id if is_new else None)
     has_changed = not subscription.reads_as(before.subscription)
     member = step(change, member_id, owned, situation, has_changed=has_changed)
-    group.timers.set(group.timers.sessions, member_id, situation.monotonic_ms, situation.settings.session_timeout_ms)
     group.timers.joins.pop(member_id, None)  # of the classic member that it may have been
     group.timers.syncs.pop(member_id, None)
-    response = messages.ConsumerGroupHeartbeatResponse(
-        member_id=member_id,
-        member_epoch=member.epoch,
-        heartbeat_interval_ms=situation.settings.heartbeat_interval_ms,
-    )
+    response = stay(group, member, situation.settings, situation.monotonic_ms)
     is_full = (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -87,6 +82,48 @@ def heartbeat(
             ]
         )
     return response
+
+
+def is_calm(
+    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: tuple[str, str], changes: int
+) -> bool:
+    """Whether the member only says that it lives, and nothing waits for it, as with most heartbeats.
+
+    `heartbeat` would come to the same: its epoch is the newest, it is all that it has said of itself, and the topics
+    (`changes`: of them) are those that the group has seen.
+    """
+    member = group.members.get(request.member_id)
+    if member is None or request.member_epoch <= JOIN_EPOCH:
+        return False
+    of, current, instance_id = member.subscription, member.current, request.instance_id
+    return (
+        request.member_epoch == current.epoch == group.of_group.epoch == group.of_targets.epoch
+        and current.state is MemberState.STABLE
+        and request.topic_partitions is None
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.rack_id is None
+        and request.rebalance_timeout_ms == -1
+        and (instance_id is None or group.by_instance.get(instance_id) == request.member_id)
+        and of.classic is None
+        and (of.client_id, of.client_host) == client
+        and not of.topic_regex
+        and group.seen_topics == changes
+        and group.exists
+    )
+
+
+def stay(
+    group: ConsumerGroup, member: ConsumerMember, settings: GroupSettings, monotonic_ms: float
+) -> ConsumerGroupHeartbeatResponse:
+    """The member lives: its session begins anew."""
+    group.timers.set(group.timers.sessions, member.member_id, monotonic_ms, settings.session_timeout_ms)
+    return messages.ConsumerGroupHeartbeatResponse(
+        member_id=member.member_id,
+        member_epoch=member.current.epoch,
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+    )
 
 
 # ---- who it is ----
@@ -253,7 +290,7 @@ def advance(
     group, topics = change.group, situation.topics
     now = group.of_group.metadata_hash
     if bumps or group.seen_topics != topics.changes:
-        now = metadata_hash(topics, group.subscribed_topics())
+        now = _topics_hash(group, topics)
         group.seen_topics = topics.changes
     bumps = bumps or now != group.of_group.metadata_hash
     if bumps or not group.exists:
@@ -343,8 +380,15 @@ def fence(change: Change, member_ids: list[str], topics: Topics, *, is_reset: bo
 def _next_epoch(change: Change, topics: Topics, *, is_reset: bool = False) -> None:
     group = change.group
     reset_epoch = group.epoch if is_reset else group.of_group.reset_epoch
-    hashed = metadata_hash(topics, group.subscribed_topics())
-    change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, hashed, reset_epoch))
+    change.add(Kind.GROUP, "", GroupEpoch(group.epoch + 1, _topics_hash(group, topics), reset_epoch))
+
+
+def _topics_hash(group: ConsumerGroup, topics: Topics) -> int:
+    """The hash of what the group reads. It is computed anew if that is other topics, or if topics have changed."""
+    names, known = group.subscribed_topics(), group.last_hash
+    if known is None or known[:2] != (topics.changes, names):
+        known = group.last_hash = (topics.changes, names, metadata_hash(topics, names))
+    return known[2]
 
 
 def reset(change: Change, topics: Topics) -> None:
@@ -376,7 +420,7 @@ def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int,
         change.add(Kind.REGEX, regex, ResolvedRegex(names, max(topics.changes, 0), now_ms))
         bumps = bumps or known is not None or bool(names)
     # An expression that a member has given up may have been the last to mean a topic.
-    if bumps or metadata_hash(topics, group.subscribed_topics()) != group.of_group.metadata_hash:
+    if bumps or _topics_hash(group, topics) != group.of_group.metadata_hash:
         _next_epoch(change, topics)
 
 

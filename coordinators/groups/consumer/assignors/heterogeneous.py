@@ -58,7 +58,12 @@ class _Work:
         free = [partition for partition, owner in enumerate(owners) if owner < 0]
         if not free:
             return
-        readers = sorted(self.readers[topic_id], key=lambda number: self.sizes[number])
+        if len(free) == 1:
+            number = min(self.readers[topic_id], key=self.sizes.__getitem__)
+            owners[free[0]] = number
+            self.sizes[number] += 1
+            return
+        readers = sorted(self.readers[topic_id], key=self.sizes.__getitem__)
         sizes = self.sizes
         position = 0
         level = 1  # how many readers, from the first on, have equally much
@@ -76,7 +81,10 @@ class _Work:
     def balance(self, topic_id: bytes) -> int:
         """Move partitions from whom has most to whom has least. Returns how many."""
         owners, sizes = self.owners[topic_id], self.sizes
-        readers = sorted(self.readers[topic_id], key=lambda number: sizes[number])
+        size_of = sizes.__getitem__
+        if not owners or max(map(size_of, owners)) - min(map(size_of, self.readers[topic_id])) <= 1:
+            return 0
+        readers = sorted(self.readers[topic_id], key=size_of)
         has: dict[int, list[int]] = {number: [] for number in readers}
         for partition, owner in enumerate(owners):
             has[owner].append(partition)

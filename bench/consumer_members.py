@@ -1,0 +1,118 @@
+"""Members of the consumer protocol (KIP-848), and the rate of their heartbeats beside classic ones."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from barnabas.protocol import frames, messages
+from barnabas.protocol.api_keys import ApiKey
+
+from bench.loads import Figures, Load, Row, find_coordinator, topic_of
+from bench.scale import Members
+from bench.targets import Target
+from bench.wire import close, closed_loop, connect_many, create_topics
+
+VERSION = 1
+ALL_ROUNDS = 40  # of heartbeats of all members; a group that needs more does not converge
+
+
+class Asked(Protocol):
+    """A connection to a broker, in this process or in another one."""
+
+    async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
+        """The answer."""
+
+
+class Member:
+    """One member, which says what it owns when that has changed."""
+
+    def __init__(self, group: str, member_id: str, **said: Any) -> None:
+        self.group, self.member_id = group, member_id
+        self._said = {"rebalance_timeout_ms": 300_000, "topic_partitions": [], **said}
+        self._owned: list[Any] = []
+        self._must_say = False
+        self.epoch = 0
+
+    def request(self, **fields: Any) -> Any:
+        """Its next heartbeat."""
+        if self.epoch == 0:
+            fields = {**self._said, **fields}
+        elif self._must_say:
+            fields = {"topic_partitions": self._owned, **fields}
+        named = {"group_id": self.group, "member_id": self.member_id, "member_epoch": self.epoch}
+        return messages.ConsumerGroupHeartbeatRequest(**{**named, **fields})
+
+    def frame(self) -> bytes:
+        """The heartbeat of a member that has nothing new to say."""
+        return bytes(frames.encode_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, VERSION, 1, "bench", self.request()))
+
+    async def beat(self, connection: Asked, **fields: Any) -> None:
+        """Beat, and take up what is assigned. RuntimeError: it was refused."""
+        answer = await connection.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, VERSION, self.request(**fields))
+        if answer.error_code:
+            raise RuntimeError(f"ConsumerGroupHeartbeat: {answer.error_code} {answer.error_message}")
+        self.epoch = answer.member_epoch
+        before = self._owned
+        if answer.assignment is not None:
+            make = messages.ConsumerGroupHeartbeatRequest.TopicPartitions
+            self._owned = [
+                make(topic_id=row.topic_id, partitions=row.partitions) for row in answer.assignment.topic_partitions
+            ]
+        self._must_say = self._owned != before
+
+    @property
+    def partitions(self) -> int:
+        """How many it owns."""
+        return sum(len(row.partitions) for row in self._owned)
+
+
+async def converge(connection: Asked, members: Iterable[Member], partitions: int) -> None:
+    """Heartbeats of all members in turn, until they have one epoch and own all partitions."""
+    members = list(members)
+    for _ in range(ALL_ROUNDS):
+        for member in members:
+            await member.beat(connection)
+        if len({member.epoch for member in members}) == 1 and sum(each.partitions for each in members) == partitions:
+            return
+        await asyncio.sleep(0.2)  # group.consumer.assignment.interval.ms may have to pass
+    raise RuntimeError("the group does not converge")
+
+
+def _beats(connections: int, *, is_classic: bool = False) -> Load:
+    async def load(target: Target, seconds: float) -> Figures:
+        """A group of one member for each connection."""
+        topic = topic_of("beats")
+        opened = await connect_many(target.address, connections)
+        await create_topics(opened[0], [topic], 1)
+        rows = []
+        for index, connection in enumerate(opened):
+            group = f"{topic}-{index}"
+            await find_coordinator(connection, group)
+            if is_classic:
+                classic = Members(connection)
+                await classic.join(group)
+                rows.append(classic.heartbeats)
+            else:
+                member = Member(group, "member", subscribed_topic_names=[topic])
+                for _ in range(2):  # it joins, and says what it owns
+                    await member.beat(connection)
+                rows.append([member.frame()])
+        cpu = target.cpu_seconds()
+        rate, latencies = await closed_loop(opened, rows, seconds)
+        cpu = target.cpu_seconds() - cpu
+        close(opened)
+        return {
+            "beats/s": rate,
+            "p50 ms": latencies.percentile_ms(0.5),
+            "p99 ms": latencies.percentile_ms(0.99),
+            "cpu µs": cpu / len(latencies.spans) * 1e6,
+        }
+
+    return load
+
+
+LOADS = {
+    "beat-8": Row(_beats(8), "beats/s", True, "heartbeats of the consumer protocol, 8 connections"),
+    "beat-128": Row(_beats(128), "beats/s", True, "the same, 128 connections"),
+    "beat-classic-8": Row(_beats(8, is_classic=True), "beats/s", True, "classic heartbeats, 8 connections"),
+}

@@ -540,7 +540,7 @@ CLUSTER_FAULTS = (
         "return bool(self.folders)",
         "return False",
         "no commit goes back",
-        3,
+        34,
         "power of a leader after all sessions",
     ),
     Fault(

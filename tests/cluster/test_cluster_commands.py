@@ -59,7 +59,7 @@ def test_brokers_leaders_and_replicas_are_shown(start: Start, tmp_path: Path) ->
 
     gone = next(number for number in (2, 1) if number != seen["controller"])
     os.kill(ready["pids"][gone], signal.SIGKILL)
-    until(lambda: look()["under_replicated"] == 3 and not seen["offline"])
+    until(lambda: look()["under_replicated"] == 3 and not seen["offline"] and not seen["brokers"][gone]["address"])
     assert seen["brokers"][gone]["address"] is None
     for row in seen["partitions"]:
         assert (row["offline"], row["lag"][str(gone)]) == ([gone], None)

@@ -34,9 +34,11 @@ def all_written(cluster: Any, last: int) -> None:
 
     def check() -> None:
         found = moves(cluster)
-        if [new for _, _, new in found] != list(range(1, last + 1)):
+        # A commit whose coordinator went before it had answered was sent again: the offset stays where it is.
+        once = [move for move in found if move[1] != move[2]]
+        if [new for _, _, new in once] != list(range(1, last + 1)):
             raise NotYetError(f"the journal has {found}, wanted up to {last}")
-        for cause, old, new in found:
+        for cause, old, new in once:
             assert old in (new - 1 if new > 1 else NO_OFFSET, NOT_KNOWN)
             assert cause in (Cause.COMMIT, Cause.RECOVERED)
 

@@ -121,6 +121,17 @@ class Client:
         row.records = whole_batches(row.records or b"")
         return row
 
+    def end_offset(self, topic: str, partition: int) -> int:
+        """The high watermark. AnsweredError, among others, of a new leader that does not know it yet (KIP-207)."""
+        ask = messages.ListOffsetsRequest
+        rows = [ask.ListOffsetsPartition(partition_index=partition, timestamp=-1)]
+        request = ask(replica_id=-1, topics=[ask.ListOffsetsTopic(name=topic, partitions=rows)])
+        row = self.ask(ApiKey.LIST_OFFSETS, 5, request).topics[0].partitions[0]
+        if row.error_code:
+            raise AnsweredError(f"the end of {topic}-{partition}: {ErrorCode(row.error_code).name}")
+        offset: int = row.offset
+        return offset
+
     def values(self, topic: str, partition: int) -> list[bytes | None]:
         """All records of a partition, by offset without a gap. AnsweredError if the broker does not give them."""
         found: list[bytes | None] = []
@@ -129,7 +140,9 @@ class Client:
             if row.error_code:
                 raise AnsweredError(f"fetch of {topic}-{partition}: {ErrorCode(row.error_code).name}")
             if not row.records:
-                return found
+                if self.end_offset(topic, partition) <= len(found):
+                    return found
+                continue
             for _, batch in batches(row.records):
                 for record in records(batch, max_bytes=1 << 24):
                     assert record.offset == len(found), f"{topic}-{partition}: {record.offset}, not {len(found)}"

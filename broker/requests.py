@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from barnabas.broker.refusals import Refusals, no_descriptor
 from barnabas.cluster.security.acls import ANONYMOUS, CLUSTER_NAME, THIS_BROKER, AclOperation, ResourceType, words
@@ -355,6 +355,13 @@ def _nobody(asked: Asked) -> Reply:
     return CLOSE
 
 
+class Sender(Protocol):
+    """Who has sent a request: a connection, or the context of the request."""
+
+    client_host: str
+    principal: str
+
+
 class RequestGate:
     """Hands requests to the handlers of a broker."""
 
@@ -380,11 +387,13 @@ class RequestGate:
         except Exception:
             return self.answer_failure(api, context, request)
 
-    def may_be_broker(self, principal: str, client_host: str) -> bool:
-        """Whether somebody may ask what brokers ask each other."""
+    def is_of_broker(self, api: Api, request: Any, sender: Sender) -> bool:
+        """Whether a broker has sent a request, and not somebody who only claims to be one."""
+        if not api.is_of_broker(request):
+            return False
         if self.authorizer is None:
             return True
-        rights = self.authorizer.rights_of(principal, client_host)
+        rights = self.authorizer.rights_of(sender.principal, sender.client_host)
         return rights.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def method_of(self, api: Api) -> Method:

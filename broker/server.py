@@ -268,7 +268,7 @@ class Server:
 
     def may_pass(self, connection: Connection, api: Api, request: Any) -> bool:
         """Whether the request of a connection at the gate is handled now. Gives a broker's connection a place."""
-        if api.is_of_broker(request) and self.gate.may_be_broker(connection.principal, connection.client_host):
+        if self.gate.is_of_broker(api, request, connection):
             if connection in self._waiting:
                 del self._waiting[connection]
                 self._give_place(connection)

@@ -56,9 +56,6 @@ class Row(Protocol):
 
     key: ApiKey
 
-    def is_of_broker(self, request: Any) -> bool:
-        """Whether a broker has sent this request."""
-
 
 class Gate(Protocol):
     """What hands requests to their handlers."""
@@ -66,8 +63,8 @@ class Gate(Protocol):
     def handle(self, api: Any, request: Any, context: Any) -> Any:
         """What the handler returns."""
 
-    def may_be_broker(self, principal: str, client_host: str) -> bool:
-        """Whether somebody may ask what brokers ask each other."""
+    def is_of_broker(self, api: Any, request: Any, sender: Any) -> bool:
+        """Whether a broker has sent a request, and not somebody who only claims to be one."""
 
 
 class Sharing(NamedTuple):
@@ -122,11 +119,7 @@ class Throttles:
 
     def handle(self, gate: Gate, api: Row, request: Any, context: Asked, frame_bytes: int) -> Any:
         """What the handler returns. How long it took is noted."""
-        if (
-            api.is_of_broker(request)
-            and api.key not in COUNTED_OF_BROKERS
-            and gate.may_be_broker(context.principal, context.client_host)
-        ):
+        if api.key not in COUNTED_OF_BROKERS and gate.is_of_broker(api, request, context):
             return gate.handle(api, request, context)
         if api.key == ApiKey.FETCH:
             self._limit_bytes(request, context)

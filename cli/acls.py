@@ -1,6 +1,5 @@
 """`barnabas acls`: list, add, remove, explain the access rules of a cluster."""
 
-from ipaddress import ip_address
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +21,7 @@ from barnabas.cluster.security.acls import (
     Resource,
     ResourceType,
 )
+from barnabas.cluster.security.addresses import is_address
 
 app = new_app("""Who may do what: list, add, remove and explain access rules.
 
@@ -106,7 +106,7 @@ def add(
     """
     from kafka.protocol.admin import CreateAclsRequest
 
-    if host != EVERYWHERE and not _is_address(host):
+    if host != EVERYWHERE and not is_address(host):
         fail(f"a rule is for an address, not for a name or a network: nobody comes from {host!r}.", ExitCode.NOT_VALID)
     rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
     creations = [
@@ -251,14 +251,6 @@ def _named(principal: str, operations: str, kind: str, name: str, host: str, *, 
         resource = Resource(type, name, PatternType.PREFIXED if prefix else PatternType.LITERAL)
         rules.append(Acl(resource, principal, host, operation, Permission.DENY if deny else Permission.ALLOW))
     return rules
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _as_words(rule: Acl) -> str:

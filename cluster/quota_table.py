@@ -4,11 +4,12 @@ An entity is a user, a client id, both, or an address. Each of its parts is a na
 quota of their own.
 """
 
-import ipaddress
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
+
+from barnabas.cluster.security.addresses import in_one_way, is_address
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
@@ -62,17 +63,9 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
     entity = Entity(names.get(USER), names.get(CLIENT_ID), names.get(IP))
     if entity.ip is not None and len(names) > 1:
         raise Problem("Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId")
-    if isinstance(entity.ip, str) and not _is_address(entity.ip):
+    if isinstance(entity.ip, str) and not is_address(entity.ip):
         raise Problem(f"{entity.ip} is not a valid IP or resolvable host.")
     return entity
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def check_value(entity: Entity, key: str, value: float | None) -> None:
@@ -93,15 +86,6 @@ def check_value(entity: Entity, key: str, value: float | None) -> None:
 def text_of(key: str, value: float) -> str:
     """How the tree has the value."""
     return str(int(value)) if key in WHOLE_NUMBERS else repr(float(value))
-
-
-def _written(address: str) -> str:
-    """An address in one way of writing: that of IPv4 if it is one inside IPv6, as Java has it."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:  # somebody wrote it into the tree by hand
-        return address
-    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 class Match(NamedTuple):
@@ -173,9 +157,9 @@ class QuotaTable:
             del self.all[entity]
         self._found.clear()
         if isinstance(entity.ip, str):
-            self._of_address.pop(_written(entity.ip), None)
+            self._of_address.pop(in_one_way(entity.ip), None)
             if CONNECTIONS in values:
-                self._of_address[_written(entity.ip)] = values[CONNECTIONS]
+                self._of_address[in_one_way(entity.ip)] = values[CONNECTIONS]
         return True
 
     def has(self, keys: Iterable[str]) -> bool:
@@ -212,7 +196,7 @@ class QuotaTable:
 
     def connection_rate(self, address: str) -> float | None:
         """How many connections a second may come from an address; None: any number."""
-        own = self._of_address.get(_written(address)) if self._of_address else None
+        own = self._of_address.get(in_one_way(address)) if self._of_address else None
         return self.all.get(Entity(ip=DEFAULT), {}).get(CONNECTIONS) if own is None else own
 
 

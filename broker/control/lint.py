@@ -104,7 +104,7 @@ def _fetches_that_never_wait(seen: list[Exchange]) -> Iterator[Finding]:
     counts = Counter(
         each.facts.client_id
         for each in _of(seen, ApiKey.FETCH)
-        if each.request["max_wait_ms"] < WAIT_MS_MIN or each.request["min_bytes"] < 1
+        if (asked := each.request)["max_wait_ms"] < WAIT_MS_MIN or asked["min_bytes"] < 1
     )
     for client_id, count in counts.items():
         if count >= FETCHES_MIN:
@@ -159,13 +159,14 @@ def _old_versions(seen: list[Exchange]) -> Iterator[Finding]:
 
 def _members_that_come_anew(seen: list[Exchange]) -> Iterator[Finding]:
     joined = Counter(
-        (each.facts.client_id, each.request["group_id"])
+        (each.facts.client_id, asked["group_id"])
         for each in _of(seen, ApiKey.JOIN_GROUP)
-        if not each.request["member_id"] and not each.request.get("group_instance_id")
+        if not (asked := each.request)["member_id"] and not asked.get("group_instance_id")
     )
     left: Counter[tuple[str, str]] = Counter()
     for exchange in _of(seen, ApiKey.LEAVE_GROUP):
-        left[exchange.facts.client_id, exchange.request["group_id"]] += max(len(exchange.request.get("members", ())), 1)
+        asked = exchange.request
+        left[exchange.facts.client_id, asked["group_id"]] += max(len(asked.get("members", ())), 1)
     for (client_id, group), count in joined.items():
         lost = count - left[client_id, group]
         if lost >= NEW_MEMBERS_MIN:

@@ -7,8 +7,9 @@ alter something may describe it, and who may alter settings may describe them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from ipaddress import ip_address
 from typing import NamedTuple
+
+from barnabas.cluster.security.addresses import is_same
 
 ANONYMOUS = "User:ANONYMOUS"
 EVERYBODY = "User:*"
@@ -95,16 +96,6 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[AclOperation, ...]] = {
 }
 
 
-def is_address(text: str, address: str) -> bool:
-    """Whether a text is this address. That of IPv6 can be written in many ways: Kafka has rules for 0:0:0:0:0:0:0:1."""
-    if text == address or ":" not in text:
-        return text == address
-    try:
-        return ip_address(text) == ip_address(address)
-    except ValueError:
-        return False
-
-
 class Resource(NamedTuple):
     """What a rule is for."""
 
@@ -124,7 +115,7 @@ class Acl(NamedTuple):
 
     def is_about(self, principal: str, host: str) -> bool:
         """Whether it is for this principal at this host."""
-        return self.principal in (principal, EVERYBODY) and (self.host == EVERYWHERE or is_address(self.host, host))
+        return self.principal in (principal, EVERYBODY) and (self.host == EVERYWHERE or is_same(self.host, host))
 
     def __str__(self) -> str:
         resource = self.resource

@@ -22,7 +22,6 @@ from barnabas.protocol.messages import (
     FetchRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
-    ListOffsetsRequest,
     ProduceRequest,
     WriteTxnMarkersRequest,
 )
@@ -157,11 +156,9 @@ def begin(cluster: Any, partitions: int) -> tuple[int, int]:
 
 
 def end_of_log(cluster: Any, index: int) -> int:
-    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
-    topics = [ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[wanted])]
     with cluster.client(cluster.leader("t", index)) as client:
-        answer = client.ask(ApiKey.LIST_OFFSETS, 4, ListOffsetsRequest(replica_id=-1, topics=topics))
-    return int(answer.topics[0].partitions[0].offset)
+        offset: int = client.end_offset("t", index)
+    return offset
 
 
 def is_complete(cluster: Any, partitions: int, markers: int) -> None:

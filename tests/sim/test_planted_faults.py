@@ -18,10 +18,10 @@ from simulator.access_faults import ACCESS_FAULTS
 from simulator.cluster_faults import CLUSTER_FAULTS
 from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Change, Fault
+from simulator.planting import ALL_FAULTS
 from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
-ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS)
 DAYS = 7
 # Seconds of a run without a fault, roughly. Few faults share one, so that no day has all of a campaign.
 RUN_S = {

@@ -15,9 +15,10 @@ moved while it reads, `consumer_groups.py` one that goes from the classic to the
 feeders, copiers, zombies of both) a world of one broker or of several has a book of what each transaction wrote and how
 it ended (`transaction_book.py`), and looks at what brokers know of transactions (`transaction_inspection.py`);
 `cluster_transaction_troubles.py` strikes between two steps, and while markers are under way. `faults.py`,
-`cluster_faults.py`, `transaction_faults.py` and `consumer_group_faults.py` are tables of wrong lines; `planting.py`
-puts them into the product, to prove that the checkers can fail. `cluster_world.py` runs several brokers on machines of
-their own, under troubles that have names (`cluster_weather.py`; `cluster_sequences.py` has those that belong together,
+`cluster_faults.py`, `transaction_faults.py`, `consumer_group_faults.py` and `access_faults.py` are tables of wrong
+lines; `planting.py` puts them into the product, to prove that the checkers can fail.
+`cluster_world.py` runs several brokers on machines of their own, under troubles that have names
+(`cluster_weather.py`; `cluster_sequences.py` has those that belong together,
 `cluster_late_frames.py` those in which a request comes late, `cluster_tree_troubles.py` those that a person makes in
 the tree, or by a full disk), with clients that find leaders and coordinators (`clients/routed.py`), and if asked with
 hours of quiet in which only what the brokers do by the clock goes on; `campaign.py` runs many seeds of it and counts

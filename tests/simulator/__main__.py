@@ -26,32 +26,10 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import count
 
-from simulator import (
-    access_world,
-    campaign,
-    cluster_world,
-    consumer_groups,
-    live_resets,
-    planting,
-    retention_holds,
-    storage,
-    world,
-)
-from simulator.access_faults import ACCESS_FAULTS
-from simulator.cluster_faults import CLUSTER_FAULTS
-from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
-from simulator.faults import FAULTS, Fault
+from simulator import campaign, cluster_world, planting, storage, world
+from simulator.faults import Fault
 from simulator.simulation import Verdict
-from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
-
-RUNS = {
-    "live resets": live_resets.run,
-    "consumer groups": consumer_groups.run,
-    "retention": retention_holds.run,
-    "rights": access_world.run,
-}
-ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS)
 
 
 def cut_power(seed: int) -> bool:
@@ -136,7 +114,7 @@ def plant_all() -> int:
     """Plant each fault under its seed; returns 0 if each is caught, and each run holds without it."""
     logging.disable(logging.CRITICAL)
     wrong = 0
-    for fault in ALL_FAULTS:
+    for fault in planting.ALL_FAULTS:
         violation, control = planting.run_with(fault, fault.seed), planting.run(fault.campaign, fault.focus, fault.seed)
         is_good = planting.is_catch(fault, violation) and control is None
         wrong += not is_good
@@ -177,7 +155,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simulator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    faults = {fault.name: fault for fault in ALL_FAULTS}
+    faults = {fault.name: fault for fault in planting.ALL_FAULTS}
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", metavar="A-B")
     parser.add_argument("--minutes", type=float, default=2.0)
@@ -221,7 +199,7 @@ def main() -> int:
         elif kind == "storage":
             holds = cut_power(seed) if fault is None else plant(fault, seed)
         else:
-            run = RUNS.get(kind) or partial(
+            run = planting.RUNS.get(kind) or partial(
                 world.run,
                 with_journal=arguments.journal or kind == "journal",
                 with_transactions=arguments.transactions or kind == "transactions",

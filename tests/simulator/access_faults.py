@@ -102,7 +102,7 @@ ACCESS_FAULTS = (
     _fault(
         "the host is not looked at",
         "cluster.security.acls:Acl.is_about",
-        " and (self.host == EVERYWHERE or is_address(self.host, host))",
+        " and (self.host == EVERYWHERE or is_same(self.host, host))",
         "",
         LET_IN,
         1,

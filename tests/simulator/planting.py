@@ -18,24 +18,29 @@ from typing import Any
 from barnabas.broker.requests import TABLE
 
 from simulator import access_world, cluster_world, consumer_groups, live_resets, retention_holds, storage, world
-from simulator.faults import Change, Fault
+from simulator.access_faults import ACCESS_FAULTS
+from simulator.cluster_faults import CLUSTER_FAULTS
+from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
+from simulator.faults import FAULTS, Change, Fault
+from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.violation import Violation
 
 SEEDS_MAX = 300
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS)
+RUNS = {  # of the campaigns for which a seed says all
+    "live resets": live_resets.run,
+    "consumer groups": consumer_groups.run,
+    "retention": retention_holds.run,
+    "rights": access_world.run,
+}
 
 
 def run(campaign: str, focus: str, seed: int) -> Violation | None:
     """Run the simulation in which a fault can show, planted or not; returns the violation, or None."""
     if campaign == "world":
         return world.run(seed, minutes=1).violation
-    if campaign == "live resets":
-        return live_resets.run(seed).violation
-    if campaign == "consumer groups":
-        return consumer_groups.run(seed).violation
-    if campaign == "rights":
-        return access_world.run(seed).violation
-    if campaign == "retention":
-        return retention_holds.run(seed).violation
+    if campaign in RUNS:
+        return RUNS[campaign](seed).violation
     if campaign == "journal":
         return world.run(seed, minutes=1, with_journal=True).violation
     kinds = tuple(filter(None, focus.split(",")))

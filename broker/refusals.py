@@ -20,8 +20,9 @@ CHARACTERS_MAX = 100  # of a text that a client chose
 
 K = TypeVar("K", bound=Hashable)
 
-# A client, by host and id; the API; the error.
-Kind = tuple[str, str | None, int, ErrorCode]
+# A client, by host, id and principal; the API; the error.
+Kind = tuple[str, str | None, str, int, ErrorCode]
+NO_API = -1  # of a request of the HTTP API that stands for none of Kafka's; and of those beyond KINDS_MAX
 
 # What is not built yet, with the keys of its APIs. docs/differences.md has this table.
 NOT_BUILT = {
@@ -46,6 +47,7 @@ class Asking(Protocol):
     api_key: int
     client_id: str | None
     client_host: str
+    principal: str
 
 
 class OnceAMinute(Generic[K]):
@@ -81,26 +83,26 @@ class Refusals:
     """Logs refusals: the first of a kind in a minute."""
 
     def __init__(self, clock: Clock) -> None:
-        self.counts: dict[tuple[int, ErrorCode], int] = {}  # so far, by API key (-1: beyond KINDS_MAX) and error
+        self.counts: dict[tuple[int, ErrorCode], int] = {}  # so far, by API key (or NO_API) and error
         self._once: OnceAMinute[Kind] = OnceAMinute(clock)
 
     def note(self, context: Asking, error: ErrorCode, what: str, *values: object) -> None:
         """Log that a request, or a part of it, is refused with this error. `what % values` says what was refused."""
         counted = context.api_key, error
         if len(self.counts) >= KINDS_MAX and counted not in self.counts:  # a client may send any number as the key
-            counted = -1, error
+            counted = NO_API, error
         self.counts[counted] = self.counts.get(counted, 0) + 1
         if not logger.isEnabledFor(logging.INFO):
             return
         client_id = context.client_id and context.client_id[:CHARACTERS_MAX]
-        kind = (context.client_host, client_id, context.api_key, error)
+        kind = (context.client_host, client_id, context.principal, context.api_key, error)
         level = logging.INFO if self._once.is_first(kind) else logging.DEBUG
         if logger.isEnabledFor(level):
             logger.log(level, "%s", self._text(kind, what, values, self._once.take_before(kind)))
 
     @staticmethod
     def _text(kind: Kind, what: str, values: tuple[object, ...], more_before: int) -> str:
-        host, client_id, api_key, error = kind
+        host, client_id, _, api_key, error = kind
         cut = tuple(value[:CHARACTERS_MAX] if isinstance(value, str) else value for value in values)
         text = f"{api_name(api_key)} of client {client_id!r} at {host[1:]}: {error.name}: {what % cut}"
         return f"{text} ({more_before:,} more of this kind in the minute before)" if more_before else text
@@ -108,6 +110,8 @@ class Refusals:
 
 def api_name(api_key: int) -> str:
     """Kafka's name of an API, or its number."""
+    if api_key == NO_API:
+        return "another request"
     try:
         return ApiKey(api_key).name
     except ValueError:

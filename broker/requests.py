@@ -27,7 +27,7 @@ from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from barnabas.broker.refusals import Refusals, no_descriptor
+from barnabas.broker.refusals import CHARACTERS_MAX, NO_API, Refusals, no_descriptor
 from barnabas.cluster.security.acls import ANONYMOUS, CLUSTER_NAME, THIS_BROKER, AclOperation, ResourceType, words
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol import codec, messages
@@ -326,7 +326,7 @@ class Asked:
     def may(self, operation: AclOperation, type: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Whether the sender has this right. If not, the log says so: one line a minute for a client and an API."""
         return self.rights.may(operation, type, name) or note_no_right(
-            self._gate.refusals, self.context, operation, type, name
+            self._gate.refusals, self.context, self.rights, operation, type, name
         )
 
     def handle(self, request: Any = None) -> Any:
@@ -341,12 +341,34 @@ class Asked:
         return CLOSE if answer is None else answer
 
 
+class NoRight:
+    """Says that somebody lacks a right, and by which rule. Only a line that is really logged looks for the rule."""
+
+    __slots__ = ("_name", "_operation", "_rights", "_type")
+
+    def __init__(self, rights: "Rights", operation: AclOperation, type: ResourceType, name: str) -> None:
+        self._rights = rights
+        self._operation = operation
+        self._type = type
+        self._name = name
+
+    def __str__(self) -> str:
+        rights, operation, type = self._rights, self._operation, self._type
+        why = rights.decision(operation, type, self._name)
+        principal, name = rights.principal[:CHARACTERS_MAX], self._name[:CHARACTERS_MAX]
+        return f"{principal} has no right to {words(operation)} {words(type)} {name!r}: {why}"
+
+
 def note_no_right(
-    refusals: Refusals, context: RequestContext, operation: AclOperation, type: ResourceType, name: str
+    refusals: Refusals,
+    context: RequestContext,
+    rights: "Rights",
+    operation: AclOperation,
+    type: ResourceType,
+    name: str,
 ) -> bool:
     """Log that somebody lacks a right. Returns False."""
-    what = "%s has no right to %s %s %r"
-    refusals.note(context, AUTHORIZATION_ERRORS[type], what, context.principal, words(operation), words(type), name)
+    refusals.note(context, AUTHORIZATION_ERRORS[type], "%s", NoRight(rights, operation, type, name))
     return False
 
 
@@ -436,14 +458,15 @@ class RequestGate:
         from barnabas.broker.http.routes import HttpError
 
         access = route.access
+        api_key = NO_API if access is None else access.api_key
+        context = RequestContext(api_key, 0, 0, request.client_id, request.client_host, principal=request.principal)
         if access is None:
             message = f"{request.principal} is none of super.users, and {route.method} {route.path} is for these only."
+            self.refusals.note(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "%s", message)
             raise HttpError(403, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name, message)
-        context = RequestContext(access.api_key, 0, 0, request.client_id, request.client_host)
-        context.principal = request.principal
         for operation, type, name in access.rights(request):
             if not rights.may(operation, type, name):
-                note_no_right(self.refusals, context, operation, type, name)
+                note_no_right(self.refusals, context, rights, operation, type, name)
                 what = words(type) if type is ResourceType.CLUSTER else f"{words(type)} {name}"
                 message = f"{request.principal} has no right to {words(operation)} {what}. Somebody may give it: "
                 message += f"barnabas acls add {request.principal} {words(operation)} {what}"

@@ -203,7 +203,7 @@ def explain(
     decision = table.decide(principal, host, asked.operation, type, resource_name)
     verb = "may" if decision.allowed else "may not"
     said = f"{principal} {verb} {_word(asked.operation)} {_word(type)} {resource_name}: "
-    said += decision.why if decision.rule is None else f"{decision.why}: {decision.rule}"
+    said += str(decision)
     advice = None
     if not decision.allowed and decision.rule is None:
         advice = f"barnabas acls add {principal} {_word(asked.operation)} {_word(type)} {resource_name}"

@@ -84,7 +84,8 @@ class _Fetch:
             if topic is None:
                 self.refusals.append((partition, ErrorCode.UNKNOWN_TOPIC_ID))
             elif rights is not None and not rights.may(AclOperation.READ, ResourceType.TOPIC, topic):
-                note_no_right(self.services.refusals, self.context, AclOperation.READ, ResourceType.TOPIC, topic)
+                right = (AclOperation.READ, ResourceType.TOPIC, topic)
+                note_no_right(self.services.refusals, self.context, rights, *right)
                 self.refusals.append((partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             elif not cache.contains(topic, partition.index) and (topic, partition.index) not in replicas.partitions:
                 is_gone = partition.topic_id != NO_TOPIC_ID and cache.topic_name(partition.topic_id) is None

@@ -134,6 +134,9 @@ class Decision(NamedTuple):
     rule: Acl | None
     why: str
 
+    def __str__(self) -> str:
+        return self.why if self.rule is None else f"{self.why}: {self.rule}"
+
 
 class AclFilter(NamedTuple):
     """Which rules are meant. None, and ANY of each kind, mean all."""

@@ -62,11 +62,15 @@ class Rights:
         asked = (operation, type, name)
         known = self._known.get(asked)
         if known is None:
-            known = self._authorizer.decide(self.principal, self.host, *asked).allowed
+            known = self.decision(*asked).allowed
             if len(name) <= NAME_CHARACTERS_MAX:
                 self._authorizer.make_room()
                 self._known[asked] = known
         return known
+
+    def decision(self, operation: AclOperation, type: ResourceType, name: str) -> Decision:
+        """The same with the reason, which is not remembered."""
+        return self._authorizer.decide(self.principal, self.host, operation, type, name)
 
     def may_on_any(self, operation: AclOperation, type: ResourceType) -> bool:
         """Whether it is allowed on some resource of the type, which need not exist yet."""

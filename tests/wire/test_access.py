@@ -5,6 +5,7 @@ The test goes through the table of APIs, so that a new one cannot forget its row
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from barnabas.broker import connection, requests
 from barnabas.broker.access import rules as rules_access
 from barnabas.broker.access import topics as topics_access
 from barnabas.broker.requests import TABLE
-from barnabas.cluster.security.acls import Acl, AclOperation, PatternType, Permission, Resource, ResourceType
+from barnabas.cluster.security.acls import Acl, AclFilter, AclOperation, PatternType, Permission, Resource, ResourceType
+from barnabas.cluster.security.authorizer import Rights
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -323,6 +325,40 @@ def test_a_request_with_very_many_rows_is_asked_for_rights_in_turns(
     assert answer == short
     assert refused == sum(number % 3 != 0 for number in range(ROWS))
     assert 0 < most < ROWS / 4
+
+
+def test_the_log_names_the_rule_that_refuses(guarded: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Who, from where, what, and by which rule: once a minute for each principal, however it is asked."""
+    denied = Acl(Resource(ResourceType.TOPIC, "audit"), "User:mallory", "*", AclOperation.WRITE, Permission.DENY)
+    guarded.env.run(guarded.broker.request_gate.authorizer.add([denied]))
+    produce = messages.ProduceRequest
+    topic = produce.TopicProduceData(name="audit", partition_data=[produce.PartitionProduceData(index=0, records=b"")])
+    with caplog.at_level(logging.INFO, "barnabas.broker.refusals"):
+        for principal in ("User:mallory", "User:mallory", "User:trent"):
+            ask(guarded, principal, ApiKey.PRODUCE, 9, produce(acks=1, topic_data=[topic]))
+    guarded.env.run(guarded.broker.request_gate.authorizer.remove(AclFilter(name="audit")))
+    assert [message.partition("TOPIC_AUTHORIZATION_FAILED: ")[2] for message in caplog.messages] == [
+        "User:mallory has no right to write topic 'audit': a rule denies it: User:mallory may not write topic audit",
+        "User:trent has no right to write topic 'audit': no rule allows it",
+    ]
+
+
+def test_a_refusal_that_is_not_logged_looks_for_no_rule(
+    guarded: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "barnabas.broker.refusals")
+    looked = 0
+    decision = Rights.decision
+
+    def counted(self: Rights, *asked: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return decision(self, *asked)
+
+    monkeypatch.setattr(Rights, "decision", counted)
+    request = messages.DeleteGroupsRequest(groups_names=["one"] * 20)
+    ask(guarded, "User:carol", ApiKey.DELETE_GROUPS, 2, request)
+    assert looked == 2, "one for the decision, which is remembered, and one for the line"
 
 
 def test_every_row_says_what_it_asks_for() -> None:

@@ -40,6 +40,18 @@ class Answered(Protocol):
         """Close at once; what was not sent is dropped."""
 
 
+class Sending(Protocol):
+    """Counts the time in which an answer is sent, because its client has a quota."""
+
+    began_ms: float  # of its encoding
+
+    def now_ms(self) -> float:
+        """The time."""
+
+    def note(self, began_ms: float) -> None:
+        """Count the time since then."""
+
+
 class _Over:
     """In the place of a connection that is over."""
 
@@ -69,6 +81,7 @@ class AnswerWriter:
         "_muted_until_ms",
         "_network",
         "_senders",
+        "_sending",
         "_transport",
         "_unsent",
         "_unsent_bytes",
@@ -85,6 +98,7 @@ class AnswerWriter:
         self._unsent_bytes = 0
         self.collects = False  # small answers are kept until `flush`, and sent together
         self._from_files: deque[Part] = deque()  # what is left of an answer that is sent from files
+        self._sending: Sending | None = None  # counts the time that this takes; None: nobody counts
         self._is_full = False  # the write buffer is above its high mark
         self._mute: Timer | None = None  # runs while no request is handled, because the client is above a quota
         self._muted_until_ms = 0.0
@@ -113,6 +127,11 @@ class AnswerWriter:
             self._senders.ask(self)
         else:
             self.takes_answers = self._mute is None
+
+    def count(self, sending: Sending) -> None:
+        """Count the time of the last answer; what is left of it is counted when it is sent."""
+        sending.note(sending.began_ms)
+        self._sending = sending if self._from_files else None
 
     def mute(self, clock: Clock, throttle_ms: int) -> None:
         """Ask for no further answer for so long. What is written goes out meanwhile."""
@@ -172,6 +191,8 @@ class AnswerWriter:
         transport = self._transport
         self._connection.note_activity()
         left = bytes_max
+        sending = self._sending
+        began_ms = 0.0 if sending is None else sending.now_ms()
         while from_files and left > 0 and not self._is_full:
             if transport.is_closing():  # connection_lost will follow
                 return bytes_max - left
@@ -195,7 +216,10 @@ class AnswerWriter:
                 transport.write(part)
                 left -= size
             from_files.popleft()
+        if sending is not None:
+            sending.note(began_ms)
         if not from_files:
+            self._sending = None
             self.takes_answers = not self._is_full and self._mute is None
             self._connection.all_sent()
         elif not self._is_full:

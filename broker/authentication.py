@@ -92,7 +92,10 @@ class Authentication:
         """Whether the time has passed for which the login counts. Then the connection ends."""
         if self._expires_ms is None or self._logins.now_ms() < self._expires_ms:
             return False
-        self._refuse("it had to log in again (connections.max.reauth.ms, or the end of its token)")
+        assert self._server is not None
+        self._logins.on_end(self._connection.client_host, f"{self._user} ({self._server.mechanism})")
+        self._to(Login.REFUSED)
+        self._connection.close()
         return True
 
     def _decoded(self, frame: memoryview) -> tuple[frames.RequestHeader, Any]:

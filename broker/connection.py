@@ -265,10 +265,7 @@ class Connection(asyncio.BufferedProtocol):
         full = len(self._read_ahead) >= READ_AHEAD_BYTES_MAX and not self._may_handle()
         if full != self._reading_paused and self._socket is Socket.OPEN:
             self._reading_paused = full
-            if full:
-                self.transport.pause_reading()
-            else:
-                self.transport.resume_reading()
+            (self.transport.pause_reading if full else self.transport.resume_reading)()
 
     def _handle_frames(self, data: memoryview) -> int:
         """Handle complete frames in order until one must wait, and send their answers together.
@@ -403,6 +400,7 @@ class Connection(asyncio.BufferedProtocol):
         def decoded(request: Any) -> None:
             self._end_wait()
             if self._requests is not DROPPED:
+                self.note_activity()
                 self._handle_request(api, context, frame, request)
                 self._go_on_soon()
 
@@ -429,7 +427,8 @@ class Connection(asyncio.BufferedProtocol):
         if server.throttles is None:
             reply = server.gate.handle(api, request, context)
         else:
-            reply = server.throttles.handle(server.gate, api, request, context, len(frame))
+            began_ms = self.last_active_ms  # of its decoding, if that did not wait
+            reply = server.throttles.handle(server.gate, api, request, context, len(frame), began_ms)
         if isinstance(reply, Message) and not self._carried_out.waiting:  # nearly always
             self._answer(api, context, request, reply)
             return
@@ -502,8 +501,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, api: Api, context: RequestContext, request: Any, reply: Any) -> None:
         if self._server.throttles is not None and self._server.throttles.are_asked(context):
-            reply, throttle_ms = self._server.throttles.answer(api, request, context, reply)
+            reply, throttle_ms, sending = self._server.throttles.answer(api, request, context, reply)
             self._answer(api, context, request, reply)
+            self._writer.count(sending)
             if throttle_ms and self._socket in (Socket.OPEN, Socket.HALF_CLOSED):
                 self._writer.mute(self._server.env.clock, throttle_ms)
             return

@@ -54,6 +54,8 @@ class ListenerLogins:
     ) -> None:
         self.now_ms = env.clock.monotonic_ms
         self.on_failure: Callable[[str, str], None] = lambda client_host, why: None  # called with each failure
+        # Called with who has not logged in again in time, when its connection is closed.
+        self.on_end: Callable[[str, str], None] = lambda client_host, who: None
         self.signing_keys: SigningKeys | None = None  # by which tokens are signed; None: there is no such listener
         self._env = env
         self._config = config

@@ -62,6 +62,7 @@ class Server:
         self.tls = tls  # of the listeners that have it
         for each in logins.values():
             each.on_failure = self.note_failed_login
+            each.on_end = self.note_ended_login
         self.read_buffer = ReadBuffer()
         self.senders = Senders(env.clock)
         self.crowds = Crowds(env.clock, env.turns)
@@ -77,6 +78,7 @@ class Server:
         self.protocol_errors = 0
         self.refused_connections = 0
         self.failed_logins = 0
+        self.ended_logins = 0  # of clients that have not logged in again
         self.last_told = -1, 0  # the latest controller epoch, and the number of its newest connection
         self._listeners: list[Listener] = []
         self._connections_of: dict[str, int] = {}  # client host -> connections
@@ -129,6 +131,12 @@ class Server:
         self.failed_logins += 1
         self._say_once((client_host, why), "a login from %s has failed: %s%s", client_host, why)
 
+    def note_ended_login(self, client_host: str, who: str) -> None:
+        """A client whose login had ended has asked for something else than a new one: many libraries know of none."""
+        self.ended_logins += 1
+        line = "closing the connection of %s: %s has not logged in again in time; the client connects anew%s"
+        self._say_once((client_host, who), line, client_host, who, logging.INFO)
+
     def note_failed_handshake(self, listener: str, transport: "TlsTransport", error: "HandshakeError") -> None:
         """A client has failed to speak TLS. The log has the first of a kind in a minute."""
         peer = transport.get_extra_info("peername")
@@ -159,8 +167,10 @@ class Server:
         else:
             connection.logged_in(f"User:{user}", for_good=True)
 
-    def _say_once(self, key: tuple[str, str], line: str, client_host: str, what: str) -> None:
-        level = logging.WARNING if self._unreadable.is_first(key) else logging.DEBUG
+    def _say_once(
+        self, key: tuple[str, str], line: str, client_host: str, what: str, level: int = logging.WARNING
+    ) -> None:
+        level = level if self._unreadable.is_first(key) else logging.DEBUG
         if logger.isEnabledFor(level):
             more = self._unreadable.take_before(key)
             text = f" ({more:,} more of this kind in the minute before)" if more else ""

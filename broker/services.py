@@ -49,6 +49,7 @@ class ServerState(Protocol):
     refused_connections: int
     protocol_errors: int
     failed_logins: int
+    ended_logins: int
     arrivals: Arrivals
     serving: bool
     last_told: tuple[int, int]

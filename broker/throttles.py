@@ -1,8 +1,9 @@
 """What clients have used of their quotas, and how long each has to wait (KIP-13, 124, 219, 599).
 
 Connections ask it only while there are quotas, so that a broker without them does not pay. A request is counted when it
-is answered. If the client is above its quota, the answer says how long it has to wait, and goes out at once; then the
-connection handles nothing for so long. A fetch above its quota is answered without records, and does not count.
+is answered; the time in which its answer is encoded and sent comes later, and counts when the client asks next. If it
+is above its quota, the answer says how long it has to wait, and goes out at once; then the connection handles nothing
+for so long. A fetch above its quota is answered without records, and does not count.
 
 What brokers ask each other is not counted, nor what this broker asks itself. But whoever may not act as a broker is
 counted whatever it asks; and so is, in Kafka and here, everybody who sends one of `COUNTED_OF_BROKERS`.
@@ -36,7 +37,7 @@ class Used(NamedTuple):
     """What a request has used of its quotas when its handler has returned."""
 
     frame_bytes: int
-    handled_ms: float
+    handled_ms: float  # how long it was decoded and handled
 
 
 class Asked(Protocol):
@@ -86,6 +87,22 @@ def _short(name: str | None) -> str | None:
     return f"{name[:20]}… ({hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()})"
 
 
+class Sending:
+    """Counts the time in which an answer is encoded and sent."""
+
+    __slots__ = ("_context", "_throttles", "began_ms", "now_ms")
+
+    def __init__(self, throttles: "Throttles", context: Asked) -> None:
+        self._throttles = throttles
+        self._context = context
+        self.now_ms = throttles.now_ms
+        self.began_ms = self.now_ms()
+
+    def note(self, began_ms: float) -> None:
+        """Count the time since then. Nobody waits for it before the next request."""
+        self._throttles.add(REQUEST, self._context, (self.now_ms() - began_ms) * PERCENT_OF_MS)
+
+
 class Throttles:
     """Counts what clients use."""
 
@@ -117,13 +134,12 @@ class Throttles:
 
     # ------------------------------------------------------------------ a request
 
-    def handle(self, gate: Gate, api: Row, request: Any, context: Asked, frame_bytes: int) -> Any:
-        """What the handler returns. How long it took is noted."""
+    def handle(self, gate: Gate, api: Row, request: Any, context: Asked, frame_bytes: int, began_ms: float) -> Any:
+        """What the handler returns. How long that took since `began_ms` is noted."""
         if api.key not in COUNTED_OF_BROKERS and gate.is_of_broker(api, request, context):
             return gate.handle(api, request, context)
         if api.key == ApiKey.FETCH:
             self._limit_bytes(request, context)
-        began_ms = self.now_ms()
         reply = gate.handle(api, request, context)
         context.used = Used(frame_bytes, self.now_ms() - began_ms)
         return reply
@@ -133,8 +149,13 @@ class Throttles:
         """Whether the request has to be counted: there were quotas when it came, and no broker has sent it."""
         return getattr(context, "used", None) is not None
 
-    def answer(self, api: Row, request: Any, context: Asked, reply: Any) -> tuple[Any, int]:
-        """Count a request that is answered: the answer, and how long its client has to wait, in milliseconds."""
+    def answer(self, api: Row, request: Any, context: Asked, reply: Any) -> tuple[Any, int, Sending]:
+        """Count a request that is answered: the answer, how long its client has to wait, in milliseconds, and what
+        counts the time in which it is sent."""
+        reply, throttle_ms = self._counted(api, request, context, reply)
+        return reply, throttle_ms, Sending(self, context)
+
+    def _counted(self, api: Row, request: Any, context: Asked, reply: Any) -> tuple[Any, int]:
         used = context.used
         assert used is not None
         context.used = None
@@ -175,7 +196,7 @@ class Throttles:
         throttle_ms = max(fetch_ms, request_ms)
         if not throttle_ms:
             return (EncodedFrame(parts) if isinstance(reply, Message) else reply), 0
-        self._take_back(FETCH, context, size)
+        self.add(FETCH, context, -size)
         for part in parts:
             if isinstance(part, FileRange):
                 part.release()
@@ -210,11 +231,12 @@ class Throttles:
         self.note(key, throttle_ms)
         return throttle_ms
 
-    def _take_back(self, key: str, context: Asked, amount: float) -> None:
+    def add(self, key: str, context: Asked, amount: float) -> None:
+        """Note that the client has used so much more, or less. It does not wait for that now."""
         limit = self._limit(key, context)
         if limit is not None:
             now_ms = self.now_ms()
-            self._rates.of(Sharing.of(key, limit), Rate, self.windows, now_ms).add(self.windows, -amount, now_ms)
+            self._rates.of(Sharing.of(key, limit), Rate, self.windows, now_ms).add(self.windows, amount, now_ms)
 
     def mutations(self, context: Asked) -> "Mutations":
         """The quota for what a request does to partitions."""

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from barnabas.cli.shared.exits import ExitCode, fail
@@ -30,8 +31,11 @@ class Kind(NamedTuple):
     is_backup: Callable[[str], bool]  # whether the file at a path is one
 
 
-def write(path: str, lines: Iterable[bytes]) -> None:
-    """Write the lines beside the file, sync them, and give them its name. What fails leaves the old file as it was."""
+def write(path: str, lines: Iterable[bytes], mode: int = 0o666) -> None:
+    """Write the lines beside the file, sync them, and give them its name. What fails leaves the old file as it was.
+
+    `mode`: of the file, but for the umask.
+    """
     with no_time_limit():
         if path == STANDARD:
             sys.stdout.buffer.writelines(lines)
@@ -43,14 +47,15 @@ def write(path: str, lines: Iterable[bytes]) -> None:
                 with open(path, "wb") as device:
                     device.writelines(lines)
             else:
-                _write_whole(path, lines)
+                _write_whole(path, lines, mode)
         except OSError as error:
             fail(f"{path} cannot be written: {error.strerror or error}.")
 
 
-def _write_whole(path: str, lines: Iterable[bytes]) -> None:
+def _write_whole(path: str, lines: Iterable[bytes], mode: int) -> None:
     temporary = f"{path}.{os.getpid()}.tmp"
-    with _removed_by_signals(temporary), open(temporary, "xb") as file:
+    make = partial(os.open, mode=mode)
+    with _removed_by_signals(temporary), open(temporary, "xb", opener=make) as file:
         try:
             file.writelines(lines)
             file.flush()

@@ -13,6 +13,7 @@ from barnabas.cli.shared.terminal import AsJson, print_json
 from barnabas.cluster.tree import tree_backup
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.cluster.tree.tree_backup import TreeBackup
+from barnabas.runtime.disk import PRIVATE
 from barnabas.runtime.env import real
 from barnabas.storage.directory_contents import place_of_tree
 
@@ -31,6 +32,7 @@ def backup(
     """Write a backup of the coordination tree: topics, settings, leaders. Records and offsets are in the logs.
 
     Brokers may run meanwhile. It runs on their machine; the file is whole or not there.
+    It may hold passwords, so only you can read it.
     An older backup of that name is replaced; no other file is, and none in a data directory.
     To put it back: stop all brokers, remove the tree's -wal and -shm, give FILE the tree's name, start all brokers.
     A tree in ZooKeeper is backed up by ZooKeeper's own tools.
@@ -55,7 +57,7 @@ def backup(
         )
     if backup_file.are_one(file, path):
         fail(f"{file} is the tree itself. Name a file elsewhere.", ExitCode.NOT_VALID)
-    backup_file.write(file, [taken.content])
+    backup_file.write(file, [taken.content], PRIVATE)
     _tell(file, path, taken, as_json)
 
 

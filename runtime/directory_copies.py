@@ -43,14 +43,14 @@ def copy(
         if entry.is_dir(follow_symlinks=False):
             copy(entry.path, to, left_out=(), with_links=with_links)
         elif not (with_links and entry.name in full and link(entry.path, to)):
-            shutil.copyfile(entry.path, to)
+            shutil.copy(entry.path, to)  # with its mode: others may not read the tree
 
 
 def copy_file(source: str, target: Path) -> None:
     """Copy one file. OSError."""
     import shutil
 
-    shutil.copyfile(source, target)
+    shutil.copy(source, target)
 
 
 def copy_for_itself(source: str, target: str, *, without: str, goes_on: Callable[[], bool]) -> None:

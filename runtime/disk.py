@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _PARALLEL_SYNCS = 16
 _PARALLEL_FROM = 8  # fewer files are synced sooner than threads start
 
+PRIVATE = 0o600  # the mode of a file that may hold secrets
 OPEN_FILES_MAX = 1024  # if the system does not name a limit
 
 # Locks held by this process, by device and inode: POSIX locks do not exclude their own process.
@@ -164,6 +166,20 @@ class RealDisk:
         """Set the time of the last change."""
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
+    def is_private(self, path: str) -> bool:
+        """Whether nobody but its user can read a file; or its group, if that may write it. True: it is missing."""
+        return not _rights_of_others(path)
+
+    def make_private(self, path: str, *, create: bool = False) -> bool:
+        """Take the rights of all others, if that can be done; whether it is private now. `create`: if it is missing."""
+        with contextlib.suppress(OSError):  # who opens it will meet the error, too, and say more
+            if create and not os.path.exists(path):  # to close any descriptor of a file drops our own locks on it
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+            rights = _rights_of_others(path)
+            if rights:
+                os.chmod(path, stat.S_IMODE(os.stat(path).st_mode) & ~rights)
+        return self.is_private(path)
+
     def sync_directory(self, path: str) -> None:
         """Make the folder's entries durable."""
         error = _sync_path(path)
@@ -249,6 +265,15 @@ class RealDisk:
         identity = (status.st_dev, status.st_ino)
         _locked.add(identity)
         return RealDirectoryLock(descriptor, identity)
+
+
+def _rights_of_others(path: str) -> int:
+    """The bits of a file's mode by which others than its user read it. A group that may write was chosen so."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return 0
+    return mode & (0o007 if mode & stat.S_IWGRP else 0o077)
 
 
 def descriptor_of(path: str, *, create: bool, read_only: bool) -> int:

@@ -157,6 +157,12 @@ class Disk(Protocol):
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         """Set the time of the last change."""
 
+    def is_private(self, path: str) -> bool:
+        """Whether nobody but its user can read a file; or its group, if that may write it. True: it is missing."""
+
+    def make_private(self, path: str, *, create: bool = False) -> bool:
+        """Take the rights of all others, if that can be done; whether it is private now. `create`: if it is missing."""
+
     def sync_directory(self, path: str) -> None:
         """Make the folder's entries durable. SyncFailedError."""
 

@@ -10,6 +10,7 @@ from barnabas.broker.access.http import sees_all
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, member, number, record, text
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.cluster.tree.tree_place import read_by_others
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.runtime import identity as consumer_identity
@@ -124,6 +125,9 @@ HEALTH = record(
     tree_trouble=text(
         "What is wrong with the coordination tree until a person mends it; null: nothing.", nullable=True
     ),
+    read_by_others=array(
+        text("A file."), "Files of the coordination tree that may hold passwords, and others can read."
+    ),
     why_not_registered=text("Why it is not registered any more, and serves nothing; null: it is.", nullable=True),
     undecided=array(
         UNDECIDED, f"Partitions here that wait for it, because an older tree was put back; {LOGS_MAX} at most."
@@ -177,6 +181,9 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
             "is_journal_on": services.group_coordinator.journal is not None,
             "is_lease_held": services.lease.holds,
             "tree_trouble": services.coordination.trouble or None,
+            "read_by_others": []
+            if services.tree_path is None
+            else read_by_others(services.env.disk, services.tree_path),
             "why_not_registered": services.own_registration.why_not,
             "undecided": [
                 {"topic": topic, "partition": index, "waits_for": list(missing)}

@@ -37,6 +37,7 @@ barnabas_connections_accepted_total | counter | - | Connections of Kafka's clien
 barnabas_connections_refused_total | counter | - | Those that were refused because of a limit.
 barnabas_requests_total | counter | api | Requests of clients and brokers.
 barnabas_failed_logins_total | counter | - | Logins (SASL) that failed, and requests before a login.
+barnabas_ended_logins_total | counter | - | Connections that were closed because their clients have not logged in again in time (connections.max.reauth.ms, the end of a token).
 barnabas_connections_throttled_total | counter | - | Those that came too fast, and had to wait or were closed (max.connection.creation.rate, quotas of addresses).
 barnabas_throttled_requests_total | counter | quota | Requests whose client was above a quota.
 barnabas_throttle_seconds_total | counter | quota | How long these clients were told to wait, in sum.

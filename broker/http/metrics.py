@@ -168,6 +168,7 @@ def _requests(services: Services, sums: Sums) -> None:
     put("barnabas_handler_failures_total", services.request_gate.handler_failures)
     put("barnabas_protocol_errors_total", server.protocol_errors)
     put("barnabas_failed_logins_total", server.failed_logins)
+    put("barnabas_ended_logins_total", server.ended_logins)
     put("barnabas_connections_throttled_total", server.arrivals.throttled)
     _quotas(services.throttles, sums)
     put("barnabas_http_connections", len(http.connections))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from barnabas.cli.checks.facts import DAY_MS, Broker, Facts, Settings
-from barnabas.cli.checks.findings import Finding, Severity, check
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.shared.words import duration
 from barnabas.config.listeners import is_loopback, read_endpoints, security_protocols
@@ -110,6 +110,21 @@ def weak(facts: Facts) -> Iterator[Finding]:
                 f"it does not check the host names of other brokers ({CHECK_HOSTS} is empty)",
                 "Who has any certificate of your authority can stand between two brokers.",
                 start_again(facts, broker, {CHECK_HOSTS: "https"}),
+            )
+
+
+@check("files that others read", "whether only the broker's user can read the coordination tree", Needs.HTTP)
+def files_that_others_read(facts: Facts) -> Iterator[Finding]:
+    """It holds what passwords of users are checked by, and settings that are passwords."""
+    for broker, health in facts.healths:
+        for path in health["read_by_others"]:
+            yield Finding(
+                Severity.WARNING,
+                f"broker {broker.node_id}",
+                f"all users of its machine can read {path}",
+                "It may hold passwords: settings of key stores, say. Its owner can say `chmod 600`; the broker does "
+                "so at each start, if the file is its user's.",
+                ("configs", "describe", "broker", str(broker.node_id), "coordination.path"),
             )
 
 

@@ -134,6 +134,8 @@ class EmbeddedCoordination:
         new = self._shared and not self._env.disk.exists(self._path)
         if new:
             self._make_folder()
+        if self._shared:
+            self._place.keep_private()
         self._reader = await self._changes.unless_busy(self._open, BUSY_AT_START_MS)
         try:
             if self._shared:

@@ -29,6 +29,11 @@ ZXID_MAX = 1 << 62  # SQLite's numbers have 63 bits, and those of a restored tre
 STRANGE_MAX = 2  # so often in a row it may be so with all of its -wal in it, because somebody wrote in between
 
 
+def read_by_others(disk: Disk, path: str) -> list[str]:
+    """Those files of a tree that others than its user can read. It may hold passwords."""
+    return [path + part for part in PARTS if not disk.is_private(path + part)]
+
+
 class TreePlace:
     """The names of the files, and what is wrong with them."""
 
@@ -77,6 +82,13 @@ class TreePlace:
         It is another one, or the disk is full: then SQLite has written a part of the -wal into it, and keeps the rest.
         """
         return self._unreadable_looks >= UNREADABLE_LOOKS_MAX
+
+    def keep_private(self) -> None:
+        """Let nobody else read the files, which may hold passwords. What SQLite makes has the rights of the first."""
+        for part in PARTS:
+            self._disk.make_private(self._path + part, create=not part)
+        for path in read_by_others(self._disk, self._path):
+            logger.warning("others can read %s, which may hold passwords: chmod 600 it, as its owner", path)
 
     def check_that_nobody_uses_another(self) -> None:
         """BusyError if processes live that use files which were in this place before.

@@ -429,6 +429,14 @@ class SimDisk:
         """Set it."""
         self._find(path).modified_ms = modified_ms
 
+    def is_private(self, path: str) -> bool:
+        """Nobody else is here."""
+        return True
+
+    def make_private(self, path: str, *, create: bool = False) -> bool:
+        """Nobody else is here."""
+        return True
+
     def sync_directory(self, path: str) -> None:
         """Make names durable."""
         folder = self._folder(path)

@@ -36,6 +36,7 @@ EMPTY = {
     "loading_partitions",
     "stopped_loads",
     "undecided",
+    "read_by_others",
     "failed",
     "write_blocked",
     "standing",

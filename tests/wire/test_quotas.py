@@ -1,9 +1,12 @@
 """Quotas in virtual time: who is throttled and how long, what the tree has, and what is refused."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from barnabas.broker import connection
+from barnabas.broker.requests import Api
 from barnabas.cluster import quota_rates
 from barnabas.protocol import frames, record_batch
 from barnabas.protocol.api_keys import ApiKey
@@ -27,6 +30,7 @@ from barnabas.protocol.messages import (
     WriteTxnMarkersRequest,
 )
 from barnabas.protocol.record_batch import Record
+from barnabas.storage.open_files import FileRange
 
 World = Any  # of conftest.py
 Parts = list[tuple[str, str | None]]
@@ -229,16 +233,9 @@ def test_request_time_is_counted_in_percent(own: World, monkeypatch: pytest.Monk
     """A handler that takes a fifth of a second: ten percent of a second are gone after the sixth, and nobody waits
     longer than a window."""
     alter(own, [("user", "ANONYMOUS")], request_percentage=10.0)
-    gate, clock, slow_ms = own.broker.request_gate, own.env.clock, 0.0
-    handle = gate.handle
-
-    def handle_slowly(*asked: Any) -> Any:
-        nonlocal slow_ms
-        slow_ms += 200
-        return handle(*asked)
-
-    monkeypatch.setattr(type(own.broker.throttles), "now_ms", lambda self: clock.monotonic_ms() + slow_ms)
-    monkeypatch.setattr(own.broker.server, "gate", _Through(gate, handle_slowly))
+    monkeypatch.setattr(
+        own.broker.server, "gate", _Through(own.broker.request_gate, slow(own.broker.request_gate.handle))
+    )
     client = Timed(own)
     beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     waits = [client.ask(ApiKey.HEARTBEAT, 4, beat)[0].throttle_time_ms for _ in range(7)]
@@ -246,6 +243,40 @@ def test_request_time_is_counted_in_percent(own: World, monkeypatch: pytest.Monk
     assert waits[5] > 0
     assert max(waits) <= 1000
     client.close()
+
+
+@pytest.mark.parametrize("part", ["decoding", "encoding", "sending from a file"])
+def test_all_time_that_the_broker_works_for_a_request_is_counted(
+    own: World, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Kafka counts the time of its network threads, too, among them that of TLS."""
+    own.ask(ApiKey.PRODUCE, 9, produce(200_000))
+    alter(own, [("user", "ANONYMOUS")], request_percentage=10.0)
+    match part:
+        case "decoding":
+            monkeypatch.setattr(Api, "decode", slow(Api.decode))
+        case "encoding":
+            monkeypatch.setattr(connection.frames, "encode_response", slow(frames.encode_response))
+        case _:
+            monkeypatch.setattr(FileRange, "send", slow(FileRange.send))
+    client = Timed(own)
+    asked = (ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))
+    if part == "sending from a file":
+        asked = (ApiKey.FETCH, 12, fetch())
+    waits = [client.ask(*asked)[0].throttle_time_ms for _ in range(8)]
+    assert waits[:2] == [0, 0]
+    assert max(waits) > 0
+    client.close()
+
+
+def slow(work: Any) -> Any:
+    """The same work, which takes a fifth of a second."""
+
+    def work_slowly(*arguments: Any) -> Any:
+        asyncio.get_running_loop().now += 0.2  # type: ignore[attr-defined]
+        return work(*arguments)
+
+    return work_slowly
 
 
 class _Through:
@@ -284,15 +315,8 @@ def guarded(make_world: type[World]) -> Any:
         super_users="User:ANONYMOUS;User:broker",
     )
     alter(world, [("user", None)], request_percentage=0.001)
-    gate, throttles, slow_ms = world.broker.request_gate, world.broker.throttles, 0.0
-
-    def handle_slowly(*asked: Any) -> Any:
-        nonlocal slow_ms
-        slow_ms += 200
-        return gate.handle(*asked)
-
-    throttles.now_ms = lambda: world.env.clock.monotonic_ms() + slow_ms
-    world.broker.server.gate = _Through(gate, handle_slowly)
+    gate = world.broker.request_gate
+    world.broker.server.gate = _Through(gate, slow(gate.handle))
     yield world
     world.env.run(world.broker.stop())
 

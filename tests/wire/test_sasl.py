@@ -290,13 +290,18 @@ class TestLoginsThatEnd:
             assert plain(ending, client).session_lifetime_ms == 10_000
             assert topics(ending, client) is not None
 
-    def test_one_that_does_not_is_closed(self, ending: World) -> None:
+    def test_one_that_does_not_is_closed(self, ending: World, caplog: pytest.LogCaptureFixture) -> None:
         client = connected(ending)
         plain(ending, client)
         ending.env.run(ending.env.clock.sleep(9_999))
         assert topics(ending, client) is not None
         ending.env.run(ending.env.clock.sleep(1))
-        assert topics(ending, client) is None
+        server = ending.broker.server
+        failed = server.failed_logins
+        with caplog.at_level(logging.INFO, "barnabas.broker"):
+            assert topics(ending, client) is None
+        assert (server.failed_logins, server.ended_logins) == (failed, 1)  # nobody tries passwords
+        assert "User:alice (PLAIN) has not logged in again in time" in caplog.text
 
     def test_so_is_one_that_cannot_hear_of_it(self, ending: World) -> None:
         """A client of Kafka 0.10, or one that says so, also when it logs in again."""

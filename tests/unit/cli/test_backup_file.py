@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from barnabas.cli import backup_file
 from barnabas.cli.shared.exits import Failure
+from barnabas.runtime.disk import PRIVATE
 
 WRITING = """
 import sys, time
@@ -45,6 +47,19 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="No space left on device"):
         backup_file.write(str(path), lines())
     assert [one.read_text() for one in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_file_that_only_its_user_reads(tmp_path: Path) -> None:
+    """Also in the place of an older one that others could read."""
+    path = tmp_path / "tree.backup"
+    path.write_text("old")
+    path.chmod(0o644)
+    before = os.umask(0)
+    try:
+        backup_file.write(str(path), [b"new"], PRIVATE)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == PRIVATE
 
 
 def test_a_link_stays_and_a_pipe_is_not_replaced(tmp_path: Path) -> None:

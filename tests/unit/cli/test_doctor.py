@@ -109,6 +109,7 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "time_ms": NOW,
         "is_lease_held": True,
         "tree_trouble": None,
+        "read_by_others": [],
         "why_not_registered": None,
         "is_journal_on": True,
         "watching_since_ms": NOW - 120 * MINUTE,
@@ -265,6 +266,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         ERROR,
         "start --data /data/2 --port 9094 --set node.id=2",
     ),
+    ("files that others read", with_health(single(), read_by_others=["/data/tree"]), WARNING, "coordination.path"),
     ("tree", with_health(single(), tree_trouble="tree-wal was removed"), ERROR, "cluster"),
     ("tree", with_health(single(), tree_trouble="tree was replaced", is_lease_held=False), ERROR, "cluster"),
     (

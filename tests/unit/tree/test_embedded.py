@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from contextlib import closing
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
-from barnabas.cluster.tree.port import ConnectionLossError, Create
+from barnabas.cluster.tree.port import ConnectionLossError, Create, NodeExistsError
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.cluster.tree.tree_opening import BusyError, lost
+from barnabas.cluster.tree.tree_place import read_by_others
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.env import real
 from barnabas.runtime.ports import File
@@ -299,3 +302,53 @@ def test_a_tree_that_cannot_be_used_says_what_to_do(code: int, advice: str) -> N
     error = sqlite3.OperationalError("it")
     error.sqlite_errorcode = code
     assert f"cannot use /tree: it. {advice}" in str(lost("/tree", error))
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """The rights of the files of a tree, but for those of its sessions."""
+    files = [path for path in folder.iterdir() if path.name.endswith((".sqlite", "-wal", "-shm"))]
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in files}
+
+
+@pytest.mark.parametrize(
+    ("there", "then"), [(None, 0o600), (0o644, 0o600), (0o600, 0o600), (0o664, 0o660), (0o660, 0o660), (0o666, 0o660)]
+)
+def test_nobody_else_reads_the_tree(tmp_path: Path, there: int | None, then: int) -> None:
+    """It may hold passwords. A group that may write it was given it."""
+    path = tmp_path / "tree.sqlite"
+    before = os.umask(0)
+    try:
+        for _ in range(1 if there is None else 2):
+            if path.exists():
+                assert there is not None
+                path.chmod(there)
+
+            async def run() -> dict[str, int]:
+                session = EmbeddedCoordination(real(), str(path))
+                await session.start()
+                try:
+                    await session.create("/secret", b"planted")
+                except NodeExistsError:
+                    await session.set("/secret", b"planted")
+                found = modes(tmp_path)
+                assert read_by_others(RealDisk(), str(path)) == []
+                await session.close()
+                return found
+
+            found = asyncio.run(run())
+    finally:
+        os.umask(before)
+    assert found == dict.fromkeys(("tree.sqlite", "tree.sqlite-wal", "tree.sqlite-shm"), then)
+
+
+def test_files_beside_a_tree_that_were_left_readable(tmp_path: Path) -> None:
+    """An older release has made them, and was killed."""
+    path = tmp_path / "tree.sqlite"
+    with closing(TreeFile(str(path), lambda: 0)) as file, file.transaction():
+        file.mark_restored(0)
+        for part in ("", "-wal", "-shm"):
+            os.chmod(f"{path}{part}", 0o644)
+        assert len(read_by_others(RealDisk(), str(path))) == 3
+    for part in ("", "-wal", "-shm"):
+        assert RealDisk().make_private(f"{path}{part}")
+    assert read_by_others(RealDisk(), str(path)) == []

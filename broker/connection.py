@@ -33,6 +33,7 @@ from barnabas.broker.read_buffers import IncompleteFrame
 from barnabas.broker.requests import CLOSE, NOT_YET, TABLE, Api, RequestContext
 from barnabas.broker.unserved import answer_to_unserved, words_for_size
 from barnabas.cluster.security.acls import ANONYMOUS
+from barnabas.config.addresses import as_java
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
@@ -122,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writer = AnswerWriter(self.transport, server.env.network, server.senders, self)
         peer = transport.get_extra_info("peername")
         local = transport.get_extra_info("sockname")
-        self.client_host = "/" + (str(peer[0]) if peer else "")
+        self.client_host = "/" + (as_java(str(peer[0])) if peer else "")
         if local:
             self.dialled_host, self.dialled_port = str(local[0]), int(local[1])
         login = server.logins.get(self.listener_name)

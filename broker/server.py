@@ -15,6 +15,7 @@ from barnabas.broker.read_buffers import ReadBuffer
 from barnabas.broker.refusals import OnceAMinute
 from barnabas.broker.requests import Api, RequestGate
 from barnabas.broker.senders import Senders
+from barnabas.config.addresses import as_java
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import HTTPS, Endpoint, url_of
 from barnabas.config.sasl import protocol_of
@@ -140,7 +141,7 @@ class Server:
     def note_failed_handshake(self, listener: str, transport: "TlsTransport", error: "HandshakeError") -> None:
         """A client has failed to speak TLS. The log has the first of a kind in a minute."""
         peer = transport.get_extra_info("peername")
-        client_host = str(peer[0]) if peer else ""
+        client_host = as_java(str(peer[0])) if peer else ""
         if error.plain:
             spoken = frames.foreign_protocol(error.plain[:4]) or "Kafka's protocol or another one"
             wanted = f"set security.protocol={protocol_of(self.config, listener)} in the client"

@@ -21,7 +21,7 @@ from barnabas.cluster.security.acls import (
     Resource,
     ResourceType,
 )
-from barnabas.cluster.security.addresses import is_address
+from barnabas.config.addresses import is_address
 
 app = new_app("""Who may do what: list, add, remove and explain access rules.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from barnabas.cluster.security.addresses import in_one_way, is_address
+from barnabas.config.addresses import as_java, is_address
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
@@ -157,9 +157,9 @@ class QuotaTable:
             del self.all[entity]
         self._found.clear()
         if isinstance(entity.ip, str):
-            self._of_address.pop(in_one_way(entity.ip), None)
+            self._of_address.pop(as_java(entity.ip), None)
             if CONNECTIONS in values:
-                self._of_address[in_one_way(entity.ip)] = values[CONNECTIONS]
+                self._of_address[as_java(entity.ip)] = values[CONNECTIONS]
         return True
 
     def has(self, keys: Iterable[str]) -> bool:
@@ -196,7 +196,7 @@ class QuotaTable:
 
     def connection_rate(self, address: str) -> float | None:
         """How many connections a second may come from an address; None: any number."""
-        own = self._of_address.get(in_one_way(address)) if self._of_address else None
+        own = self._of_address.get(as_java(address)) if self._of_address else None
         return self.all.get(Entity(ip=DEFAULT), {}).get(CONNECTIONS) if own is None else own
 
 

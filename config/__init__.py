@@ -4,5 +4,6 @@ Every setting once: `broker_settings.py`, `topic.py` and `entities.py` (groups, 
 `broker.py` holds the values in force. `settings.py` says what a setting is, `listeners.py`, `tls.py` and `sasl.py` hold
 the rules about listeners, TLS and logins, `jaas.py` reads JAAS lines, `principal_rules.py`
 ssl.principal.mapping.rules, `properties.py` reads files, `describe.py` and `alter.py` answer the admin APIs,
-`profiles.py` is `--profile`. `server.properties` is the shipped file.
+`addresses.py` knows IP addresses however they are written, `profiles.py` is `--profile`. `server.properties` is the
+shipped file.
 """

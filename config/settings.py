@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from enum import Enum, IntEnum
 
+from barnabas.config.addresses import as_java
 from barnabas.protocol.errors import ErrorCode
 
 Value = bool | int | float | str | tuple[str, ...] | None
@@ -157,7 +158,7 @@ class AddressLimits(Check):
 def address_limits(text: str) -> dict[str, int]:
     """The pairs of a value that was checked."""
     pairs = (word.rpartition(":") for word in split_list(text))
-    return {address.strip(): int(limit) for address, _, limit in pairs}
+    return {as_java(address.strip()): int(limit) for address, _, limit in pairs}
 
 
 class Setting:

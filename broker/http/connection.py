@@ -38,6 +38,7 @@ from barnabas.broker.http.schemas import problem
 from barnabas.broker.http.server import HttpServer
 from barnabas.cluster.security.acls import ANONYMOUS, THIS_BROKER
 from barnabas.cluster.security.mechanism import AuthenticationError
+from barnabas.config.addresses import as_java
 from barnabas.config.listeners import is_loopback, url_of
 from barnabas.protocol.frames import foreign_protocol
 from barnabas.runtime import strict_json
@@ -405,7 +406,7 @@ class HttpConnection(asyncio.Protocol):
                 path,
                 query,
                 None,
-                f"/{self._peer}",
+                f"/{as_java(self._peer)}",
                 agent,
             )
             self._wait(row.within_ms)

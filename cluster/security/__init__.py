@@ -1,8 +1,8 @@
 """Who somebody is, and what they may do.
 
 `acls.py` holds the words of access control lists and the decision itself (pure); `authorizer.py` keeps the rules that
-the tree has, and answers for a principal; `acl_nodes.py` knows how Kafka 3.9 keeps them in the tree (pure);
-`addresses.py` knows IP addresses however they are written (pure). What each API asks for stands in `broker/access/`.
+the tree has, and answers for a principal; `acl_nodes.py` knows how Kafka 3.9 keeps them in the tree (pure). What each
+API asks for stands in `broker/access/`.
 
 `scram.py` and `plain.py` are the mechanisms of SASL, both sides of them (pure), with `mechanism.py` for what they
 have in common; `credentials.py` keeps the users of SCRAM that the tree has. `oauth.py` is OAUTHBEARER; it has tokens

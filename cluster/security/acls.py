@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from barnabas.cluster.security.addresses import is_same
+from barnabas.config.addresses import is_same
 
 ANONYMOUS = "User:ANONYMOUS"
 EVERYBODY = "User:*"

@@ -173,9 +173,9 @@ class World:
         self.broker = Broker(self.env, config, directories, coordination)
         self.env.run(self.broker.start())
 
-    async def connect(self) -> Client:
+    async def connect(self, source: str = "127.0.0.1") -> Client:
         """A new connection, for tests that run in the loop (`world.env.run`)."""
-        _, client = await self.env.network.connect("127.0.0.1", 9092, Client)
+        _, client = await self.env.network.connect("127.0.0.1", 9092, Client, source)
         assert isinstance(client, Client)
         return client
 

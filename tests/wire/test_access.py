@@ -343,6 +343,36 @@ def test_the_log_names_the_rule_that_refuses(guarded: World, caplog: pytest.LogC
     ]
 
 
+@pytest.mark.parametrize("rule_host", ["2001:db8::7", "2001:db8:0:0:0:0:0:7", "2001:DB8::0007"])
+def test_an_address_of_ipv6_is_shown_as_kafka_shows_it(
+    guarded: World, rule_host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a rule is about it, however it is written there."""
+    caplog.set_level(logging.INFO, "barnabas.broker.refusals")
+    authorizer = guarded.broker.request_gate.authorizer
+    resource = Resource(ResourceType.GROUP, "far-group")
+    rules = [
+        Acl(resource, "User:far", host, AclOperation.READ, permission)
+        for host, permission in (("*", Permission.ALLOW), (rule_host, Permission.DENY))
+    ]
+    guarded.env.run(guarded.env.clock.sleep(61_000))  # what was told is told again
+    guarded.env.run(authorizer.add(rules))
+    beat = messages.HeartbeatRequest(group_id="far-group", generation_id=1, member_id="m")
+
+    async def asked(source: str) -> int:
+        client = await guarded.connect(source)
+        max(guarded.broker.server.connections, key=lambda each: each.number).principal = "User:far"
+        answer = await client.ask(ApiKey.HEARTBEAT, 4, beat)
+        client.transport.close()
+        return int(answer.error_code)
+
+    assert guarded.env.run(asked("2001:db8::8")) != ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert guarded.env.run(asked("2001:db8::7")) == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    guarded.env.run(authorizer.remove(AclFilter(name="far-group")))
+    assert "at 2001:db8:0:0:0:0:0:7: GROUP_AUTHORIZATION_FAILED" in caplog.text
+    assert f"a rule denies it: User:far from {rule_host} may not read group far-group" in caplog.text
+
+
 def test_a_refusal_that_is_not_logged_looks_for_no_rule(
     guarded: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

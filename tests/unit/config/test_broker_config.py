@@ -123,7 +123,7 @@ def test_limits_of_addresses_are_refused_when_they_cannot_be_read(text: str) -> 
 def test_limits_of_addresses() -> None:
     assert address_limits(BrokerConfig.of({}).max_connections_per_ip_overrides) == {}
     config = BrokerConfig.of({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:7"})
-    assert address_limits(config.max_connections_per_ip_overrides) == {"10.0.0.1": 5, "::1": 7}
+    assert address_limits(config.max_connections_per_ip_overrides) == {"10.0.0.1": 5, "0:0:0:0:0:0:0:1": 7}
 
 
 def test_data_directories() -> None:

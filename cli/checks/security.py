@@ -130,12 +130,13 @@ def files_that_others_read(facts: Facts) -> Iterator[Finding]:
 
 @check("certificates", "certificates of brokers that end within 30 days, if the command speaks TLS with them")
 def certificates(facts: Facts) -> Iterator[Finding]:
-    """Clients refuse a broker whose certificate has ended."""
+    """Clients refuse a broker whose certificate has ended. The clock of the broker counts, as for all its settings."""
     for broker in facts.brokers:
         ends_ms = broker.certificate_ends_ms
-        if ends_ms is None or ends_ms - facts.now_ms > ENDS_SOON_MS:
+        now_ms = facts.now_ms if broker.health is None else broker.health["time_ms"]
+        if ends_ms is None or ends_ms - now_ms > ENDS_SOON_MS:
             continue
-        left_ms = ends_ms - facts.now_ms
+        left_ms = ends_ms - now_ms
         yield Finding(
             Severity.ERROR if left_ms < DAY_MS else Severity.WARNING,
             f"broker {broker.node_id}",

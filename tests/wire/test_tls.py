@@ -337,6 +337,27 @@ def test_files_that_change_are_read_again(world: World, caplog: pytest.LogCaptur
     assert TlsClient(world, context_of()).versions().error_code == 0
 
 
+@pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
+def test_a_step_of_the_wall_clock_reads_nothing_and_hides_nothing(
+    world: World, step_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that was written since then may have an earlier time than the one before."""
+    caplog.set_level(logging.INFO)
+    advance(world, 2_000)
+    caplog.clear()
+    world.env.clock.step_wall_clock(step_ms)
+    advance(world, 5_000)
+    assert "were read again" not in caplog.text
+    other = Authority("of another day")
+    renewed = other.sign("broker")
+    put(world.env, KEYS, renewed.key_pem() + renewed.chain_pem)
+    advance(world, 2_000)
+    assert TlsClient(world, context_of(authority=other)).versions().error_code == 0
+    put(world.env, KEYS, BROKER.key_pem() + BROKER.chain_pem)
+    advance(world, 2_000)
+    assert TlsClient(world, context_of()).versions().error_code == 0
+
+
 def test_another_file_by_alter_configs(world: World) -> None:
     renewed, another = AUTHORITY.sign("broker"), AUTHORITY.sign("another")
     put(world.env, "/next.pem", renewed.key_pem() + renewed.chain_pem)

@@ -167,9 +167,9 @@ def single(*groups: dict[str, Any], topics: Sequence[Topic] = (), lags: Any = No
     return Facts(NOW, [broker], 0, list(topics), states, lags or {})
 
 
-def ending(days: int) -> Facts:
-    """One broker whose certificate ends in so many days."""
-    facts = single()
+def ending(days: int, ahead: float = 0) -> Facts:
+    """One broker whose certificate ends in so many days, by a clock that is so many days behind the broker's."""
+    facts = with_health(single(), time_ms=NOW + int(ahead * 86_400_000))
     return replace(facts, brokers=[replace(facts.brokers[0], certificate_ends_ms=NOW + days * 86_400_000)])
 
 
@@ -462,6 +462,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ),
     ("certificates", ending(20), WARNING, "describe broker 0 ssl.keystore.location"),
     ("certificates", ending(0), ERROR, "describe broker 0 ssl.keystore.location"),
+    ("certificates", ending(100, ahead=99.5), ERROR, "describe broker 0 ssl.keystore.location"),
     ("retention", single(topics=[topic(retention_bytes="104857600")]), WARNING, "topic orders segment.bytes"),
     ("retention", single(topics=[topic(retention_ms="60000")]), NOTE, "log.retention.check.interval.ms=60000"),
     ("retention", single(log_retention_check_interval_ms="86400000"), WARNING, "check.interval.ms=300000"),
@@ -535,6 +536,7 @@ QUIET: list[tuple[str, Facts]] = [
         ),
     ),
     ("certificates", ending(31)),
+    ("certificates", ending(1, ahead=-40)),
     ("all", single()),
     ("all", single(topics=[topic(), topic("__consumer_offsets", cleanup_policy="compact", retention_ms="1")])),
     ("all", cluster(topics=[three(), three("__consumer_offsets", cleanup_policy="compact")])),

@@ -1,6 +1,6 @@
 """`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
-The tests are divided into parts, and three parts run at once, because some of them only wait, most of the time, for the
+The tests are divided into parts, and four parts run at once, because most of them only wait, most of the time, for the
 processes that they start. Each line that is printed begins with the name of its part. At the end stands what became of
 each part, and the end of what a failed one has printed.
 """
@@ -26,13 +26,15 @@ CHECKS = (
     ("tests/check_types.py",),
 )
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-AT_ONCE = 3  # on two cores; more would only make those late that wait for clocks
+AT_ONCE = 4  # on two cores; more would only make those late that wait for clocks
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
 PIPELINE = "tests/pipeline"
 CLUSTERS = "tests/cluster"
+CLIENTS = "tests/clients"
 HALVES_MEET_AT = "test_k"  # of the folders that are two parts
-OF_PROCESSES = ("tests/clients", "tests/crash", "tests/cluster", "tests/zookeeper")
+SIMULATIONS = ("tests/sim", "tests/fuzz", "tests/test_compiled.py")
+OF_PROCESSES = ("tests/crash", "tests/zookeeper", CLIENTS, CLUSTERS, PIPELINE)
 
 
 def half(folder: str, number: int) -> tuple[str, ...]:
@@ -43,24 +45,28 @@ def half(folder: str, number: int) -> tuple[str, ...]:
 
 # The longest first, so that none begins when all others have ended.
 ALL: dict[str, Sequence[str]] = {
-    "others": ("tests", *(f"--ignore={folder}" for folder in (*OF_PROCESSES, PIPELINE))),
-    "clients": ("tests/clients", "tests/crash"),
     "spark 2": half(PIPELINE, 2),
+    "simulations": SIMULATIONS,
+    "clients 2": half(CLIENTS, 2),
+    "clients 1": half(CLIENTS, 1),
     "clusters 2": (*half(CLUSTERS, 2), "tests/zookeeper"),
+    "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, *SIMULATIONS))),
+    "crash": ("tests/crash",),
     "clusters 1": half(CLUSTERS, 1),
     "spark 1": half(PIPELINE, 1),
 }
 # Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
+    "simulations": ("tests/sim", "--ignore=tests/sim/test_planted_faults.py"),
     "others": (
-        *("tests/unit", "tests/wire", "tests/scenarios", "tests/sim", "--ignore=tests/sim/test_planted_faults.py"),
+        *("tests/unit", "tests/wire", "tests/scenarios"),
         *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),
     ),
     "clients": tuple(
-        f"tests/clients/test_{name}.py"
+        f"{CLIENTS}/test_{name}.py"
         for name in ("kafka_python", "aiokafka", "confluent_kafka", "other_languages", "readme", "testing", "restarts")
     ),
-    "clusters": tuple(f"tests/cluster/test_{name}.py" for name in ("three_brokers", "groups", "two_dead")),
+    "clusters": tuple(f"{CLUSTERS}/test_{name}.py" for name in ("three_brokers", "groups", "two_dead")),
     "spark": tuple(f"{PIPELINE}/test_{name}.py" for name in ("records", "offsets", "small_lag")),
 }
 # The tests start Python many hundred times. Without compiled files each start would compile all modules anew.
@@ -129,7 +135,7 @@ def run(part: Part) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             part.lines.append(line.decode(errors="replace").rstrip())
-            say(f"{part.name:10} | {part.lines[-1]}")
+            say(f"{part.name:11} | {part.lines[-1]}")
     part.code, part.seconds = process.returncode, time.monotonic() - began
 
 
@@ -145,7 +151,7 @@ def summarize(parts: Sequence[Part]) -> None:
         totals = part.totals()
         sums = {what: number + totals.get(what, 0) for what, number in sums.items()}
         verdict = "FAILED" if part.has_failed else "passed"
-        say(f"{part.name:10} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
+        say(f"{part.name:11} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
         for line in part.lines:
             if line.startswith(("FAILED ", "ERROR ")):
                 say(line[:LINE_CHARACTERS])

@@ -1,5 +1,6 @@
-"""What all tests need of the process that runs them: signals that its children do not ignore, and a clean checkout."""
+"""What all tests need of the process that runs them: signals for its children, short pauses, and a clean checkout."""
 
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     config.stash[AT_START] = entries()
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what has been collected so far, because it stays to the end.
+
+    A full collection stops all threads. With thousands of tests in memory that took longer than a ZooKeeper session.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -295,8 +295,8 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
 CIRCLE_FILES_MAX = 3
 
 
-@cache
 def tree_of(path: str) -> ast.Module:
+    # Not kept: all of them are so many objects that each full garbage collection of later tests would take seconds.
     return ast.parse((ROOT / path).read_text())
 
 

@@ -1,7 +1,9 @@
 """The broker's knowledge of the cluster: brokers, topics, partition states. Only UpdateMetadata changes it."""
 
+import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from barnabas.cluster.leader_and_isr import LEADER_DURING_DELETE
 from barnabas.protocol.messages import UpdateMetadataRequest
@@ -9,6 +11,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 
 NO_TOPIC_ID = bytes(16)
+_COUNT: Final = struct.Struct(">i")
 FULL = 2  # the type of an UpdateMetadata that has all topics
 
 
@@ -56,6 +59,16 @@ class _Waiter:
         self.timer: Timer | None = None
 
 
+def hash_of_topic(topic_id: bytes, racks: Sequence[Sequence[str]]) -> int:
+    """A hash of a topic's id, its partitions, and the racks of their replicas: for each partition sorted, each once."""
+    digest = blake2b(topic_id, digest_size=8)
+    digest.update(_COUNT.pack(len(racks)))
+    if any(racks):
+        for of_partition in racks:
+            digest.update(repr(list(of_partition)).encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
 class MetadataCache:
     """Reads are plain look-ups. `topics` maps a name to its partitions by index; do not change what you are given."""
 
@@ -70,6 +83,7 @@ class MetadataCache:
         self.on_missing: list[Callable[[list[tuple[str, int]]], None]] = []  # told of partitions that are gone
         self.on_update: list[Callable[[], None]] = []  # called when the controller has told something
         self._racks: dict[int, str] = {}  # of each broker that has one, as it was when the broker lived last
+        self._hashes: dict[str, int] = {}  # of topics that somebody has asked for
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._clock = clock
@@ -99,7 +113,17 @@ class MetadataCache:
         """All topics."""
         return self.topics.keys()
 
-    def partition_racks(self, topic: str) -> list[list[str]]:
+    def topic_hash(self, topic: str) -> int:
+        """A hash of what the topic is: its id, its partitions and their racks. 0: no such topic."""
+        found = self._hashes.get(topic)
+        if found is None:
+            topic_id = self.topic_id(topic)
+            if topic_id == NO_TOPIC_ID:
+                return 0
+            found = self._hashes[topic] = hash_of_topic(topic_id, self._partition_racks(topic))
+        return found
+
+    def _partition_racks(self, topic: str) -> list[list[str]]:
         """For each partition in order, the racks of its replicas, sorted, each once. A broker that is down has one."""
         partitions = self.topics.get(topic, {})
         racks = self._racks
@@ -193,6 +217,7 @@ class MetadataCache:
             if topic_state.topic_id not in (NO_TOPIC_ID, self._ids.get(topic, topic_state.topic_id)):
                 self._forget(topic)  # it was deleted and made again
             partitions = self.topics.get(topic)
+            count = 0 if partitions is None else len(partitions)
             for state in topic_state.partition_states:
                 if state.leader == LEADER_DURING_DELETE:
                     deleted.append((topic, state.partition_index))
@@ -211,6 +236,8 @@ class MetadataCache:
                     state.offline_replicas,
                     state.zk_version,
                 )
+            if self._racks or partitions is None or len(partitions) != count:
+                self._hashes.pop(topic, None)
             if partitions is not None and not partitions:
                 del self.topics[topic]
                 self.name_changes += 1
@@ -238,16 +265,20 @@ class MetadataCache:
             )
             for broker in live
         }
+        before = dict(self._racks)
         for broker_id, broker in self.brokers.items():
             if broker.rack is not None:
                 self._racks[broker_id] = broker.rack
             else:
                 self._racks.pop(broker_id, None)
+        if self._racks != before:
+            self._hashes.clear()
 
     def _set_topic_id(self, topic: str, topic_id: bytes) -> None:
         known = self._ids.get(topic)
         if known == topic_id:
             return
+        self._hashes.pop(topic, None)
         if known is not None:
             del self._ids[topic]
             self._names.pop(known, None)

@@ -1,7 +1,7 @@
 """Java's hashes, by which Kafka shares out groups, partitions and topics, and the order of its hash tables."""
 
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -30,16 +30,31 @@ def java_hash_of_uuid(uuid: bytes) -> int:
 
 def in_java_order(keys: Collection[K], hash_code: Callable[[K], int]) -> list[K]:
     """These keys in the order of Java's HashMap or HashSet, to which they were added in their order here."""
-    size = TABLE_SIZE
-    while len(keys) > size * 3 // 4:
-        size *= 2
-    mask = size - 1
+    mask = _table_size(len(keys)) - 1
 
     def bucket(key: K) -> int:
         code = hash_code(key) & 0xFFFFFFFF
         return (code ^ code >> 16) & mask
 
     return sorted(keys, key=bucket)  # stable: within a bucket the order is that of the additions
+
+
+def in_java_order_by_pieces(keys: Collection[K], hash_code: Callable[[K], int]) -> Generator[None, None, list[K]]:
+    """`in_java_order` for many keys: a work in pieces, a key at a time."""
+    mask = _table_size(len(keys)) - 1
+    table: dict[int, list[K]] = {}
+    for key in keys:
+        code = hash_code(key) & 0xFFFFFFFF
+        table.setdefault((code ^ code >> 16) & mask, []).append(key)
+        yield
+    return [key for bucket in sorted(table) for key in table[bucket]]
+
+
+def _table_size(count: int) -> int:
+    size = TABLE_SIZE
+    while count > size * 3 // 4:
+        size *= 2
+    return size
 
 
 def in_timeline_order(keys: Collection[K], hash_code: Callable[[K], int], peak: int) -> list[K]:

@@ -102,7 +102,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         self.events = EventBook() if events is None else events
         self.after_loading: list[Callable[[], object]] = []
         self.groups: dict[str, ClassicGroup] = {}
-        self.consumer = ConsumerGroups(env.clock, self, consumer_situation)  # groups of KIP-848; no id is in both
+        self.consumer = ConsumerGroups(env, self, consumer_situation)  # groups of KIP-848; no id is in both
         self.foreign_groups: dict[str, str] = {}  # group id -> type, for groups of later protocols: never changed here
         self.offsets = OffsetTable()
         # While it loads and waits for replicas: by group, which offsets what is not committed may change. The table has

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from barnabas.cluster.metadata_cache import hash_of_topic
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.offsets.offset_journal import OffsetJournal
@@ -147,8 +148,9 @@ class TopicList:
     def partition_count(self, topic: str) -> int:
         return self.partitions.get(topic, 0)
 
-    def partition_racks(self, topic: str) -> list[list[str]]:
-        return self.racks.get(topic) or [[] for _ in range(self.partition_count(topic))]
+    def topic_hash(self, topic: str) -> int:
+        racks = self.racks.get(topic) or [[] for _ in range(self.partition_count(topic))]
+        return hash_of_topic(self.topic_id(topic), racks) if topic in self.partitions else 0
 
     def contains(self, topic: str, index: int | None = None) -> bool:
         return topic in self.partitions and (index is None or 0 <= index < self.partitions[topic])

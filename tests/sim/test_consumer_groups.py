@@ -38,6 +38,7 @@ def test_groups_migrate_in_these_runs() -> None:
     assert sum(world.conversions for world in worlds) > 15
     assert sum(world.moves for world in worlds) > 5
     assert {world.phase for world in worlds} == {"up", "down", "mixed", "consumer"}
+    assert sum(world.works for world in worlds) > 50
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -11,6 +11,8 @@ what it was told, and says that it has given something up only when it has. At a
 
 And once it is calm: assignments converge within two heartbeats of each member (classic members need more), after a
 member has come, and after one has gone.
+
+In some worlds the group is as a large one: its assignments take a while (`is_large`).
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from barnabas.protocol import messages
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
+from barnabas.runtime.turns import Pieces, Turns
 
 from simulator.coordinator_world import SETTINGS, CoordinatorWorld, Topics
 from simulator.simulation import Verdict
@@ -40,6 +43,7 @@ SESSION_MS = 6_000
 REBALANCE_MS = 5_000
 INTERVAL_MS = 1_000  # group.consumer.assignment.interval.ms, where there is one
 SLACK_MS = 1_500.0  # answers that are slow, and commits of the log
+WORK_MS = 1_500.0  # an assignment to a large group takes at most so long
 GONE = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -325,6 +329,20 @@ def _by_topic(partitions: set[Partition]) -> dict[str, list[int]]:
     return found
 
 
+class SlowTurns:
+    """The works of consumer groups: they begin late, as those that have much else beside them."""
+
+    def __init__(self, world: "ConsumerGroups", turns: Turns) -> None:
+        self.world = world
+        self.turns = turns
+        self.rng = random.Random(f"{world.seed} works {world.life}")
+
+    def begin(self, pieces: Pieces[None]) -> None:
+        """Do the pieces, later."""
+        self.world.works += 1
+        self.world.clock.call_later(self.rng.uniform(0, WORK_MS), lambda: self.turns.begin(pieces))
+
+
 class ConsumerGroups(CoordinatorWorld):
     """One run."""
 
@@ -362,6 +380,8 @@ class ConsumerGroups(CoordinatorWorld):
         self.topics = Topics({"t": rng.randint(1, 5), "u": rng.randint(1, 3)})
         self.phase = rng.choice(("up", "down", "mixed", "consumer"))
         self.is_hasty = rng.random() < 0.3  # rebalances come in the midst of others
+        self.is_large = random.Random(f"{seed} size").random() < 0.25
+        self.works = 0  # assignments to a large group
         self.is_classic_at_first = self.phase in ("up", "mixed")
         self.committed: dict[Partition, int] = {}
         self.last_owner: dict[Partition, tuple[Client, int]] = {}
@@ -373,6 +393,14 @@ class ConsumerGroups(CoordinatorWorld):
         self._members_before = 0
         self.clients: list[Client] = []
         self.clients = [Client(self, f"client{number}") for number in range(rng.randint(2, 5))]
+
+    async def start_coordinator(self) -> None:
+        """A new coordinator, for which this group may be a large one."""
+        await super().start_coordinator()
+        if self.is_large and self.coordinator is not None:
+            self.coordinator.consumer.at_once_max = -1
+            for shard in self.coordinator.shards.values():
+                shard.consumer._turns = SlowTurns(self, self._env.turns)  # type: ignore[assignment]
 
     def summary(self) -> str:
         """The numbers of the run."""
@@ -595,6 +623,9 @@ class ConsumerGroups(CoordinatorWorld):
             client.start()
             client.is_off = False
         beats = 7 if is_mixed else 3  # two, and one in which a client that is asked begins to hear
+        if self.is_large:
+            beats += 2  # those in which the question comes up, and in which it may come up again
+            await self.clock.sleep(2 * WORK_MS)
         if self.with_resets and is_mixed:
             beats += 7  # classic members join twice
         await self.clock.sleep(self.interval_ms + beats * BEAT_MS + SLACK_MS)

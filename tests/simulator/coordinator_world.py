@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from barnabas.cluster.metadata_cache import hash_of_topic
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.protocol import record_batch
@@ -148,9 +149,9 @@ class Topics:
         """How many partitions it has."""
         return self.counts.get(topic, 0)
 
-    def partition_racks(self, topic: str) -> list[list[str]]:
-        """They have none."""
-        return [[] for _ in range(self.partition_count(topic))]
+    def topic_hash(self, topic: str) -> int:
+        """It tells its partitions."""
+        return hash_of_topic(self.topic_id(topic), [[]] * self.counts[topic]) if topic in self.counts else 0
 
     def topic_id(self, topic: str) -> bytes:
         """Its id."""

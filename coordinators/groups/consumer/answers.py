@@ -13,10 +13,13 @@ from barnabas.coordinators.groups.consumer.group import NO_GROUP, ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.member import NOTHING_ASSIGNED, Assigned, ConsumerMember, Partitions
+from barnabas.coordinators.groups.consumer.records import Encoded, Record, ResolvedRegex, encoded
+from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
+from barnabas.coordinators.groups.consumer.target import AT_ONCE_MAX
 from barnabas.coordinators.groups.events import Kind, cut
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
@@ -60,12 +63,14 @@ class ConsumerAnswers:
         self._topics = topics
         self._refusals = refusals
         self._patterns: dict[str, Pattern] = {}
+        self.at_once_max = AT_ONCE_MAX  # so large a group is assigned to at once
         self.overrides_of: Callable[[str], Mapping[str, str]] = lambda group_id: {}  # settings of a group itself
 
     def situation_of(self, group_id: str) -> Situation:
         """What decisions about a group depend on now."""
         settings = settings_of(self._config, self.overrides_of(group_id))
-        return Situation(settings, self._topics, self._clock.monotonic_ms(), self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        return Situation(settings, self._topics, self._clock.monotonic_ms(), now_ms, self.at_once_max)
 
     # ---- ConsumerGroupHeartbeat ----
 
@@ -270,16 +275,22 @@ class ConsumerAnswers:
         try:
             seen = self._topics.name_changes
             regexes = list(group.subscribed_regexes)
+            if may_see is None and group.seen_names == seen:  # what those mean that are known has not changed
+                regexes = [regex for regex in regexes if regex not in group.regexes]
             names = list(self._topics.topic_names())
-            resolved: dict[str, frozenset[str]] = {}
+            resolved: dict[str, tuple[ResolvedRegex, Encoded]] = {}
             for regex in regexes:
                 pattern = yield from self._pattern(regex)
                 found = []
                 for name in names:
                     if (yield from pattern.matches(name)) and (may_see is None or may_see(name)):
                         found.append(name)
+                        self._topics.topic_hash(name)  # so that the hash of all is ready soon
                     yield
-                resolved[regex] = frozenset(found)
+                value = ResolvedRegex(frozenset(found), max(self._topics.changes, 0), self._clock.now_ms())
+                resolved[regex] = value, encoded(group.group_id, Record(RecordKind.REGEX, regex, value))
+            if not (yield from shard.consumer.released(group.group_id)):
+                return
         except PatternError as error:  # it was accepted by another release
             logger.warning("group %s: an expression cannot be resolved: %s", group.group_id, error)
             return
@@ -289,7 +300,7 @@ class ConsumerAnswers:
             return
         group.seen_names = seen
         change = Change(group)
-        heartbeats.resolve(change, resolved, self._clock.now_ms(), self._topics)
+        heartbeats.resolve(change, resolved, self._topics)
         if change.records.count:
             shard.consumer.write(change, lambda error: None)
 

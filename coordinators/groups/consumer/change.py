@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
-from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Kind, Record
+from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Encoded, Kind, Record
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.coordinators.groups.consumer.target import Question
 
 
 class Change:
     """A decision in the making. `failed`: it, or one before it, could not be written.
 
-    `restore` is called when it is taken back, for what is changed beside the group.
+    `restore` is called when it is taken back, for what is changed beside the group. `question`: what must be answered
+    before members can be assigned to, if that takes long.
     """
 
-    __slots__ = ("_opposite", "failed", "group", "records", "restore")
+    __slots__ = ("_opposite", "failed", "group", "question", "records", "restore")
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.records = ConsumerRecords(group.group_id, [])
         self.failed = ErrorCode.NONE
+        self.question: Question | None = None
         self.restore: Callable[[], object] | None = None
         self._opposite: list[Record] = []
 
@@ -33,6 +38,14 @@ class Change:
         self._opposite += self.group.apply((record,))
         self.records.records.append(record)
         self.records.count += 1
+
+    def add_encoded(self, changes: Sequence[tuple[Record, Encoded]]) -> None:
+        """Change parts of the group by records whose bytes are ready."""
+        of = self.records
+        self._opposite += reversed(self.group.apply(record for record, _ in changes))
+        of.encoded.update(enumerate((encoded for _, encoded in changes), len(of.records)))
+        of.records += [record for record, _ in changes]
+        of.count += len(changes)
 
     def set_offsets(self, commits: OffsetCommits) -> None:
         """Write committed offsets with the others."""

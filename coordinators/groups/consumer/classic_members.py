@@ -199,6 +199,7 @@ def _is_to_assign(group: ConsumerGroup, situation: Situation) -> bool:
     """
     return (
         group.epoch > group.assignment_epoch
+        and group.question is None
         and heartbeats.may_assign(group, situation)
         and all(member.is_classic for member in group.members.values())
     )

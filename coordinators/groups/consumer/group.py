@@ -8,7 +8,7 @@ the same `apply`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from barnabas.coordinators.groups.consumer.member import (
@@ -26,6 +26,7 @@ from barnabas.protocol.java_hash import in_java_order, in_timeline_order, java_h
 
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.change import Change
+    from barnabas.coordinators.groups.consumer.target import Question
 
 K = TypeVar("K")
 
@@ -43,6 +44,7 @@ class ConsumerGroup:
         "_peak",
         "_peak_before",
         "_regex_subscribers",
+        "_subscribed",
         "_topic_subscribers",
         "by_instance",
         "exists",
@@ -53,6 +55,7 @@ class ConsumerGroup:
         "members",
         "of_group",
         "of_targets",
+        "question",
         "regexes",
         "resolved_ms",
         "seen_names",
@@ -79,6 +82,7 @@ class ConsumerGroup:
         self.seen_names = -1
         self.last_hash: tuple[int, frozenset[str], int] | None = None  # changes of the topics, names, their hash
         self.is_resolving = False
+        self.question: Question | None = None  # of a target assignment, to which the answer takes long
         self.fenced_until_ms = float("inf")  # until when the last live reset counts, if there was one
         self.resolved_ms = float("-inf")
         self._hash_codes: dict[str, int] = {}  # of each member id, which may be long: Java's
@@ -86,6 +90,7 @@ class ConsumerGroup:
         self._owners: dict[bytes, dict[int, str]] = {}  # topic id -> partition -> member id, also while it gives it up
         self._topic_subscribers: dict[str, int] = {}
         self._regex_subscribers: dict[str, int] = {}
+        self._subscribed: frozenset[str] | None = None  # the topics of all; None: they are looked for when asked
 
     # ---- questions ----
 
@@ -147,18 +152,26 @@ class ConsumerGroup:
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
         """The topics that a subscription means, by name and by expression. An expression may not be resolved yet."""
-        resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
-        names = frozenset(subscription.topic_names)
-        return names if resolved is None else names | resolved.topics
+        return topics_meant(subscription, self.regexes)
 
     def subscribed_topics(self) -> frozenset[str]:
         """The topics of all members."""
-        topics = set(self._topic_subscribers)
-        for regex in self._regex_subscribers:
-            resolved = self.regexes.get(regex)
-            if resolved is not None:
-                topics |= resolved.topics
-        return frozenset(topics)
+        if self._subscribed is None:
+            topics = set(self._topic_subscribers)
+            for regex in self._regex_subscribers:
+                resolved = self.regexes.get(regex)
+                if resolved is not None:
+                    topics |= resolved.topics
+            self._subscribed = frozenset(topics)
+        return self._subscribed
+
+    def subscription_count(self) -> int:
+        """How many topics the members read, each counted once for each of its readers."""
+        return sum(self._topic_subscribers.values()) + sum(
+            count * len(self.regexes[regex].topics)
+            for regex, count in self._regex_subscribers.items()
+            if regex in self.regexes
+        )
 
     def subscribes(self, topic: str) -> bool:
         """Whether any member reads this topic."""
@@ -236,6 +249,7 @@ class ConsumerGroup:
             self.of_group = value or NO_GROUP
             self.exists = value is not None
         elif kind is Kind.REGEX:
+            self._subscribed = None
             resolved = cast("ResolvedRegex | None", value)
             before_resolved = _set(self.regexes, name, resolved)
             before = before_resolved
@@ -268,10 +282,13 @@ class ConsumerGroup:
         return before
 
     def _count(self, subscription: Subscription, change: int) -> None:
+        kinds = len(self._topic_subscribers), len(self._regex_subscribers)
         for name in subscription.topic_names:
             _add(self._topic_subscribers, name, change)
         if subscription.topic_regex:
             _add(self._regex_subscribers, subscription.topic_regex, change)
+        if kinds != (len(self._topic_subscribers), len(self._regex_subscribers)):
+            self._subscribed = None
 
     def _set_current(self, member_id: str, current: CurrentAssignment | None) -> CurrentAssignment | None:
         member = self.members.get(member_id)
@@ -302,6 +319,13 @@ class ConsumerGroup:
         for assigned in after:
             for topic_id, partitions in assigned.items():
                 self._owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member_id))
+
+
+def topics_meant(subscription: Subscription, regexes: Mapping[str, ResolvedRegex]) -> frozenset[str]:
+    """The topics that a subscription means, by name and by expression. An expression may not be resolved yet."""
+    resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+    names = frozenset(subscription.topic_names)
+    return names if resolved is None else names | resolved.topics
 
 
 def _set(table: dict[str, K], name: str, value: K | None) -> K | None:

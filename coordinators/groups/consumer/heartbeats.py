@@ -20,7 +20,7 @@ from barnabas.coordinators.groups.consumer.member import (
     same_partitions,
 )
 from barnabas.coordinators.groups.consumer.reconciliation import Owned, merged, reconcile
-from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, ResolvedRegex, TargetEpoch
+from barnabas.coordinators.groups.consumer.records import Encoded, GroupEpoch, Kind, Record, ResolvedRegex, TargetEpoch
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.settings import GroupSettings
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, STATIC_LEAVE_EPOCH, MemberState
@@ -42,6 +42,7 @@ class Situation(NamedTuple):
     topics: Topics
     monotonic_ms: float
     now_ms: int
+    at_once_max: int = target.AT_ONCE_MAX  # so much is assigned at once
 
 
 def heartbeat(
@@ -285,6 +286,7 @@ def advance(
     """Move the epoch of the group if its members or topics have changed, and assign anew if its epoch is new.
 
     Those who join soon after an assignment wait for the next one, with nothing, in the epoch of the last (KIP-1263).
+    So do those who come while a large group is assigned to.
     `assignor`: what the member names that asks. `newcomer`: the member, if it joins.
     """
     group, topics = change.group, situation.topics
@@ -296,9 +298,12 @@ def advance(
     if bumps or not group.exists:
         reset_epoch = group.of_group.reset_epoch if group.is_fenced(situation.monotonic_ms) else -1
         change.add(Kind.GROUP, "", GroupEpoch(group.epoch + bumps, now, reset_epoch))
-    if group.epoch > group.assignment_epoch and may_assign(group, situation):
-        preferred = group.preferred_assignor(situation.settings.default_assignor, assignor)
-        target.update(change, preferred, topics, situation.now_ms, newcomer)
+    if group.epoch > group.assignment_epoch and group.question is None and may_assign(group, situation):
+        question = target.ask(group, situation.settings.default_assignor, assignor, newcomer)
+        if target.is_long(group, topics, situation.at_once_max):
+            change.question = question
+        else:
+            target.update(change, question, topics, situation.now_ms)
 
 
 def may_assign(group: ConsumerGroup, situation: Situation) -> bool:
@@ -409,16 +414,16 @@ def remove(change: Change, member_id: str) -> None:
     change.group.timers.forget(member_id)
 
 
-def resolve(change: Change, resolved: Mapping[str, frozenset[str]], now_ms: int, topics: Topics) -> None:
-    """The expressions of the group mean these topics now. If others than before are read, the group has a new epoch."""
+def resolve(change: Change, resolved: Mapping[str, tuple[ResolvedRegex, Encoded]], topics: Topics) -> None:
+    """Expressions of the group mean these topics now. If others than before are read, the group has a new epoch."""
     group = change.group
     bumps = False
-    for regex, names in sorted(resolved.items()):
+    for regex, (value, with_bytes) in sorted(resolved.items()):
         known = group.regexes.get(regex)
-        if not group.regex_subscribers(regex) or (known is not None and known.topics == names):
+        if not group.regex_subscribers(regex) or (known is not None and known.topics == value.topics):
             continue
-        change.add(Kind.REGEX, regex, ResolvedRegex(names, max(topics.changes, 0), now_ms))
-        bumps = bumps or known is not None or bool(names)
+        change.add_encoded([(Record(Kind.REGEX, regex, value), with_bytes)])
+        bumps = bumps or known is not None or bool(value.topics)
     # An expression that a member has given up may have been the last to mean a topic.
     if bumps or _topics_hash(group, topics) != group.of_group.metadata_hash:
         _next_epoch(change, topics)

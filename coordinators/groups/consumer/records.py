@@ -78,6 +78,9 @@ class Record(NamedTuple):
     value: GroupEpoch | TargetEpoch | Subscription | Partitions | CurrentAssignment | ResolvedRegex | None
 
 
+Encoded = tuple[bytes, bytes | None]  # key and value
+
+
 class ConsumerRecords:
     """Records of one group that are written in one batch: the log has all of them, or none.
 
@@ -85,7 +88,7 @@ class ConsumerRecords:
     offsets of a live reset.
     """
 
-    __slots__ = ("after", "before", "commits", "count", "group_id", "records")
+    __slots__ = ("after", "before", "commits", "count", "encoded", "group_id", "records")
 
     def __init__(self, group_id: str, records: list[Record]) -> None:
         self.group_id = group_id
@@ -93,6 +96,7 @@ class ConsumerRecords:
         self.before: GroupRecord | None = None
         self.after: GroupRecord | None = None
         self.records = records
+        self.encoded: dict[int, Encoded] = {}  # by their number, the records whose bytes are ready
         self.count = len(records)
 
     def __repr__(self) -> str:
@@ -104,8 +108,8 @@ class ConsumerRecords:
             self.commits.append_to(records)
         if self.before is not None:
             self.before.append_to(records)
-        for record in self.records:
-            records.add(encode_key(self.group_id, record), encode_value(record))
+        for number, record in enumerate(self.records):
+            records.add(*(self.encoded.get(number) or encoded(self.group_id, record)))
         if self.after is not None:
             self.after.append_to(records)
 
@@ -137,6 +141,11 @@ def encode_key(group_id: str, record: Record) -> bytes:
     else:
         key = _key_class(record.kind)(group_id=group_id, member_id=record.name)
     return stored.encode_versioned(key, record.kind)
+
+
+def encoded(group_id: str, record: Record) -> Encoded:
+    """Key and value of a record."""
+    return encode_key(group_id, record), encode_value(record)
 
 
 # --- values ---

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from barnabas.coordinators.groups.consumer import conversion, heartbeats
+from barnabas.coordinators.groups.consumer import conversion, heartbeats, target
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
@@ -20,6 +20,7 @@ from barnabas.coordinators.groups.consumer.member import ConsumerMember
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Record
 from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.states import MemberState
+from barnabas.coordinators.groups.consumer.target import Question
 from barnabas.coordinators.groups.consumer.timers import NEVER
 from barnabas.coordinators.groups.events import Event, EventBook, Identity, Kind, cut
 from barnabas.coordinators.groups.members import Supported
@@ -30,7 +31,8 @@ from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Clock
+from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse
@@ -65,6 +67,12 @@ class Writer(Protocol):
     def has_writes(self, key: str) -> bool:
         """Whether writes of the key are not committed yet."""
 
+    def is_held(self, key: str) -> bool:
+        """Whether a decision holds the key: until it is written, no other may be made."""
+
+    def until_released(self, group_id: str) -> Pending[bool]:
+        """True when the held group is released; False: it was not in time."""
+
 
 def identity(member: ConsumerMember) -> Identity:
     """Who a member is. Long texts are cut."""
@@ -80,10 +88,11 @@ def identity(member: ConsumerMember) -> Identity:
 class ConsumerGroups:
     """The consumer groups of one shard. `situation_of(group_id)`: what decisions depend on now."""
 
-    def __init__(self, clock: Clock, writer: Writer, situation_of: Callable[[str], Situation]) -> None:
+    def __init__(self, env: Env, writer: Writer, situation_of: Callable[[str], Situation]) -> None:
         self.by_id: dict[str, ConsumerGroup] = {}
         self.situation_of = situation_of
-        self._clock = clock
+        self._clock = env.clock
+        self._turns = env.turns
         self._writer = writer
 
     # ---- decisions ----
@@ -113,6 +122,9 @@ class ConsumerGroups:
         group = change.group
         if self.by_id.get(group.group_id) is group:
             self.arm(group)
+        if change.question is not None and group.question is None:
+            group.question = change.question
+            self._turns.begin(self._assign(group, change.question))
         if not change.records.count and not self._writer.has_writes(group.group_id):
             return answer
         pending: Pending[R] = Pending()
@@ -123,6 +135,34 @@ class ConsumerGroups:
 
         self.write(change, done)
         return pending
+
+    def _assign(self, group: ConsumerGroup, question: Question) -> Pieces[None]:
+        """Compute and write the target assignment of a large group. Members live on the one before it until then.
+
+        What has changed in the group meanwhile has an epoch of its own, and an assignment after this one.
+        """
+        group_id = group.group_id
+        try:
+            topics = self.situation_of(group_id).topics
+            changed = yield from target.answer_encoded(group_id, question, topics)
+            if not (yield from self.released(group_id)):
+                return
+            if group.question is not question or self._writer.closed or self.by_id.get(group_id) is not group:
+                return
+        finally:
+            if group.question is question:
+                group.question = None
+        if target.holds(group, question):
+            change = Change(group)
+            target.update_encoded(change, question, changed, self._clock.now_ms())
+            self.write(change, lambda error: None)
+
+    def released(self, group_id: str) -> Pieces[bool]:
+        """Wait in a work until no other decision holds the group. False: it was not in time."""
+        while self._writer.is_held(group_id):
+            if not (yield self._writer.until_released(group_id)):
+                return False
+        return True
 
     def remove_members(self, change: Change, member_ids: list[str]) -> None:
         """Members are gone. If only classic ones are left, the group becomes a classic one, where that is allowed."""
@@ -202,6 +242,7 @@ class ConsumerGroups:
         gone = group.unwritten[position:]
         del group.unwritten[position:]
         group.seen_topics = group.seen_names = -1  # what followed from the topics has not happened
+        group.question = None  # nor what raised it
         for each in reversed(gone):
             each.failed = error
             each.take_back()

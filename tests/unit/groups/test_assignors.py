@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS, Assignable, AssignableMember
+from barnabas.runtime.turns import at_once
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "assignor-answers.jsonl.gz"
 CASES = [json.loads(line) for line in gzip.decompress(GOLDEN.read_bytes()).splitlines()]
@@ -30,7 +31,7 @@ def assigned(case: dict[str, Any]) -> dict[str, dict[str, list[int]]]:
         for member_id, instance_id, topics, owned in case["members"]
     ]
     group = Assignable(members, {topic_id(number): count for number, count in case["topics"]}, case["homogeneous"])
-    targets = ASSIGNORS[case["assignor"]](group)
+    targets = at_once(ASSIGNORS[case["assignor"]](group))
     return {
         member_id: {numbers[topic]: sorted(partitions) for topic, partitions in target.items()}
         for member_id, target in targets.items()
@@ -73,7 +74,7 @@ def test_a_large_group_is_assigned_evenly_and_keeps_what_it_had() -> None:
         members = [
             AssignableMember(f"m{number}", None, tuple(topics), before.get(f"m{number}", {})) for number in range(size)
         ]
-        targets = ASSIGNORS["uniform"](Assignable(members, counts, True))
+        targets = at_once(ASSIGNORS["uniform"](Assignable(members, counts, True)))
         sizes = {sum(map(len, target.values())) for target in targets.values()}
         assert max(sizes) - min(sizes) <= 1
         if before:

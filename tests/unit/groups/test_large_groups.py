@@ -1,119 +1,242 @@
-"""Groups of very many members: their answers are given a few at a time, and nobody is left without one."""
+"""Groups that are too large to assign to at once: members live on their old targets until the new ones are there."""
 
+import random
 from typing import Any
 
 import pytest
-from barnabas.coordinators.groups.rebalance import LINES_MAX
-from barnabas.coordinators.shard import AT_ONCE_MAX
-from barnabas.protocol import messages
-from barnabas.runtime.pending import Pending
-from group_world import GroupWorld, join_request
+from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.states import GroupState
+from barnabas.protocol.errors import ErrorCode
+from consumer_members import ConsumerMember, Party, image
+from group_world import GroupWorld
 
-MEMBERS = 3 * AT_ONCE_MAX
-
-
-def join(world: GroupWorld, answers: list[Any], member_id: str, metadata: bytes) -> None:
-    timeouts = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
-    reply = world.call("join_group", join_request(member_id=member_id, metadata=metadata, **timeouts), 3)
-    if isinstance(reply, Pending):
-        reply.then(answers.append)
-    else:
-        answers.append(reply)
+GROUP = "g"
+PASSES_MAX = 4  # of the loop, between two things that happen
 
 
-def test_all_members_of_a_large_group_are_answered_in_pieces() -> None:
-    world = GroupWorld(group_initial_rebalance_delay_ms=100)
-    first: list[Any] = []
-    for _ in range(MEMBERS):
-        join(world, first, "", b"one")
-    world.clock.advance(1_000)
-    assert [answer.error_code for answer in first] == [0] * MEMBERS
-    members = {answer.member_id: None for answer in first}
-    assert len(members) == MEMBERS
-    second: list[Any] = []
-    for member_id in members:
-        join(world, second, member_id, b"two")
-    assert len(second) < MEMBERS  # the others wait for their turn
+class SlowWorld(GroupWorld):
+    """Every group is a large one, and each pass of the loop does one piece of its assignment.
+
+    `settle` does `passes`; None: as many as there are.
+    """
+
+    def __init__(self, seed: int = 0, **settings: Any) -> None:
+        self.passes: int | None = None
+        self.works = 0
+        super().__init__(seed, **settings)
+        self.clock.work_ms = self._work_ms  # type: ignore[method-assign]
+        self._worked_ms = 0.0
+
+    def _work_ms(self) -> float:
+        self._worked_ms += 10.0
+        return self._worked_ms
+
+    def lead_all(self) -> None:
+        """A new coordinator, for which each group is large."""
+        self.coordinator.consumer.at_once_max = -1
+        super().lead_all()
+
+    def settle(self) -> None:
+        """Run what is due, or some of it."""
+        if self.passes is None:
+            super().settle()
+            return
+        for _ in range(self.passes):
+            self.clock.loop.call_soon(self.clock.loop.stop)
+            self.clock.loop.run_forever()
+
+    def restart(self) -> None:
+        """Restart, and be ready."""
+        passes, self.passes = self.passes, None
+        super().restart()
+        self.passes = passes
+
+    @property
+    def group(self) -> ConsumerGroup:
+        """The group in the coordinator."""
+        return self.coordinator.shards[0].consumer.by_id[GROUP]
+
+
+def members_of(world: GroupWorld, *names: str) -> list[ConsumerMember]:
+    """Members that have joined, and own what they should."""
+    members = [ConsumerMember(world, GROUP, name, ["t"]) for name in names]
+    beat(members, 6)
+    return members
+
+
+def beat(members: list[ConsumerMember], rounds: int) -> None:
+    """Some heartbeats of each."""
+    for _ in range(rounds):
+        for member in members:
+            member.send()
+
+
+def owned(members: list[ConsumerMember]) -> list[int]:
+    """How many partitions each has, from the fewest on."""
+    return sorted(sum(map(len, member.owned.values())) for member in members)
+
+
+def begin_assigning(world: SlowWorld, members: list[ConsumerMember]) -> None:
+    """The topic gets partitions, and the first member says so to the coordinator: it assigns from now on."""
+    world.topics.change("t", 8)
+    world.passes = 2
+    members[0].send()
+    assert world.group.question is not None
+
+
+def test_members_live_on_their_old_targets_until_the_new_ones_are_there() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b")
+    assert owned(members) == [2, 2]
+    epoch = world.group.epoch
+    begin_assigning(world, members)
+    for member in members:
+        member.send()
+        assert member.answer.error_code == ErrorCode.NONE
+        assert member.answer.member_epoch == epoch
+        assert world.group.state is GroupState.ASSIGNING
+    assert owned(members) == [2, 2]
+    world.passes = None
     world.settle()
-    assert {answer.generation_id for answer in second} == {first[0].generation_id + 1}
-    assert [len(answer.members) for answer in second if answer.members] == [MEMBERS]
-    generation = second[0].generation_id
-    assigned: list[Any] = []
-    for answer in second:
-        row = messages.SyncGroupRequest.SyncGroupRequestAssignment
-        request = messages.SyncGroupRequest(
-            group_id="g",
-            generation_id=generation,
-            member_id=answer.member_id,
-            assignments=[row(member_id=one.member_id, assignment=one.member_id.encode()) for one in answer.members],
-        )
-        reply = world.call("sync_group", request, 2)
-        if isinstance(reply, Pending):
-            reply.then(lambda found, member_id=answer.member_id: assigned.append((member_id, found)))
-        else:
-            assigned.append((answer.member_id, reply))
+    assert world.group.assignment_epoch == world.group.epoch == epoch + 1
+    beat(members, 3)
+    assert owned(members) == [4, 4]
+    assert world.group.state is GroupState.STABLE
+
+
+def test_who_comes_meanwhile_is_assigned_to_afterwards() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b")
+    begin_assigning(world, members)
+    members.append(ConsumerMember(world, GROUP, "c", ["t"]))
+    members[-1].send()
+    assert world.group.question is not None
+    epoch = world.group.epoch
+    world.passes = None
     world.settle()
-    assert {member_id: bytes(found.assignment).decode() for member_id, found in assigned} == dict(zip(members, members))
+    assert world.group.assignment_epoch == epoch - 1, "what was asked before it came is answered"
+    beat(members, 4)
+    assert owned(members) == [2, 3, 3]
+    assert world.group.state is GroupState.STABLE
 
 
-def test_a_large_group_that_is_lost_is_answered_too() -> None:
-    world = GroupWorld(group_initial_rebalance_delay_ms=10_000)
-    answers: list[Any] = []
-    for _ in range(MEMBERS):
-        join(world, answers, "", b"one")
-    world.clock.advance(10)
-    world.coordinator.shutdown()
+def test_who_leaves_meanwhile_is_given_nothing() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b", "c")
+    begin_assigning(world, members)
+    members.pop().leave()
+    world.passes = None
     world.settle()
-    assert len(answers) == MEMBERS
-    assert {answer.error_code for answer in answers} == {16}
+    assert set(world.group.targets) == {"a", "b"}
+    beat(members, 4)
+    assert owned(members) == [4, 4]
+    assert world.group.state is GroupState.STABLE
 
 
-def test_the_log_names_only_the_first_members_of_a_join_phase(caplog: pytest.LogCaptureFixture) -> None:
-    world = GroupWorld(group_initial_rebalance_delay_ms=100)
-    answers: list[Any] = []
-    with caplog.at_level("INFO"):
-        for _ in range(MEMBERS):
-            join(world, answers, "", b"one")
-        world.clock.advance(1_000)
-        assert len([line for line in caplog.messages if " joined" in line]) == LINES_MAX + 1  # the first began it
-        assert len([line for line in caplog.messages if "too many for the log" in line]) == 1
-        assert any(f"with {MEMBERS} members" in line for line in caplog.messages)
-        caplog.clear()
-        for answer in answers[:]:
-            join(world, answers, answer.member_id, b"two")
-        world.settle()
-        assert len([line for line in caplog.messages if " rejoined" in line]) == LINES_MAX + 1
+def test_an_answer_that_does_not_know_a_static_members_new_id_is_thrown_away() -> None:
+    world = SlowWorld()
+    members = [ConsumerMember(world, GROUP, name, ["t"], instance_id=f"of-{name}") for name in ("a", "b")]
+    beat(members, 6)
+    begin_assigning(world, members)
+    before = world.group.assignment_epoch
+    members.pop().leave(-2)
+    members.append(ConsumerMember(world, GROUP, "b-again", ["t"], instance_id="of-b"))
+    members[-1].send()
+    world.passes = None
+    world.settle()
+    assert world.group.assignment_epoch == before
+    beat(members, 4)
+    assert owned(members) == [4, 4]
+    assert world.group.state is GroupState.STABLE
 
 
-def subscription(*topics: str, owned: int | None = None) -> bytes:
-    """A subscription of version 1, which may name a partition that the member keeps."""
-    rows = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
-    kept = b"\0\0\0\0"
-    if owned is not None:
-        kept = b"\0\0\0\1\0\1t\0\0\0\1" + owned.to_bytes(4, "big")
-    return b"\0\1" + len(topics).to_bytes(4, "big") + rows + b"\xff\xff\xff\xff" + kept
+def test_a_coordinator_that_loses_the_partition_writes_nothing_more() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b")
+    begin_assigning(world, members)
+    world.passes = None
+    end = world.logs[0].log_end_offset
+    world.restart()
+    assert world.logs[0].log_end_offset == end
+    beat(members, 6)
+    assert owned(members) == [4, 4]
 
 
-@pytest.mark.parametrize(
-    ("subscriptions", "expected"),
-    [
-        ([subscription("t", owned=number) for number in range(5)], {"t"}),
-        (
-            [subscription("t", "u", owned=0), subscription("t"), subscription("t", "v"), subscription("t", "u")],
-            set("tuv"),
-        ),
-        ([subscription(), subscription("t"), subscription()], {"t"}),
-        ([subscription("t"), subscription("tt"), subscription("t", "t")], {"t", "tt"}),
-        ([subscription("t"), b"\0\1\0\0", subscription("t")], None),
-        ([subscription("t"), subscription("t")[:8]], None),
-    ],
-)
-def test_the_topics_of_all_members_are_known(subscriptions: list[bytes], expected: set[str] | None) -> None:
-    world = GroupWorld(group_initial_rebalance_delay_ms=100)
-    answers: list[Any] = []
-    for metadata in subscriptions:
-        join(world, answers, "", metadata)
-    world.clock.advance(1_000)
-    assert len(answers) == len(subscriptions)
-    (shard,) = [shard for shard in world.coordinator.loaded_shards() if "g" in shard.groups]
-    assert shard.groups["g"].rebalance.subscribed_topics == expected
+def test_what_the_log_does_not_take_is_not_answered() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b")
+    epoch = world.group.epoch
+    world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    world.topics.change("t", 8)
+    world.passes = 2
+    members[0].send()  # its epoch is taken back
+    assert world.group.epoch == epoch
+    assert world.group.question is None
+    world.passes = None
+    world.settle()
+    assert world.group.assignment_epoch == epoch
+    beat(members, 4)
+    assert owned(members) == [4, 4]
+
+
+def test_an_answer_that_the_log_does_not_take_is_asked_for_again() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b")
+    begin_assigning(world, members)
+    world.logs[0].failures.append(ErrorCode.NOT_ENOUGH_REPLICAS)
+    world.passes = None
+    world.settle()
+    assert world.group.assignment_epoch < world.group.epoch
+    beat(members, 4)
+    assert owned(members) == [4, 4]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_run_equals_replay(seed: int) -> None:
+    chance = random.Random(seed)
+    world = SlowWorld(seed)
+    party = Party(world, chance, ["g", "h"])
+    were_asked = 0
+    for _ in range(250):
+        world.passes = chance.choice([None, *range(PASSES_MAX + 1)])
+        party.step()
+        were_asked += any(group.question for group in world.coordinator.shards[0].consumer.by_id.values())
+    assert were_asked > 10
+    world.passes = None
+    world.settle()
+    before = {group_id: image(group) for group_id, group in world.coordinator.shards[0].consumer.by_id.items()}
+    world.restart()
+    after = {group_id: image(group) for group_id, group in world.coordinator.shards[0].consumer.by_id.items()}
+    assert after == before
+    party.calm()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_log_fails_stalls_and_moves(seed: int) -> None:
+    chance = random.Random(seed)
+    world = SlowWorld(seed, offsets_commit_timeout_ms=2_000)
+    party = Party(world, chance, ["g"])
+    log = world.logs[0]
+    for _ in range(300):
+        world.passes = chance.choice([None, *range(PASSES_MAX + 1)])
+        what = chance.random()
+        if what < 0.08:
+            log.failures.append(chance.choice([ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.MESSAGE_TOO_LARGE]))
+        elif what < 0.12:
+            log.held = not log.held
+            if not log.held:
+                log.release()
+                world.settle()
+        elif what < 0.14 and not log.held:
+            world.restart()
+        party.step()
+    log.failures.clear()
+    log.held = False
+    log.release()
+    world.passes = None
+    world.clock.advance(60_000)
+    before = {group_id: image(group) for group_id, group in world.coordinator.shards[0].consumer.by_id.items()}
+    world.restart()
+    after = {group_id: image(group) for group_id, group in world.coordinator.shards[0].consumer.by_id.items()}
+    assert after == before
+    party.calm()

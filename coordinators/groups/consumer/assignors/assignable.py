@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from barnabas.runtime.turns import Pieces
+
 Partitions = Mapping[bytes, frozenset[int]]
 
 
@@ -26,5 +28,5 @@ class Assignable(NamedTuple):
     is_homogeneous: bool
 
 
-# The new target of each member, by member id.
-Assign = Callable[[Assignable], dict[str, Partitions]]
+# The new target of each member, by member id. The piece of a work is a member or a topic.
+Assign = Callable[[Assignable], Pieces[dict[str, Partitions]]]

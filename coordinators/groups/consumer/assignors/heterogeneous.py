@@ -1,27 +1,32 @@
 """The `uniform` assignor where members read different topics: as equal as the subscriptions allow, then sticky."""
 
 import struct
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace, merge
 
 from barnabas.coordinators.groups.consumer.assignors.assignable import Assignable, Partitions
+from barnabas.runtime.turns import Pieces, chunks
 
 _UUID = struct.Struct(">qq")
 ROUNDS_MAX = 16  # of balancing
+SORTED_AT_ONCE = 500
 
 
-def assign_heterogeneous(group: Assignable) -> dict[str, Partitions]:
+def assign_heterogeneous(group: Assignable) -> Pieces[dict[str, Partitions]]:
     """Members keep what they may keep. What is free goes to whom has least, then those with most give to others."""
     work = _Work(group)
-    order = sorted(work.readers, key=work.rank)
+    yield from work.begin()
+    order = yield from work.order()
     for topic_id in order:
         work.hand_out(topic_id)
+        yield
     for _ in range(ROUNDS_MAX):
         moved = 0
         for topic_id in order:
             moved += work.balance(topic_id)
+            yield
         if not moved:
             break
-    return work.targets()
+    return (yield from work.targets())
 
 
 class _Work:
@@ -32,19 +37,41 @@ class _Work:
         self.partition_counts = group.partition_counts
         self.sizes = [0] * len(group.members)
         self.readers: dict[bytes, list[int]] = {}
-        for number, member in enumerate(group.members):
+        self.owners: dict[bytes, list[int]] = {}
+
+    def begin(self) -> Pieces[None]:
+        """Who reads what, and who has what."""
+        for number, member in enumerate(self.members):
             for topic_id in member.topics:
                 self.readers.setdefault(topic_id, []).append(number)
-        self.owners: dict[bytes, list[int]] = {
-            topic_id: [-1] * group.partition_counts[topic_id] for topic_id in self.readers
-        }
-        for number, member in enumerate(group.members):
+            yield
+        for topic_id in self.readers:
+            self.owners[topic_id] = [-1] * self.partition_counts[topic_id]
+            yield
+        for number, member in enumerate(self.members):
             for topic_id in member.topics:
                 owners = self.owners[topic_id]
                 for partition in member.target.get(topic_id, ()):
                     if partition < len(owners) and owners[partition] < 0:
                         owners[partition] = number
                         self.sizes[number] += 1
+            yield
+
+    def order(self) -> Pieces[list[bytes]]:
+        """The topics in the order in which they are given to members."""
+        ranked = []
+        for topic_id in self.readers:
+            ranked.append((self.rank(topic_id), topic_id))
+            yield
+        runs = []
+        for some in chunks(ranked, SORTED_AT_ONCE):
+            runs.append(sorted(some))
+            yield
+        order = []
+        for _, topic_id in merge(*runs):
+            order.append(topic_id)
+            yield
+        return order
 
     def rank(self, topic_id: bytes) -> tuple[float, int, int, int]:
         """Topics with many partitions for each reader come first, then those with few readers."""
@@ -118,13 +145,15 @@ class _Work:
             moved += 1
         return moved
 
-    def targets(self) -> dict[str, Partitions]:
+    def targets(self) -> Pieces[dict[str, Partitions]]:
         """The outcome."""
         given: list[dict[bytes, set[int]]] = [{} for _ in self.members]
         for topic_id, owners in self.owners.items():
             for partition, owner in enumerate(owners):
                 given[owner].setdefault(topic_id, set()).add(partition)
-        return {
-            member.member_id: {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
-            for member, of_member in zip(self.members, given, strict=True)
-        }
+            yield
+        targets: dict[str, Partitions] = {}
+        for member, of_member in zip(self.members, given, strict=True):
+            targets[member.member_id] = {topic_id: frozenset(found) for topic_id, found in of_member.items()}
+            yield
+        return targets

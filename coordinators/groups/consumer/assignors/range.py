@@ -4,9 +4,10 @@ So records of topics with equal keys and equal counts of partitions meet at one 
 """
 
 from barnabas.coordinators.groups.consumer.assignors.assignable import Assignable, AssignableMember, Partitions
+from barnabas.runtime.turns import Pieces
 
 
-def assign_ranges(group: Assignable) -> dict[str, Partitions]:
+def assign_ranges(group: Assignable) -> Pieces[dict[str, Partitions]]:
     """The first `count % members` members of a topic get one partition more. Static members come first."""
     members = sorted(group.members, key=_order)
     targets: dict[str, dict[bytes, frozenset[int]]] = {member.member_id: {} for member in group.members}
@@ -14,6 +15,7 @@ def assign_ranges(group: Assignable) -> dict[str, Partitions]:
     for member in members:
         for topic_id in member.topics:
             readers.setdefault(topic_id, []).append(member.member_id)
+        yield
     for topic_id, member_ids in readers.items():
         each, more = divmod(group.partition_counts[topic_id], len(member_ids))
         start = 0
@@ -22,6 +24,7 @@ def assign_ranges(group: Assignable) -> dict[str, Partitions]:
             if end > start:
                 targets[member_id][topic_id] = frozenset(range(start, end))
             start = end
+        yield
     return dict(targets)
 
 

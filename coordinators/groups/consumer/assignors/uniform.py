@@ -2,21 +2,22 @@
 
 from barnabas.coordinators.groups.consumer.assignors.assignable import Assignable, Partitions
 from barnabas.coordinators.groups.consumer.assignors.heterogeneous import assign_heterogeneous
-from barnabas.protocol.java_hash import in_java_order, java_hash_of_uuid
+from barnabas.protocol.java_hash import in_java_order_by_pieces, java_hash_of_uuid
+from barnabas.runtime.turns import Pieces
 
 
-def assign_uniformly(group: Assignable) -> dict[str, Partitions]:
+def assign_uniformly(group: Assignable) -> Pieces[dict[str, Partitions]]:
     """Equal subscriptions: counts differ by one at most. Others: as equal as the subscriptions allow."""
     return _assign_homogeneous(group) if group.is_homogeneous else assign_heterogeneous(group)
 
 
-def _assign_homogeneous(group: Assignable) -> dict[str, Partitions]:
+def _assign_homogeneous(group: Assignable) -> Pieces[dict[str, Partitions]]:
     """Each member keeps what it had up to its quota. The rest goes to those below theirs, in order.
 
     Free are first the partitions that nobody had, topic by topic, then those that were above a quota.
     """
     members = group.members
-    topics = in_java_order(members[0].topics, java_hash_of_uuid) if members else []
+    topics = (yield from in_java_order_by_pieces(members[0].topics, java_hash_of_uuid)) if members else []
     if not topics:
         return {member.member_id: {} for member in members}
     quota, with_one_more = divmod(sum(group.partition_counts[topic_id] for topic_id in topics), len(members))
@@ -25,12 +26,13 @@ def _assign_homogeneous(group: Assignable) -> dict[str, Partitions]:
         for topic_id, partitions in member.target.items():
             if topic_id in had:
                 had[topic_id] |= partitions
-    free = [
-        (topic_id, partition)
-        for topic_id in topics
-        for partition in range(group.partition_counts[topic_id])
-        if partition not in had[topic_id]
-    ]
+        yield
+    free: list[tuple[bytes, int]] = []
+    for topic_id in topics:
+        of_topic = had[topic_id]
+        every = range(group.partition_counts[topic_id])
+        free += [(topic_id, partition) for partition in every if partition not in of_topic]
+        yield
     targets: dict[str, dict[bytes, frozenset[int]]] = {}
     wanting: list[tuple[str, int]] = []
     for member in members:
@@ -51,7 +53,8 @@ def _assign_homogeneous(group: Assignable) -> dict[str, Partitions]:
         else:
             wanting.append((member.member_id, quota - _count(kept)))
         targets[member.member_id] = kept
-    _give(free, wanting, with_one_more, targets)
+        yield
+    yield from _give(free, wanting, with_one_more, targets)
     return dict(targets)
 
 
@@ -60,7 +63,7 @@ def _give(
     wanting: list[tuple[str, int]],
     with_one_more: int,
     targets: dict[str, dict[bytes, frozenset[int]]],
-) -> None:
+) -> Pieces[None]:
     position = 0
     for number, (member_id, left) in enumerate(wanting):
         left += len(wanting) - number <= with_one_more
@@ -74,6 +77,7 @@ def _give(
         for topic_id, partitions in kept.items():
             target[topic_id] = partitions | given.get(topic_id, frozenset())
         targets[member_id] = target
+        yield
 
 
 def _count(partitions: Partitions) -> int:

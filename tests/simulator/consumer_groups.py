@@ -340,7 +340,11 @@ class SlowTurns:
     def begin(self, pieces: Pieces[None]) -> None:
         """Do the pieces, later."""
         self.world.works += 1
-        self.world.clock.call_later(self.rng.uniform(0, WORK_MS), lambda: self.turns.begin(pieces))
+
+        def begin_now() -> None:
+            self.turns.begin(pieces)
+
+        self.world.clock.call_later(self.rng.uniform(0, WORK_MS), begin_now)
 
 
 class ConsumerGroups(CoordinatorWorld):

@@ -147,7 +147,7 @@ class ConsumerGroups:
             changed = yield from target.answer_encoded(group_id, question, topics)
             if not (yield from self.released(group_id)):
                 return
-            if group.question is not question or self._writer.closed or self.by_id.get(group_id) is not group:
+            if group.question is not question or self.by_id.get(group_id) is not group:  # taken back, or gone
                 return
         finally:
             if group.question is question:

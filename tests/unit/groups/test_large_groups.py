@@ -1,14 +1,17 @@
 """Groups that are too large to assign to at once: members live on their old targets until the new ones are there."""
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.states import GroupState
+from barnabas.offsets.records import CommittedOffset
+from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
 from consumer_members import ConsumerMember, Party, image
-from group_world import GroupWorld
+from group_world import GroupWorld, answer_of
 
 GROUP = "g"
 PASSES_MAX = 4  # of the loop, between two things that happen
@@ -188,6 +191,34 @@ def test_an_answer_that_the_log_does_not_take_is_asked_for_again() -> None:
     world.settle()
     assert world.group.assignment_epoch < world.group.epoch
     beat(members, 4)
+    assert owned(members) == [4, 4]
+
+
+def test_an_answer_for_a_group_that_is_gone_is_not_written() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a")
+    begin_assigning(world, members)
+    members[0].leave()
+    deleted = world.call("delete_groups", messages.DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    world.passes = None
+    world.settle()
+    assert [row.error_code for row in answer_of(deleted).results] == [ErrorCode.NONE]
+    last = record_batch.records(memoryview(world.logs[0].batches[-1][1]))
+    assert [record.value for record in last] == [None] * 3, "its end is the last that was written of it"
+
+
+def test_an_answer_from_before_a_live_reset_comes_too_late() -> None:
+    world = SlowWorld()
+    members = members_of(world, "a", "b")
+    begin_assigning(world, members)
+    asker = SimpleNamespace(client_id="c", client_host="/h", principal="User:alice")
+    reset = world.coordinator.live_resets.begin(GROUP, {"t": {0: CommittedOffset(3)}}, asker)
+    world.passes = None
+    world.settle()
+    assert not answer_of(reset).error
+    assert world.group.assignment_epoch == world.group.epoch
+    assert not world.group.targets
+    beat(members, 6)
     assert owned(members) == [4, 4]
 
 

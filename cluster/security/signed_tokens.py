@@ -26,7 +26,6 @@ ALGORITHMS = {
     "oct": ("HS256", "HS384", "HS512"),
 }
 KEYS_MAX = 1_000
-KEY_ID_CHARACTERS_MAX = 1_000
 _CHECKER = jwt.PyJWS(options={"enforce_minimum_key_length": True})
 
 

@@ -269,6 +269,25 @@ def test_a_tree_that_does_not_answer_answers_again(kafka: Barnabas) -> None:
     assert kafka.topic("later").values() == []
 
 
+SHORT_FORMS: dict[str, dict[str, int]] = {
+    "drop_request": {},
+    "drop_answer": {},
+    "cut": {},
+    "half_answer": {},
+    "delay": {"ms": 7},
+    "throttle": {"ms": 7},
+}
+
+
+@pytest.mark.parametrize("effect", SHORT_FORMS)
+def test_the_short_form_of_a_fault_has_the_effect_of_its_name(kafka: Barnabas, effect: str) -> None:
+    asked = SHORT_FORMS[effect]
+    with getattr(kafka, effect)("Produce", client="nobody", **asked):
+        (rule,) = kafka.ask("GET", "/v1/control/rules")["rules"]
+    expected = {"effect": effect, "api": "PRODUCE", "client": "nobody", **asked}
+    assert {name: rule[name] for name in expected} == expected
+
+
 def test_a_broker_that_is_cut_off_leads_no_longer_and_comes_back() -> None:
     with Barnabas(brokers=3, config={"coordination.session.timeout.ms": "2000"}) as kafka:
         topic, group = kafka.topic("orders"), kafka.group("billing")

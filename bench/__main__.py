@@ -12,6 +12,7 @@ python -m bench rebalance                    a group of 2,000 members, and what 
 python -m bench loading                      exec to a million committed offsets served, and their memory
 python -m bench txn-ids                      exec to 100,000 transactional ids loaded, and their memory
 python -m bench testing [ROW...]             what a test waits for: fixtures, resets, copies, time; memory
+python -m bench suite [WORDS OF PYTEST...]   the share of broker, waits and resets in the time of 201 tests
 python -m bench held                         a request's cost while a million offsets are held, against a thousand
 python -m bench scale | startup | memory     many of everything; exec to first answer; resident memory
 """
@@ -37,6 +38,7 @@ from bench import (
     scale,
     stalls,
     startup,
+    suite,
     testing,
     transactional_ids,
     transactions,
@@ -76,6 +78,8 @@ def main(words: Sequence[str]) -> int:
         return pipeline.main(words[1:])
     if words[:1] == ["testing"]:
         return testing.main(words[1:])
+    if words[:1] == ["suite"]:
+        return suite.main(words[1:])
     if words[:1] == ["stalls"]:
         return stalls.main(words[1:])
     parser = argparse.ArgumentParser(

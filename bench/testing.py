@@ -27,11 +27,11 @@ ROUNDS = 7
 def _spent(kafka: Barnabas) -> float:
     """Processor seconds of this process and of the brokers."""
     pids = [process.pid for process in kafka.processes.values()]
-    return time.process_time() + sum(_processor_seconds(pid) for pid in pids if pid is not None)
+    return time.process_time() + sum(processor_seconds(pid) for pid in pids if pid is not None)
 
 
-def _processor_seconds(pid: int) -> float:
-    """Of all threads that have not ended, in nanoseconds and not in ticks of 10 ms."""
+def processor_seconds(pid: int) -> float:
+    """Of all threads of a process that have not ended, in nanoseconds and not in ticks of 10 ms."""
     nanoseconds = 0
     with suppress(FileNotFoundError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):

@@ -21,6 +21,7 @@ from barnabas.testing.replay import Difference, SessionError, replay
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
 from barnabas.testing.watcher import Watcher
+from barnabas.testing.wire import Wire
 
 TREE_FILE = "coordination.sqlite"
 SNAPSHOT_PREFIX = "snapshot-"
@@ -105,7 +106,8 @@ class Barnabas:
         self._snapshots = 0
         self._lock: int | None = None
         self._watcher: Watcher | None = None
-        self._producer: Any = None
+        self.wire = Wire(brokers, self._addresses)
+        self._http = control.Http()
 
     # ------------------------------------------------------------------ its life
 
@@ -140,7 +142,8 @@ class Barnabas:
     def stop(self) -> None:
         """End all brokers, and remove their data. Nothing happens if they have ended already."""
         atexit.unregister(self.stop)
-        self._close_producer()
+        self.wire.close()
+        self._http.close()
         for process in self.processes.values():
             process.kill()  # nothing of them is kept
         watcher, self._watcher = self._watcher, None
@@ -151,11 +154,6 @@ class Barnabas:
             self._lock = None
             shutil.rmtree(self.folder, ignore_errors=True)
             self.clock.ahead_ms = 0
-
-    def _close_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close(timeout=0)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -190,6 +188,9 @@ class Barnabas:
         """The node ids of those that run and do not stand still."""
         return [node_id for node_id, process in self.processes.items() if process.answers]
 
+    def _addresses(self) -> dict[int, str]:
+        return {node_id: self.processes[node_id].host_and_port for node_id in self.running}
+
     def log(self, node_id: int = 0) -> str:
         """What a broker has logged."""
         return self.processes[node_id].log.read_text(errors="replace")
@@ -207,7 +208,7 @@ class Barnabas:
         asked = self.running if node_id is None else [node_id]
         if not asked:
             raise RuntimeError("no broker runs")
-        return control.ask(self.processes[asked[0]].http, method, path, query, body)
+        return self._http.ask(self.processes[asked[0]].http, method, path, query, body)
 
     # ------------------------------------------------------------------ topics and groups
 
@@ -221,28 +222,13 @@ class Barnabas:
         unique: bool = True,
     ) -> Topic:
         """Make a topic. Its name gets an ending that no other has, unless `unique` is False."""
-        from kafka import KafkaAdminClient
-        from kafka.admin import NewTopic
-
         name = _unique(name) if unique else name
-        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
-        try:
-            admin.create_topics([NewTopic(name, partitions, replicas, topic_configs=dict(config or {}))])
-        finally:
-            admin.close()
+        self.wire.create_topic(name, partitions, replicas, config or {})
         return Topic(self, name, partitions)
 
     def group(self, name: str = "group", *, unique: bool = True) -> Group:
         """A group, which comes into being with its first member or commit."""
         return Group(self, _unique(name) if unique else name)
-
-    def producer(self) -> Any:
-        """The kafka-python producer that topics use: made once, and closed at the end."""
-        if self._producer is None:
-            from kafka import KafkaProducer
-
-            self._producer = KafkaProducer(bootstrap_servers=self.bootstrap, acks="all", linger_ms=0)
-        return self._producer
 
     def consumer(self, **settings: Any) -> Any:
         """A kafka-python consumer, without a group unless one is named. Close it."""
@@ -426,26 +412,32 @@ class Barnabas:
         self._snapshots += 1
         mark = Snapshot(self.folder / f"{SNAPSHOT_PREFIX}{self._snapshots}", self.clock.ahead_ms)
         if self._all_answer:
-            self._tell_all("/v1/control/snapshots", mark)
+            mark.next_requests.update(self._tell_all("/v1/control/snapshots", mark))
         else:
             self._while_ended(BrokerProcess.stop, lambda: self._copy(mark))
-        for node_id in self.running:  # a broker that begins again counts from 1
-            answer = self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)
-            mark.next_requests[node_id] = int(answer["next"])
+            mark.next_requests.update(self._next_requests())
         return mark
 
-    def restore(self, mark: Snapshot) -> None:
+    def restore(self, mark: Snapshot, *, ends_faults: bool = False) -> dict[int, int]:
         """Put everything back as it was at a snapshot, at the same addresses. Connections are cut.
 
+        Returns the number of the next request of each broker, as `requests(since=…)` takes it.
         CommandError: that cannot be, and nothing has changed.
         """
-        self._close_producer()  # its sequence numbers may be ahead of what is put back
+        self.wire.forget_producers()
         if self._all_answer:
-            self._tell_all("/v1/control/restore", mark)
+            next_requests = self._tell_all("/v1/control/restore", mark, ends_faults=ends_faults)
             self.clock.ahead_ms = mark.clock_ahead_ms
-            return
+            return next_requests
         self._check(mark)
         self._while_ended(BrokerProcess.kill, lambda: self._put_back(mark))
+        return self._next_requests()
+
+    def _next_requests(self) -> dict[int, int]:
+        return {
+            node_id: int(self.ask("GET", REQUESTS, {"since": NEVER}, node_id=node_id)["next"])
+            for node_id in self.running
+        }
 
     def _check(self, mark: Snapshot) -> None:
         """CommandError unless it is a whole snapshot of these brokers."""
@@ -492,18 +484,17 @@ class Barnabas:
         copied.rmdir()
         self.clock.ahead_ms = mark.clock_ahead_ms
 
-    def _tell_all(self, path: str, mark: Snapshot) -> None:
-        """Each broker does its part of it when all have been told."""
-        body = {"folder": str(mark.folder)} | ({} if self._is_single else {"brokers": list(self.processes)})
+    def _tell_all(self, path: str, mark: Snapshot, **more: Any) -> dict[int, int]:
+        """Each broker does its part of it when all have been told. Returns the number of the next request of each."""
+        body = {"folder": str(mark.folder), **more} | ({} if self._is_single else {"brokers": list(self.processes)})
 
-        def tell(node_id: int) -> None:
-            self.ask("POST", path, body=body, node_id=node_id)
+        def tell(node_id: int) -> int:
+            return int(self.ask("POST", path, body=body, node_id=node_id)["next_request"])
 
         if self._is_single:
-            tell(*self.processes)
-            return
+            return {node_id: tell(node_id) for node_id in self.processes}
         with ThreadPoolExecutor(len(self.processes)) as threads:
-            list(threads.map(tell, self.processes))
+            return dict(zip(self.processes, threads.map(tell, self.processes), strict=True))
 
     @property
     def _all_answer(self) -> bool:

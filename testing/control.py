@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
+from barnabas.testing.kept import Kept
+from barnabas.testing.wire import Wire
+
 ANSWERS_WITHIN_S = 75.0
 REDIRECTIONS_MAX = 3
 POLL_S = 0.01
@@ -28,6 +31,8 @@ class WaitTimeoutError(CommandError):
 class Brokers(Protocol):
     """The brokers of a test, as its topics, groups and clock ask them."""
 
+    wire: Wire
+
     @property
     def running(self) -> list[int]:
         """The node ids of those that run."""
@@ -42,12 +47,6 @@ class Brokers(Protocol):
         node_id: int | None = None,
     ) -> Any:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs."""
-
-    def producer(self) -> Any:
-        """A kafka-python producer, which others use, too."""
-
-    def consumer(self, **settings: Any) -> Any:
-        """A kafka-python consumer."""
 
 
 def wait(is_so: Callable[[], bool], told: Callable[[], str], timeout: float) -> None:
@@ -64,24 +63,43 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-def ask(address: str, method: str, path: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
-    """The answer of the broker at this address, or of the one that it redirects to. CommandError: it refuses."""
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    target = path + (f"?{urlencode(given)}" if given else "")
-    for _ in range(REDIRECTIONS_MAX + 1):
-        connection = http.client.HTTPConnection(address, timeout=ANSWERS_WITHIN_S)
+class Http:
+    """Asks the HTTP APIs of brokers, on connections that stay open."""
+
+    def __init__(self) -> None:
+        self._kept: Kept[http.client.HTTPConnection] = Kept()
+
+    def ask(self, address: str, method: str, path: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
+        """The answer of the broker there, or of the one that it redirects to. CommandError: it refuses."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = path + (f"?{urlencode(given)}" if given else "")
+        content = None if body is None else json.dumps(body)
+        for _ in range(REDIRECTIONS_MAX + 1):
+            answer, text = self._answer(address, method, target, content)
+            if answer.status != REDIRECTED:
+                break
+            address = urlsplit(answer.headers["Location"]).netloc
+        document = json.loads(text)
+        if answer.status >= 300:
+            error = document["error"]
+            raise (WaitTimeoutError if answer.status == TIMED_OUT else CommandError)(error["name"], error["message"])
+        return document
+
+    def _answer(
+        self, address: str, method: str, target: str, content: str | None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = self._kept.take(address) or http.client.HTTPConnection(address, timeout=ANSWERS_WITHIN_S)
         try:
-            content = None if body is None else json.dumps(body)
-            headers = {} if method == "GET" else {"Content-Type": "application/json"}
-            connection.request(method, target, content, headers)
+            connection.request(method, target, content, {} if method == "GET" else {"Content-Type": "application/json"})
             answer = connection.getresponse()
-            document = json.loads(answer.read())
-        finally:
+            text = answer.read()
+        except BaseException:
             connection.close()
-        if answer.status != REDIRECTED:
-            break
-        address = urlsplit(answer.headers["Location"]).netloc
-    if answer.status >= 300:
-        error = document["error"]
-        raise (WaitTimeoutError if answer.status == TIMED_OUT else CommandError)(error["name"], error["message"])
-    return document
+            raise
+        if connection.sock is not None:  # else the broker has closed it
+            self._kept.give(address, connection)
+        return answer, text
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._kept.close()

@@ -51,14 +51,7 @@ class Group:
 
     def commit(self, topic: Topic | str, partition: int, offset: int) -> None:
         """Commit an offset. The group must have no members."""
-        from kafka import TopicPartition
-        from kafka.structs import OffsetAndMetadata
-
-        consumer = self._kafka.consumer(group_id=self.name)
-        try:
-            consumer.commit({TopicPartition(str(topic), partition): OffsetAndMetadata(offset, "", -1)})
-        finally:
-            consumer.close(autocommit=False)
+        self._kafka.wire.commit(self.name, str(topic), partition, offset)
 
     def wait_stable(self, members: int | None = None, timeout: float = 10.0) -> None:
         """Wait until it is stable, with so many members. WaitTimeoutError says what was seen last."""

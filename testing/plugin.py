@@ -32,7 +32,6 @@ from barnabas.testing.control import quoted
 CLUSTER = 3
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
 GROUPS_TOLD_MAX = 5
-ENDS_A_TRANSACTION = ("INIT_PRODUCER_ID", "END_TXN")
 
 
 class BarnabasWarning(UserWarning):
@@ -42,14 +41,10 @@ class BarnabasWarning(UserWarning):
 class Watch:
     """What happens on brokers while a test uses them."""
 
-    def __init__(self, kafka: Barnabas) -> None:
+    def __init__(self, kafka: Barnabas, next_requests: Mapping[int, int]) -> None:
         self.kafka = kafka
-        self._logged = {node_id: len(kafka.log(node_id)) for node_id in kafka.processes}
-        self._next = {}
-        for node_id, process in kafka.processes.items():
-            if process.answers:
-                query = {"client": "nobody"}
-                self._next[node_id] = kafka.ask("GET", "/v1/control/requests", query, node_id=node_id)["next"]
+        self._logged = {node_id: process.log.stat().st_size for node_id, process in kafka.processes.items()}
+        self._next = next_requests
 
     def requests(self) -> list[dict[str, Any]]:
         """What clients have asked since the test began; less if a broker does not answer."""
@@ -59,7 +54,8 @@ class Watch:
 
     def logs(self) -> dict[int, str]:
         """What each broker has logged since the test began."""
-        return {node_id: self.kafka.log(node_id)[length:] for node_id, length in self._logged.items()}
+        logs = {node_id: process.log.read_bytes() for node_id, process in self.kafka.processes.items()}
+        return {node_id: log[self._logged[node_id] :].decode(errors="replace") for node_id, log in logs.items()}
 
     def stories(self, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """What has happened in the groups that these requests name, by group; as `barnabas groups explain` has it."""
@@ -84,31 +80,20 @@ class Watch:
 
     def leftovers(self) -> Iterator[str]:
         """What the test should not have left, as sentences."""
-        for node_id, process in self.kafka.processes.items():
-            if not process.answers:
+        open_transactions: list[str] = []
+        for node_id in self.kafka.running:
+            try:
+                left = self.kafka.ask("GET", "/v1/control/leftovers", node_id=node_id)
+            except (OSError, CommandError):  # it is ending just now
                 continue
-            for rule in self.kafka.ask("GET", "/v1/control/rules", node_id=node_id)["rules"]:
-                if not rule["fired"]:
-                    yield f"the fault {rule['effect']} for {rule['api'] or 'any request'} never fired"
-            for group in self.kafka.ask("GET", "/v1/groups", node_id=node_id)["groups"]:
-                if group["members"]:
-                    members = counted(group["members"], "member")
-                    yield f"the group {group['group']} still has {members}: close its consumers"
-        for transactional_id in self._open_transactions():
+            for rule in left["rules"]:
+                yield f"the fault {rule['effect']} for {rule['api'] or 'any request'} never fired"
+            for group in left["groups"]:
+                members = counted(group["members"], "member")
+                yield f"the group {group['group']} still has {members}: close its consumers"
+            open_transactions += left["transactional_ids"]
+        for transactional_id in open_transactions:
             yield f"the transaction of {transactional_id} is still open: commit or abort it"
-
-    def _open_transactions(self) -> list[str]:
-        """The transactional ids of this test that have written and not ended it."""
-        is_open: dict[str, bool] = {}
-        with suppress(OSError, CommandError):
-            for row in self.kafka.requests(since=self._next) if self._has_transactions() else ():
-                for transactional_id in row["transactional_ids"] if row["api"] != "FIND_COORDINATOR" else ():
-                    is_open[transactional_id] = row["api"] not in ENDS_A_TRANSACTION
-        return [transactional_id for transactional_id, is_left in is_open.items() if is_left]
-
-    def _has_transactions(self) -> bool:
-        begun = self.kafka.requests("INIT_PRODUCER_ID", since=self._next)
-        return any(row["transactional_ids"] for row in begun)
 
 
 def _told(story: dict[str, Any]) -> Iterator[str]:
@@ -213,8 +198,11 @@ class Shared:
             wait([beginning])
         self.kafka.stop()
 
-    def put_back(self) -> None:
-        """Bring back what a test has ended or paused, end its faults, and put back all data."""
+    def put_back(self) -> dict[int, int]:
+        """Bring back what a test has ended or paused, end its faults, and put back all data.
+
+        Returns the number of the next request of each broker.
+        """
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
             beginning.result()
@@ -223,14 +211,14 @@ class Shared:
         for node_id, process in self.kafka.processes.items():
             if process.is_paused and process.runs:
                 self.kafka.resume(node_id)
-            if process.runs:
-                try:
-                    self.kafka.ask("DELETE", "/v1/control/rules", node_id=node_id)
-                except OSError:  # it is ending just now
-                    process.kill()
         if not self._is_as_at_start:
-            self.kafka.restore(self._start)
+            try:
+                return self.kafka.restore(self._start, ends_faults=True)
+            except (OSError, CommandError):  # a broker is ending just now, or a test has broken its disk
+                self.kafka.stop()
+                self._begin()
         self._is_as_at_start = False
+        return self._start.next_requests
 
 
 class SharedBrokers:
@@ -312,15 +300,15 @@ def _given(request: pytest.FixtureRequest, shared_by: Callable[[int], Shared], b
     settings = _own_settings(request.node)
     if settings is not None:
         with Barnabas(settings.get("brokers", brokers), settings.get("config")) as kafka:
-            yield from _watched(request, kafka)
+            yield from _watched(request, kafka, {})
         return
     shared = shared_by(brokers)
-    shared.put_back()
-    yield from _watched(request, shared.kafka)
+    next_requests = shared.put_back()
+    yield from _watched(request, shared.kafka, next_requests)
 
 
-def _watched(request: pytest.FixtureRequest, kafka: Barnabas) -> Iterator[Barnabas]:
-    watch = Watch(kafka)
+def _watched(request: pytest.FixtureRequest, kafka: Barnabas, next_requests: Mapping[int, int]) -> Iterator[Barnabas]:
+    watch = Watch(kafka, next_requests)
     request.node.stash.setdefault(WATCHES, []).append(watch)
     yield kafka
     for leftover in watch.leftovers():

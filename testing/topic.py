@@ -1,14 +1,18 @@
 """A topic of a test: what was produced to it, and what is in it now."""
 
+import math
+import random
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from barnabas.protocol import batch_records
 from barnabas.runtime.counted import counted
 from barnabas.testing.control import Brokers, WaitTimeoutError, quoted
+from barnabas.testing.wire import Reader
 
 Text = str | bytes | None
-POLL_MS = 50
+POLL_MS = 200
 
 
 class Record(NamedTuple):
@@ -19,7 +23,7 @@ class Record(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
 
     @property
     def text(self) -> str | None:
@@ -45,19 +49,27 @@ class Topic:
         key: Text = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         """Write records, and return when all are acknowledged (acks=all)."""
-        producer = self._kafka.producer()
-        sent = [
-            producer.send(
-                self.name, _bytes(value), _bytes(key), list(headers), partition=partition, timestamp_ms=timestamp_ms
-            )
-            for value in values
-        ]
-        producer.flush()
-        for each in sent:
-            each.get(timeout=30)
+        now_ms = round(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        by_partition: dict[int, list[batch_records.Record]] = {}
+        for value in values:
+            record = batch_records.Record(-1, now_ms, _bytes(key), _bytes(value), list(headers))
+            chosen = self._partition_of(record.key) if partition is None else partition
+            by_partition.setdefault(chosen, []).append(record)
+        for chosen, records in by_partition.items():
+            self._kafka.wire.produce(self.name, chosen, records)
+
+    def _partition_of(self, key: bytes | None) -> int:
+        """As clients choose it: by the key, or any."""
+        if self.partitions == 1:
+            return 0
+        if key is None:
+            return random.randrange(self.partitions)
+        from kafka.partitioner.default import murmur2  # late: most tests have no keys
+
+        return int((murmur2(key) & 0x7FFF_FFFF) % self.partitions)
 
     def records(self) -> list[Record]:
         """All records up to the ends that the partitions have now, by partition and offset."""
@@ -91,35 +103,22 @@ class Topic:
         return seen
 
     def _read(self, count: int | None, timeout: float) -> list[Record]:
-        from kafka import TopicPartition
-
         deadline = time.monotonic() + timeout
         found: list[Record] = []
-        consumer = self._kafka.consumer(auto_offset_reset="earliest")
-        try:
-            places = [TopicPartition(self.name, index) for index in range(self.partitions)]
-            consumer.assign(places)
-            ends = consumer.end_offsets(places) if count is None else {}
-
-            def is_done() -> bool:
-                if count is not None:
-                    return len(found) >= count
-                return all(consumer.position(place) >= ends[place] for place in places)
-
-            while not is_done():
-                if time.monotonic() >= deadline:
-                    wanted = "all records" if count is None else counted(count, "record")
-                    message = f"waited for {wanted}: {len(found)} came within {timeout} s."
-                    raise WaitTimeoutError("WAIT_TIMED_OUT", f"topic {self.name}: {message}")
-                for records in consumer.poll(POLL_MS).values():
-                    found += [_record(each) for each in records]
-        finally:
-            consumer.close()
+        reader = Reader(self._kafka.wire, self.name, self.partitions, until_now=count is None)
+        while not (reader.is_done if count is None else len(found) >= count):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                wanted = "all records" if count is None else counted(count, "record")
+                message = f"waited for {wanted}: {len(found)} came within {timeout} s."
+                raise WaitTimeoutError("WAIT_TIMED_OUT", f"topic {self.name}: {message}")
+            wait_ms = min(POLL_MS, math.ceil(left_s * 1000))
+            found += [_record(*each) for each in reader.poll(wait_ms, left_s)]
         return sorted(found)
 
 
-def _record(record: Any) -> Record:
-    return Record(record.partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+def _record(partition: int, record: batch_records.Record) -> Record:
+    return Record(partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
 
 
 def _bytes(text: Text) -> bytes | None:

@@ -1,5 +1,9 @@
-"""The last requests with their answers, decoded, as tests look at them. It is bounded by number and by bytes, and has
-no secrets."""
+"""The last requests with their answers, as tests look at them: bounded by number and by bytes, and without secrets.
+
+Both are kept as frames, and decoded when somebody looks: nearly all are forgotten before. As values, thousands of them
+would be a hundred thousand objects, which each full collection of garbage would look at. What is very long, and would
+take milliseconds to encode, is kept as text, in which long lists are cut.
+"""
 
 import json
 from collections import deque
@@ -12,24 +16,24 @@ from barnabas.broker.requests import RequestContext
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.as_json import as_json
-from barnabas.protocol.message import Message
+from barnabas.protocol.message import Message, Struct
 
 EXCHANGES_MAX = 5_000
-VALUES_MAX = 500_000  # of all exchanges that are kept: some hundred megabytes at most
-FRAME_VALUES_MAX = 10_000  # of a request whose frame is kept: more would take milliseconds to encode
-FRAME_BYTES_MAX = 64 * 1024 * 1024  # of all frames that are kept
+BYTES_MAX = 64 * 1024 * 1024  # of all answers that are kept, and of requests as text
+ENCODED_ITEMS_MAX = 2_000  # in the lists of what is kept as a frame
+FRAME_BYTES_MAX = 64 * 1024 * 1024  # of all frames of requests that are kept
+SIZE_BYTES = 4
+NOTHING = "null"
+
+Kept = str | tuple[bytes | int, ...]  # text, or the parts of a frame; of records, only how many bytes they have
 
 
 class Exchange:
-    """A request and, when it has come, its answer.
-
-    Both are kept as text: thousands of them as values are a hundred thousand objects, which each full collection of
-    garbage would look at.
-    """
+    """A request and, when it has come, its answer."""
 
     __slots__ = (
-        *("_answer", "_request", "answered_before", "answered_ms", "came_ms", "context", "facts", "fate", "frame"),
-        *("number", "rule", "values"),
+        *("_answer", "_text", "answered_before", "answered_ms", "came_ms", "context", "facts", "fate", "frame"),
+        *("number", "rule", "size_bytes"),
     )
 
     def __init__(self, number: int, came_ms: int, context: RequestContext, facts: Facts, request: Any) -> None:
@@ -37,33 +41,60 @@ class Exchange:
         self.came_ms = came_ms
         self.context = context
         self.facts = facts
-        told = as_json(request)  # at once: its bytes lie in a frame that is overwritten
-        self._request = json.dumps(told)
-        self._answer = "null"
+        self.frame = self._encoded(request)  # the request as it was sent; None: it is not kept
+        self._text = "" if self.frame is not None else json.dumps(as_json(request))
+        self._answer: Kept = NOTHING
         self.answered_ms: int | None = None
         self.answered_before: int | None = None  # the number of the first request that came after the answer
-        self.frame: bytes | None = None  # the request as it was sent; None: it is not kept
         self.fate = "waits"
         self.rule: int | None = None  # the rule that fired for it
-        self.values = _count(told)
+        self.size_bytes = len(self._text)  # without the frame
+
+    def _encoded(self, request: Any) -> bytes | None:
+        """Encoded anew, because the frame that came is overwritten."""
+        context = self.context
+        if not _is_short(request):
+            return None
+        return frames.encode_request(
+            context.api_key, context.api_version, context.correlation_id, context.client_id, request
+        )
 
     @property
     def request(self) -> Any:
         """The request, as values of JSON."""
-        return json.loads(self._request)
+        if self.frame is None:
+            return json.loads(self._text)
+        return as_json(frames.decode_request(memoryview(self.frame)[SIZE_BYTES:])[1])
+
+    def forget_frame(self) -> int:
+        """Keep the request as text; returns how many bytes that takes."""
+        self._text, self.frame = json.dumps(self.request), None
+        self.size_bytes += len(self._text)
+        return len(self._text)
 
     @property
     def answer(self) -> Any:
         """The answer, as values of JSON; None: there is none."""
-        return json.loads(self._answer)
+        kept = self._answer
+        if isinstance(kept, str):
+            return json.loads(kept)
+        whole = b"".join(bytes(part) if isinstance(part, int) else part for part in kept)  # zeros for records
+        answer = memoryview(whole)[SIZE_BYTES:]
+        return as_json(frames.decode_response(self.context.api_key, self.context.api_version, answer)[1])
 
-    def was_answered(self, answer: Any) -> int:
-        """Keep the answer; returns how many values it has."""
-        told = as_json(answer)
-        self._answer = json.dumps(told)
-        more = _count(told)
-        self.values += more
-        return more
+    def was_answered(self, answer: Message) -> int:
+        """Keep the answer; returns how many bytes that takes."""
+        context = self.context
+        self._answer = (
+            json.dumps(as_json(answer))
+            if not _is_short(answer)
+            else _without_records(
+                frames.encode_response(context.api_key, context.api_version, context.correlation_id, answer)
+            )
+        )
+        more_bytes = sum(len(part) for part in self._answer if not isinstance(part, int))
+        self.size_bytes += more_bytes
+        return more_bytes
 
     def row(self) -> dict[str, Any]:
         """As the HTTP API shows it."""
@@ -87,44 +118,58 @@ class Exchange:
         }
 
 
+def _without_records(parts: list[Any]) -> tuple[bytes | int, ...]:
+    """What is encoded stays; large records, which are parts of their own, may be views of what is overwritten."""
+    return tuple(bytes(part) if isinstance(part, bytearray) else len(part) for part in parts)
+
+
+def _is_short(message: Any) -> bool:
+    """Whether there are few items in its lists."""
+    return _left(message, ENCODED_ITEMS_MAX) >= 0
+
+
+def _left(value: Struct, items: int) -> int:
+    """So many items less those in the lists of a structure; negative: it has more."""
+    for name in value._FIELDS:
+        field = getattr(value, name)
+        if isinstance(field, list):
+            items -= len(field)
+            for each in field:
+                if items < 0 or not isinstance(each, Struct):
+                    break
+                items = _left(each, items)
+    return items
+
+
 class Recorder:
     """Keeps the last exchanges."""
 
     def __init__(self) -> None:
         self._exchanges: deque[Exchange] = deque()
-        self._values = 0  # of those that are kept
+        self._bytes = 0  # of those that are kept, without frames
         self._whole: deque[Exchange] = deque()  # those with frames
         self._frame_bytes = 0
         self.next_number = 1
 
     def begin(self, now_ms: int, context: RequestContext, facts: Facts, request: Any) -> Exchange:
         """A request has come."""
-        request = without_secrets(context.api_key, request)
-        exchange = Exchange(self.next_number, now_ms, context, facts, request)
+        exchange = Exchange(self.next_number, now_ms, context, facts, without_secrets(context.api_key, request))
         self.next_number += 1
         self._exchanges.append(exchange)
-        self._grow(exchange.values)
-        if exchange.values <= FRAME_VALUES_MAX:
-            self._keep_frame(exchange, request)
+        self._grow(exchange.size_bytes)
+        if exchange.frame is not None:
+            self._whole.append(exchange)
+            self._frame_bytes += len(exchange.frame)
+            while self._frame_bytes > FRAME_BYTES_MAX:
+                self._grow(self._first_with_frame().forget_frame())
         return exchange
 
-    def _keep_frame(self, exchange: Exchange, request: Any) -> None:
-        """Keep what a replay sends: encoded anew, because the frame that came is overwritten."""
-        context = exchange.context
-        exchange.frame = frames.encode_request(
-            context.api_key, context.api_version, context.correlation_id, context.client_id, request
-        )
-        self._whole.append(exchange)
-        self._frame_bytes += len(exchange.frame)
-        while self._frame_bytes > FRAME_BYTES_MAX:
-            self._forget_frame()
-
-    def _forget_frame(self) -> None:
-        """Of the oldest exchange that has one."""
+    def _first_with_frame(self) -> Exchange:
+        """The oldest that has one, which it is about to lose."""
         oldest = self._whole.popleft()
         assert oldest.frame is not None, "only those with frames are listed"
         self._frame_bytes -= len(oldest.frame)
-        oldest.frame = None
+        return oldest
 
     def end(self, exchange: Exchange, fate: str, now_ms: int, answer: Any = None) -> None:
         """A request was answered, or gets no answer."""
@@ -132,14 +177,14 @@ class Recorder:
         if isinstance(answer, Message) and exchange.number >= self.first_number:
             self._grow(exchange.was_answered(without_secrets(exchange.context.api_key, answer)))
 
-    def _grow(self, values: int) -> None:
+    def _grow(self, more_bytes: int) -> None:
         """Count what is kept, and forget the oldest while it is too much."""
-        self._values += values
-        while len(self._exchanges) > EXCHANGES_MAX or (self._values > VALUES_MAX and len(self._exchanges) > 1):
+        self._bytes += more_bytes
+        while len(self._exchanges) > EXCHANGES_MAX or (self._bytes > BYTES_MAX and len(self._exchanges) > 1):
             oldest = self._exchanges.popleft()
-            self._values -= oldest.values
+            self._bytes -= oldest.size_bytes
             if oldest.frame is not None:
-                self._forget_frame()
+                self._first_with_frame()
 
     @property
     def first_number(self) -> int:
@@ -149,10 +194,3 @@ class Recorder:
     def since(self, number: int) -> Iterator[Exchange]:
         """Those from this number on, in the order in which they came."""
         return (each for each in list(self._exchanges) if each.number >= number)
-
-
-def _count(value: Any) -> int:
-    """How many values there are in a value of JSON."""
-    if isinstance(value, dict):
-        return 1 + sum(map(_count, value.values()))
-    return 1 + sum(map(_count, value)) if isinstance(value, list) else 1

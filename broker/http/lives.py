@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from barnabas.broker.http.control import gate_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
-from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.http.schemas import array, boolean, integer, record, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +34,18 @@ SNAPSHOT_BODY = record(
     brokers=BROKERS,
 )
 RESTORE_BODY = record(
-    "What to put back.", optional=("brokers",), folder=text("The folder of the snapshot."), brokers=BROKERS
+    "What to put back.",
+    optional=("brokers", "ends_faults"),
+    folder=text("The folder of the snapshot."),
+    brokers=BROKERS,
+    ends_faults=boolean("Whether the faults end that hold. Default: they go on."),
 )
 SNAPSHOT = record(
     "A snapshot, and the broker that serves since.",
     folder=text("Where it is."),
     life=integer("Grows with each snapshot and restore."),
     clock_moved_ms=integer("How far tests have moved the wall clock."),
+    next_request=integer("The number of the next request of a client, as `since` of `/v1/control/requests` takes it."),
 )
 
 
@@ -79,8 +84,8 @@ def take_snapshot(services: Services, request: HttpRequest) -> Pending[HttpAnswe
 )
 def restore(services: Services, request: HttpRequest) -> Pending[HttpAnswer]:
     """What came after the snapshot is gone. Connections of clients are cut; the broker serves again, at the same
-    addresses, when the answer comes. Faults and the record of requests go on. If this fails, all is as it was. Of a
-    cluster on this machine, tell all brokers at the same time.
+    addresses, when the answer comes. Faults (unless `ends_faults` says otherwise) and the record of requests go on. If
+    this fails, all is as it was. Of a cluster on this machine, tell all brokers at the same time.
     """
 
     def put_back(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
@@ -109,7 +114,11 @@ def _changed(
         if isinstance(outcome, process.SnapshotError):
             return HttpError(507, "SNAPSHOT_FAILED", f"{outcome}.").answer
         moved_ms = cast("MovableClock", services.env.clock).moved_ms
-        return HttpAnswer.json({"folder": str(outcome), "life": lives.number, "clock_moved_ms": moved_ms})
+        gate = gate_of(services)  # of the life before, but its rules and its record go on
+        if request.body.get("ends_faults"):
+            gate.rules.clear()
+        told = {"folder": str(outcome), "life": lives.number, "clock_moved_ms": moved_ms}
+        return HttpAnswer.json({**told, "next_request": gate.recorder.next_number})
 
     try:
         return change(lives, directories, shared).map(answer)

@@ -37,6 +37,7 @@ FAMILIES = (
     "health",
     "journal",
     "lag",
+    "leftovers",
     "live_reset",
     "lives",
     "metrics",

@@ -56,6 +56,7 @@ EXAMPLES: dict[tuple[str, str], list[Example]] = {
     ("GET", "/v1/control/rules"): [Example("/v1/control/rules")],
     ("DELETE", "/v1/control/rules/{rule}"): [Example("/v1/control/rules/1")],
     ("DELETE", "/v1/control/rules"): [Example("/v1/control/rules")],
+    ("GET", "/v1/control/leftovers"): [Example("/v1/control/leftovers")],
     ("GET", "/v1/control/clock"): [Example("/v1/control/clock")],
     ("POST", "/v1/control/clock"): [Example("/v1/control/clock", {"advance_ms": 1})],
     ("GET", "/v1/control/requests"): [Example("/v1/control/requests"), Example("/v1/control/requests?frames=true")],

@@ -507,9 +507,23 @@ def test_what_is_recorded_is_bounded(world: World, monkeypatch: pytest.MonkeyPat
         heartbeat(world)
     kept = command(world, "GET", "requests")
     assert [each["number"] for each in kept["requests"]] == [kept["next"] - 3, kept["next"] - 2, kept["next"] - 1]
-    monkeypatch.setattr(recorder, "VALUES_MAX", 12)  # a heartbeat and its answer have about eight
+    monkeypatch.setattr(recorder, "BYTES_MAX", 40)  # the answer to a heartbeat has 16
     heartbeat(world)
     assert 1 <= len(command(world, "GET", "requests")["requests"]) < 3
+
+
+def test_what_a_test_leaves_is_told_in_one_answer(world: World) -> None:
+    assert command(world, "GET", "leftovers") == {"rules": [], "groups": [], "transactional_ids": []}
+    fault(world, effect="cut", api="Produce")
+    fired = fault(world, effect="error", api="Heartbeat", error="REBALANCE_IN_PROGRESS", times=1)
+    heartbeat(world)
+    commit(world, "empty", "orders", partitions=1)
+    join(world, "billing")
+    left = command(world, "GET", "leftovers")
+    assert [rule["effect"] for rule in left["rules"]] == ["cut"]
+    assert fired not in [rule["id"] for rule in left["rules"]]
+    assert left["groups"] == [{"group": "billing", "members": 1}]
+    assert left["transactional_ids"] == []
 
 
 # ---- waits and commands ----

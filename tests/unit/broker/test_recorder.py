@@ -51,6 +51,39 @@ def test_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(each.frame is not None for each in kept.since(0))
 
 
+def test_a_request_without_its_frame_is_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Recorder()
+    exchange = came(kept, messages.JoinGroupRequest(group_id="billing", member_id="m"))
+    told = exchange.request
+    monkeypatch.setattr(recorder, "FRAME_BYTES_MAX", len(exchange.frame or b""))
+    came(kept, messages.JoinGroupRequest(group_id="billing", member_id="m"))
+    assert (exchange.frame, exchange.request) == (None, told)
+    assert told["group_id"] == "billing"
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_of_records_only_their_size_is_kept(size: int) -> None:
+    kept = Recorder()
+    exchange = came(kept, messages.FetchRequest(topics=[]), 12)
+    make = messages.FetchResponse
+    records = memoryview(bytearray(b"x" * size))
+    rows = [make.PartitionData(partition_index=each, high_watermark=7, records=records) for each in range(2)]
+    kept.end(exchange, "answered", 0, make(responses=[make.FetchableTopicResponse(topic="t", partitions=rows)]))
+    found = exchange.answer["responses"][0]["partitions"]
+    assert [row["records"] for row in found] == [{"bytes": size}] * 2
+    assert [row["high_watermark"] for row in found] == [7, 7]
+    assert exchange.size_bytes < 1_000
+
+
+def test_a_very_long_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "ENCODED_ITEMS_MAX", 10)
+    kept = Recorder()
+    exchange = came(kept, messages.ListGroupsRequest(), 4)
+    groups = [messages.ListGroupsResponse.ListedGroup(group_id=f"g{number}") for number in range(2_000)]
+    kept.end(exchange, "answered", 0, messages.ListGroupsResponse(groups=groups))
+    assert [each["group_id"] for each in exchange.answer["groups"]] == [f"g{number}" for number in range(1_000)]
+
+
 def test_a_request_of_very_many_values_is_not_encoded_once_more() -> None:
     topic = messages.OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1_000)))
     assert came(Recorder(), messages.OffsetFetchRequest(group_id="g", topics=[topic] * 20), 7).frame is None

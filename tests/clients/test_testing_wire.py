@@ -6,7 +6,7 @@ from contextlib import closing
 
 import confluent_kafka
 import pytest
-from barnabas.testing import Barnabas, CommandError, WaitTimeoutError
+from barnabas.testing import Barnabas, CommandError, Snapshot, Topic, WaitTimeoutError
 from barnabas.testing.kept import Kept
 from kafka import KafkaProducer
 from kafka.errors import (
@@ -232,3 +232,28 @@ def test_the_controller_makes_topics_whoever_it_is(cluster: Barnabas) -> None:
     for node_id in cluster.processes:
         with cluster.down(node_id):
             assert cluster.topic("made", replicas=2).wait(exists=True)
+
+
+def test_a_copy_whose_data_cannot_be_had_leaves_nothing(kafka: Barnabas, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> Snapshot:
+        raise CommandError("SNAPSHOT_FAILED", "no room")
+
+    folders = set(kafka.folder.parent.glob("barnabas-*"))
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka, "snapshot", fails)
+        with pytest.raises(CommandError, match="no room"), kafka.fork():
+            pass
+    assert set(kafka.folder.parent.glob("barnabas-*")) <= folders
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    kafka.clock.advance(days=2)
+    with kafka.fork() as copy:
+        assert copy.clock.ahead_ms == kafka.clock.ahead_ms > 0
+        assert copy.ask("GET", "/v1/control/clock")["moved_ms"] == kafka.clock.ahead_ms
+        topic.produce(["b"])
+        copied = Topic(copy, topic.name, 1)
+        assert copied.values() == ["a"]
+        copied.produce(["c"])
+        copy.restart()
+        assert copied.values() == ["a", "c"]
+    assert topic.values() == ["a", "b"]

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from barnabas.runtime.lives import LIVES_PER_COLLECTION
-from barnabas.testing import Barnabas, CommandError, Topic
+from barnabas.testing import Barnabas, CommandError, Group, Topic
+from barnabas.testing.control import wait
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 SETTINGS = {"log.segment.bytes": "1048576", "coordination.session.timeout.ms": "4000"}
@@ -89,6 +90,16 @@ def state_of(kafka: Barnabas) -> dict[str, Any]:
     return answer
 
 
+def wait_until_loaded(kafka: Barnabas, group: Group) -> None:
+    """Wait until its coordinator has read what was committed."""
+
+    def is_loaded() -> bool:
+        answers = [kafka.ask("GET", "/v1/groups", node_id=node_id) for node_id in kafka.processes]
+        return any(row["group"] == group.name for answer in answers for row in answer["groups"])
+
+    wait(is_loaded, lambda: f"no broker has the group {group.name}", 50)
+
+
 def wait_until_in_sync(kafka: Barnabas) -> None:
     for row in kafka.ask("GET", "/v1/topics")["topics"]:
         Topic(kafka, row["topic"], 1).wait(in_sync=len(kafka.processes), timeout=50)
@@ -123,9 +134,11 @@ def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnab
     assert [kafka.leader_of(topic, index) for index in range(2)] == leaders
     rows = kafka.ask("GET", f"/v1/topics/{topic.name}")["partitions"]
     assert all(len(row["in_sync"]) == len(processes) for row in rows), "nobody was taken for dead"
+    wait_until_loaded(kafka, group)
     found = state_of(kafka)
     with Barnabas(len(processes), SETTINGS, snapshot=mark) as fresh:
         wait_until_in_sync(fresh)
+        wait_until_loaded(fresh, group)
         expected = state_of(fresh)
         assert abs(fresh.clock.now_ms - kafka.clock.now_ms) < 600_000, "not the two days"
         assert Topic(fresh, topic.name, 2).values() == topic.values()

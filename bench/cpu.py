@@ -28,6 +28,7 @@ from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.env import real
 
+from bench.consumer_members import Member
 from bench.loads import batch, commit_frame, fetch_frame, produce_frame
 from bench.transactional import Producer, Template, Versions, large_requests
 
@@ -131,8 +132,8 @@ async def run(names: Sequence[str], profile: bool, count: bool, rules: int = 0) 
         for _ in range(500):
             client.feed(produce_frame("log", 0, batch([bytes(1024)] * 15)))
         collect_seldom()
-        for name in names or [*REQUESTS, *TRANSACTIONS]:
-            step = REQUESTS[name](broker) if name in REQUESTS else await TRANSACTIONS[name](broker)
+        for name in names or [*REQUESTS, *PREPARED]:
+            step = REQUESTS[name](broker) if name in REQUESTS else await PREPARED[name](broker)
             if count:
                 await count_bytecodes(name, step)
             else:
@@ -284,6 +285,22 @@ def _poll(count: int) -> Callable[[Broker], Step]:
     return make
 
 
+async def _beat(broker: Broker) -> Step:
+    """A step with the heartbeat of a consumer-protocol member that has nothing new to say."""
+    client = Client(broker)
+    member = Member("beats", "member", subscribed_topic_names=["bench"])
+    for _ in range(2):  # it joins, and says what it owns
+        await member.beat(client)
+    client.transport.sent.clear()
+    frame = member.frame()
+
+    def step() -> tuple[int, Transport]:
+        client.feed(frame)
+        return 1, client.transport
+
+    return step
+
+
 class _Ends(Transport):
     """Counts frames, also those that are sent together, and keeps the last one."""
 
@@ -372,7 +389,8 @@ REQUESTS: dict[str, Callable[[Broker], Step]] = {
     "poll-shared": _poll(200),
     "heartbeat": _one(HEARTBEAT),
 }
-TRANSACTIONS = {
+PREPARED = {
+    "beat": _beat,
     "txn-1": _transactions(2),
     "txn-1-v1": _transactions(1),
     "txn-1000": _thousands(True),
@@ -383,7 +401,7 @@ TRANSACTIONS = {
 def main(words: Sequence[str]) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(prog="python -m bench cpu", description=__doc__)
-    parser.add_argument("names", nargs="*", help=", ".join([*REQUESTS, *TRANSACTIONS]))
+    parser.add_argument("names", nargs="*", help=", ".join([*REQUESTS, *PREPARED]))
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--count", action="store_true", help="count bytecodes instead of time")
     parser.add_argument("--rules", type=int, default=0, help="with an authorizer and so many access rules")

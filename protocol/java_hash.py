@@ -39,9 +39,14 @@ def in_java_order(keys: Collection[K], hash_code: Callable[[K], int]) -> list[K]
     return sorted(keys, key=bucket)  # stable: within a bucket the order is that of the additions
 
 
-def in_java_order_by_pieces(keys: Collection[K], hash_code: Callable[[K], int]) -> Generator[None, None, list[K]]:
-    """`in_java_order` for many keys: a work in pieces, a key at a time."""
-    mask = _table_size(len(keys)) - 1
+def in_java_order_by_pieces(
+    keys: Collection[K], hash_code: Callable[[K], int], *, is_copy: bool = False
+) -> Generator[None, None, list[K]]:
+    """`in_java_order` for many keys: a work in pieces, a key at a time.
+
+    `is_copy`: of a HashSet that was made of another collection. It is larger if that just fills a smaller one.
+    """
+    mask = _table_size(len(keys) + is_copy) - 1
     table: dict[int, list[K]] = {}
     for key in keys:
         code = hash_code(key) & 0xFFFFFFFF

@@ -231,7 +231,7 @@ CONSUMER_GROUP_FAULTS = (
     _fault(
         "a heartbeat does not count as a sign of life",
         "heartbeats:stay",
-        "group.timers.set(group.timers.sessions, member.member_id, monotonic_ms, settings.session_timeout_ms)",
+        "timers.set(timers.sessions, member_id, monotonic_ms, timeout_ms)",
         "pass",
         CONVERGE,
         12,

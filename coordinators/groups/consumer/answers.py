@@ -17,7 +17,7 @@ from barnabas.coordinators.groups.consumer.records import Encoded, Record, Resol
 from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
-from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, settings_of
+from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, beat_of, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
 from barnabas.coordinators.groups.consumer.target import AT_ONCE_MAX
 from barnabas.coordinators.groups.events import Kind, cut
@@ -119,8 +119,8 @@ class ConsumerAnswers:
         client = (context.client_id or "", context.client_host)
         if not heartbeats.is_calm(group, request, client, self._topics.changes):
             return None
-        settings = settings_of(self._config, self.overrides_of(group_id))
-        answer = heartbeats.stay(group, group.members[request.member_id], settings, self._clock.monotonic_ms())
+        beat = beat_of(self._config, self.overrides_of(group_id))
+        answer = heartbeats.stay(group, group.members[request.member_id], beat, self._clock.monotonic_ms())
         shard.consumer.arm(group)
         return answer
 

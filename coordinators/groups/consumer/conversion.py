@@ -22,6 +22,7 @@ from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member,
 from barnabas.coordinators.groups.records import GroupRecord, live_reset_tag
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+from barnabas.protocol.java_hash import in_java_order, java_hash_code
 
 UPGRADES = ("upgrade", "bidirectional")
 DOWNGRADES = ("downgrade", "bidirectional")
@@ -48,7 +49,8 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     change = Change(ConsumerGroup(classic.group_id))
     change.begin_with(GroupRecord(classic.group_id, None))
     epoch = classic.generation
-    members = list(classic.members.by_id.values())
+    by_id = classic.members.by_id
+    members = [by_id[member_id] for member_id in in_java_order(by_id, java_hash_code)]  # as Kafka keeps them
     assigned: dict[str, Assigned] = {
         member.member_id: _assigned(member.assignment, epoch, topics) for member in members
     }
@@ -72,6 +74,7 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
             ClassicProtocols(member.session_timeout_ms, tuple(member.protocols)),
         )
         change.add(Kind.MEMBER, member.member_id, subscription)
+    change.group.begin_upgraded()
     names = change.group.subscribed_topics()
     change.add(Kind.GROUP, "", GroupEpoch(epoch, metadata_hash(topics, names), classic.rebalance.reset_generation))
     for member_id, of_member in assigned.items():

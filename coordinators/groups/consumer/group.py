@@ -209,6 +209,12 @@ class ConsumerGroup:
             ids.append(newcomer)
         return ids
 
+    def begin_upgraded(self) -> None:
+        """It was a classic group until now. Until the request ends that has changed it, Kafka has put its members into
+        the table once, and all others twice, which is what `in_timeline_order` reckons with.
+        """
+        self._peak = self._peak_before = max(len(self.members) - 1, 0)
+
     def in_order(self, newcomer: str | None = None) -> list[ConsumerMember]:
         """The members in the order in which Kafka's coordinator assigns to them: that of a hash table of their ids.
 

@@ -64,7 +64,8 @@ def heartbeat(
     member = step(change, member_id, owned, situation, has_changed=has_changed)
     group.timers.joins.pop(member_id, None)  # of the classic member that it may have been
     group.timers.syncs.pop(member_id, None)
-    response = stay(group, member, situation.settings, situation.monotonic_ms)
+    beat = situation.settings.heartbeat_interval_ms, situation.settings.session_timeout_ms
+    response = stay(group, member, beat, situation.monotonic_ms)
     is_full = (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -116,14 +117,14 @@ def is_calm(
 
 
 def stay(
-    group: ConsumerGroup, member: ConsumerMember, settings: GroupSettings, monotonic_ms: float
+    group: ConsumerGroup, member: ConsumerMember, beat: tuple[int, int], monotonic_ms: float
 ) -> ConsumerGroupHeartbeatResponse:
-    """The member lives: its session begins anew."""
-    group.timers.set(group.timers.sessions, member.member_id, monotonic_ms, settings.session_timeout_ms)
+    """The member lives: its session begins anew. `beat`: heartbeat interval and session timeout."""
+    interval_ms, timeout_ms = beat
+    member_id, timers = member.member_id, group.timers
+    timers.set(timers.sessions, member_id, monotonic_ms, timeout_ms)
     return messages.ConsumerGroupHeartbeatResponse(
-        member_id=member.member_id,
-        member_epoch=member.current.epoch,
-        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        member_id=member_id, member_epoch=member.current.epoch, heartbeat_interval_ms=interval_ms
     )
 
 

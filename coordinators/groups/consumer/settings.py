@@ -46,15 +46,23 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
 
-def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings:
-    """The settings of a group. `own`: those that it has itself, which count within the bounds of the broker."""
+def beat_of(config: ConsumerConfig, own: Mapping[str, str]) -> tuple[int, int]:
+    """The heartbeat interval and the session timeout of a group, as `settings_of` has them: each heartbeat asks."""
     heartbeat_ms, session_ms = config.group_consumer_heartbeat_interval_ms, config.group_consumer_session_timeout_ms
+    if not own:
+        return heartbeat_ms, session_ms
     if HEARTBEAT_INTERVAL in own:
         least, most = config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms
         heartbeat_ms = min(max(int(own[HEARTBEAT_INTERVAL]), least), most)
     if SESSION_TIMEOUT in own:
         least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
         session_ms = min(max(int(own[SESSION_TIMEOUT]), least), most)
+    return heartbeat_ms, session_ms
+
+
+def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings:
+    """The settings of a group. `own`: those that it has itself, which count within the bounds of the broker."""
+    heartbeat_ms, session_ms = beat_of(config, own)
     interval_ms = config.group_consumer_assignment_interval_ms
     if ASSIGNMENT_INTERVAL in own:
         least, most = config.group_consumer_min_assignment_interval_ms, config.group_consumer_max_assignment_interval_ms

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS, Assignable, AssignableMember
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup, topics_meant
-from barnabas.coordinators.groups.consumer.member import NOTHING, ConsumerMember, Partitions
+from barnabas.coordinators.groups.consumer.member import NOTHING, ConsumerMember, Partitions, Subscription
 from barnabas.coordinators.groups.consumer.records import Encoded, Kind, Record, ResolvedRegex, TargetEpoch, encoded
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.protocol.java_hash import in_java_order_by_pieces, java_hash_code, java_hash_of_uuid
@@ -63,7 +63,7 @@ def answer(question: Question, topics: Topics) -> Pieces[dict[str, Partitions]]:
         topic_ids = known.get(names)
         if topic_ids is None:
             found = []
-            for name in (yield from in_java_order_by_pieces(names, java_hash_code)):  # Kafka's order, where it counts
+            for name in (yield from _in_order(member.subscription, question.regexes)):
                 topic_id = topics.topic_id(name)
                 if topic_id != NO_TOPIC_ID:
                     found.append(topic_id)
@@ -77,6 +77,19 @@ def answer(question: Question, topics: Topics) -> Pieces[dict[str, Partitions]]:
         members.append(AssignableMember(member.member_id, member.subscription.instance_id, topic_ids, target))
         yield
     return (yield from ASSIGNORS[question.assignor](Assignable(members, counts, question.is_homogeneous)))
+
+
+def _in_order(subscription: Subscription, regexes: Mapping[str, ResolvedRegex]) -> Pieces[list[str]]:
+    """The topics that a subscription means, as Kafka's sets have them, where that counts.
+
+    Kafka makes the sets of names and of what an expression means from sorted lists. Of both, the larger one is first.
+    """
+    resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
+    by_name = yield from in_java_order_by_pieces(subscription.topic_names, java_hash_code, is_copy=True)
+    if resolved is None:
+        return by_name
+    by_regex = yield from in_java_order_by_pieces(sorted(resolved.topics), java_hash_code, is_copy=True)
+    return list(dict.fromkeys(by_name + by_regex if len(by_name) > len(by_regex) else by_regex + by_name))
 
 
 def update(change: Change, question: Question, topics: Topics, now_ms: int) -> None:

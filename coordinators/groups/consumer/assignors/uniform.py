@@ -17,7 +17,7 @@ def _assign_homogeneous(group: Assignable) -> Pieces[dict[str, Partitions]]:
     Free are first the partitions that nobody had, topic by topic, then those that were above a quota.
     """
     members = group.members
-    topics = (yield from in_java_order_by_pieces(members[0].topics, java_hash_of_uuid)) if members else []
+    topics = (yield from in_java_order_by_pieces(members[0].topics, java_hash_of_uuid, is_copy=True)) if members else []
     if not topics:
         return {member.member_id: {} for member in members}
     quota, with_one_more = divmod(sum(group.partition_counts[topic_id] for topic_id in topics), len(members))

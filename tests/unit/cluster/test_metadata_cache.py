@@ -1,4 +1,6 @@
-"""The metadata cache forgets what was deleted while its broker heard nothing."""
+"""The metadata cache forgets what was deleted while its broker heard nothing, and tells by a hash what a topic is."""
+
+from collections.abc import Sequence
 
 from barnabas.cluster.metadata_cache import FULL, MetadataCache
 from barnabas.protocol.messages import UpdateMetadataRequest
@@ -7,17 +9,24 @@ from simulator.env import sim_env
 ONE, TWO = b"1" * 16, b"2" * 16
 
 
-def told(cache: MetadataCache, topics: dict[str, tuple[bytes, int]], kind: int = 0) -> list[tuple[str, int]]:
+def told(
+    cache: MetadataCache, topics: dict[str, tuple[bytes, int]], kind: int = 0, racks: Sequence[str | None] = ()
+) -> list[tuple[str, int]]:
+    """`racks`: of the brokers, from broker 1 on."""
+    broker = UpdateMetadataRequest.UpdateMetadataBroker
     return cache.update(
         UpdateMetadataRequest(
             controller_id=1,
             type=kind,
+            live_brokers=[broker(id=number, rack=rack) for number, rack in enumerate(racks, 1)],
             topic_states=[
                 UpdateMetadataRequest.UpdateMetadataTopicState(
                     topic_name=topic,
                     topic_id=topic_id,
                     partition_states=[
-                        UpdateMetadataRequest.UpdateMetadataPartitionState(partition_index=index, leader=1)
+                        UpdateMetadataRequest.UpdateMetadataPartitionState(
+                            partition_index=index, leader=1, replicas=[1]
+                        )
                         for index in range(count)
                     ],
                 )
@@ -48,3 +57,25 @@ def test_a_topic_that_was_made_again_keeps_nothing() -> None:
     told(cache, {"a": (TWO, 1)})
     assert list(cache.topics["a"]) == [0]
     assert (cache.topic_name(ONE), cache.topic_name(TWO)) == (None, "a")
+
+
+def test_the_hash_of_a_topic_changes_with_what_it_is() -> None:
+    cache = MetadataCache(sim_env(1).clock)
+    assert cache.topic_hash("a") == 0
+    told(cache, {"a": (ONE, 1), "b": (TWO, 1)})
+    seen = [cache.topic_hash("b"), cache.topic_hash("a")]
+    told(cache, {"a": (ONE, 1)})
+    assert cache.topic_hash("a") == seen[-1], "nothing has changed"
+    told(cache, {"a": (ONE, 2)})
+    seen.append(cache.topic_hash("a"))
+    told(cache, {}, racks=["r1"])
+    seen.append(cache.topic_hash("a"))
+    told(cache, {}, racks=["r2"])
+    seen.append(cache.topic_hash("a"))
+    told(cache, {"a": (b"3" * 16, 2)}, racks=["r2"])
+    seen.append(cache.topic_hash("a"))
+    assert len({0, *seen}) == len(seen) + 1
+    told(cache, {"b": (TWO, 1)}, FULL, racks=["r2"])
+    assert cache.topic_hash("a") == 0
+    told(cache, {"b": (TWO, 1)}, racks=[None])
+    assert cache.topic_hash("b") == seen[0]

@@ -247,24 +247,43 @@ class RealDisk:
         except OSError:
             return ""
 
-    def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
+    def lock(self, path: str) -> DirectoryLock:
         """Take an exclusive lock on a file; BlockingIOError when another holds it."""
         import fcntl
 
-        if os.path.exists(path):  # look before opening: to close any descriptor of the file drops our own lock
-            status = os.stat(path)
-            if (status.st_dev, status.st_ino) in _locked:
-                raise BlockingIOError(f"{path} is locked by this process")
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        # It looks before it opens: to close any descriptor of the file would drop this process's own lock.
+        if os.path.exists(path) and _identity(os.stat(path)) in _locked:
+            raise BlockingIOError(f"{path} is locked by this process")
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             raise BlockingIOError(f"{path} is locked by another process") from error
-        status = os.fstat(descriptor)
-        identity = (status.st_dev, status.st_ino)
+        identity = _identity(os.fstat(descriptor))
         _locked.add(identity)
         return RealDirectoryLock(descriptor, identity)
+
+    def is_locked(self, path: str) -> bool:
+        """Whether a process holds the lock. It asks with a shared lock: two that ask at once do not meet each other."""
+        import fcntl
+
+        if _identity(os.stat(path)) in _locked:
+            return True
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(descriptor)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Which file it is, whatever its name."""
+    return status.st_dev, status.st_ino
 
 
 def _rights_of_others(path: str) -> int:

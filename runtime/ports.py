@@ -186,11 +186,11 @@ class Disk(Protocol):
     def boot_id(self) -> str:
         """Names the time since the machine has started. What was not synced before may be lost. "": it is not known."""
 
-    def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
-        """Take an exclusive lock on a file; BlockingIOError when another holds it.
+    def lock(self, path: str) -> DirectoryLock:
+        """Take an exclusive lock on a file, which is made when it is missing; BlockingIOError when another holds it."""
 
-        `create` makes the file when it is missing, else FileNotFoundError.
-        """
+    def is_locked(self, path: str) -> bool:
+        """Whether somebody holds the lock on a file. Who asks holds nothing meanwhile. FileNotFoundError."""
 
 
 class Listener(Protocol):

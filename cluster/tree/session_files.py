@@ -45,8 +45,7 @@ class SessionFiles:
     def begin(self, session_id: int, until_ms: int, files: Files) -> DirectoryLock:
         """Make and lock the file of a new session of this process, which has these files open as its tree.
 
-        The file gets its name when it is locked. Who asks whether a session lives tries to lock its file, and would
-        else take this lock away.
+        The file gets its name when it is locked: who sees a session's file that is not locked takes it for dead.
         """
         path = f"{self.path(session_id)}.new"
         file = self._disk.open(path, create=True)
@@ -75,16 +74,8 @@ class SessionFiles:
     def lives_until_ms(self, session_id: int) -> float:
         """Until when a session lives if its process does not prolong it; NEVER when its process is gone."""
         for path in (self.path(session_id), self._fenced_path(session_id)):  # in this order a rename is not missed
-            try:
-                self._disk.lock(path, create=False).release()
-            except FileNotFoundError:
-                continue
-            except BlockingIOError:
-                try:
-                    return self._disk.modified_ms(path)
-                except FileNotFoundError:
-                    continue
-            break
+            with suppress(FileNotFoundError):
+                return self._disk.modified_ms(path) if self._disk.is_locked(path) else NEVER
         return NEVER
 
     def fence(self, session_id: int) -> float:

@@ -508,13 +508,19 @@ class SimDisk:
         """Another one after each loss of power."""
         return f"boot {self.boots}"
 
-    def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
+    def lock(self, path: str) -> DirectoryLock:
         """Take a lock; BlockingIOError when it is held."""
         if path in self.locks:
             raise BlockingIOError(f"{path} is locked")
-        self.open(path, create=create).close()
+        self.open(path, create=True).close()
         self.locks.add(path)
         return _SimLock(self, path)
+
+    def is_locked(self, path: str) -> bool:
+        """Whether it is held."""
+        if path not in self.locks:
+            self.open(path).close()
+        return path in self.locks
 
 
 def _changes_so_far(file: File) -> int:

@@ -60,6 +60,44 @@ def test_lock_excludes_this_process_and_others(tmp_path):
     disk.lock(path).release()
 
 
+ASK = """
+import sys
+from barnabas.runtime.env import real
+disk = real().disk
+print("ready", flush=True)
+sys.stdin.readline()
+print(sum(disk.is_locked(sys.argv[1]) for _ in range(20_000)))
+"""
+
+
+def test_who_asks_for_a_lock_does_not_hold_it(tmp_path):
+    """Two brokers that start together ask for the same dead session, and must not take each other for it."""
+    disk = real().disk
+    path = f"{tmp_path}/.lock"
+    with pytest.raises(FileNotFoundError):
+        disk.is_locked(path)
+    lock = disk.lock(path)
+    assert disk.is_locked(path)
+    assert disk.is_locked(path), "to ask does not take away this process's own lock"
+    command = [sys.executable, "-c", ASK, path]
+    two = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for released in (False, True):
+            if released:
+                lock.release()
+            assert disk.is_locked(path) is not released
+        for one in two:
+            assert one.stdout.readline() == "ready\n"
+        for one in two:
+            one.stdin.write("\n")
+            one.stdin.flush()
+        assert [one.communicate(timeout=60)[0] for one in two] == ["0\n", "0\n"]
+    finally:
+        for one in two:
+            one.kill()
+            one.wait()
+
+
 def test_background_sync_reports_on_the_loop_even_when_the_file_is_closed_meanwhile(tmp_path):
     async def main():
         disk = real().disk

@@ -151,13 +151,13 @@ def test_the_last_word_of_a_session_counts_though_another_ends_it(tmp_path: Path
 
 
 def test_nobody_sees_the_file_of_a_session_before_it_is_locked(tmp_path: Path) -> None:
-    """Who looks for sessions that live tries their locks, and a start would fail that finds its own lock taken."""
+    """Who looks for sessions that live would take one for dead whose file is not locked yet."""
     seen: list[str] = []
 
     class Watched(RealDisk):
-        def lock(self, path: str, *, create: bool = True) -> DirectoryLock:
+        def lock(self, path: str) -> DirectoryLock:
             seen.extend(name for name in os.listdir(tmp_path) if name.removeprefix("tree.session-").isdigit())
-            return super().lock(path, create=create)
+            return super().lock(path)
 
     files = SessionFiles(Watched(), f"{tmp_path}/tree")
     lock = files.begin(7, 1000, OPENED)

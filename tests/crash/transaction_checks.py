@@ -9,7 +9,7 @@ from barnabas.protocol import messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from broker_process import Client, whole_batches
-from kill_load import AskAgainError, Books, OneBroker, Partition
+from kill_load import COORDINATOR_MOVES, AskAgainError, Books, OneBroker, Partition
 
 TRANSACTIONS = "transactions"  # what producers write, and copiers read
 COPIES = "copies"
@@ -91,11 +91,13 @@ class CommittedReader:
 
 
 def stable_offsets(client: Client, indexes: list[int]) -> dict[int, int] | None:
-    """Committed offsets of the copiers' group; None while some are in an open transaction."""
+    """Committed offsets of the copiers' group; None while some are in an open transaction. OSError if it moves."""
     fetch = messages.OffsetFetchRequest
     rows = [fetch.OffsetFetchRequestTopic(name=TRANSACTIONS, partition_indexes=indexes)]
     request = fetch(group_id=COPIERS_GROUP, topics=rows, require_stable=True)
     answer = client.ask(ApiKey.OFFSET_FETCH, 7, request)
+    if answer.error_code in COORDINATOR_MOVES:
+        raise AskAgainError
     if answer.error_code or any(row.error_code for row in answer.topics[0].partitions):
         return None
     return {row.partition_index: row.committed_offset for row in answer.topics[0].partitions}

@@ -179,6 +179,7 @@ class Api:
         "is_wide",
         "key",
         "last_version",
+        "one_right",
         "returns_method",
     )
 
@@ -198,6 +199,7 @@ class Api:
     ) -> None:
         self.key = key
         self.access = access or _nobody
+        self.one_right = access if isinstance(access, OneRight) else None
         self.first_version, self.last_version = versions
         self.announced = announced
         self.handler = handler
@@ -302,6 +304,36 @@ def announced() -> list[tuple[int, int, int]]:
     return [(row.key, *row.announced) for _, row in sorted(TABLE.items()) if row.is_announced]
 
 
+class OneRight:
+    """The access of a row that asks for one right for the whole request: on the cluster, or on what a field of the
+    request names."""
+
+    __slots__ = ("_field", "_operation", "_refuse", "_type")
+
+    def __init__(self, operation: AclOperation, type: ResourceType, field: str | None, refuse: Access) -> None:
+        """`refuse`: the answer to who lacks it."""
+        self._operation = operation
+        self._type = type
+        self._field = field
+        self._refuse = refuse
+
+    def name(self, request: Any) -> str:
+        """What the right is asked on."""
+        return CLUSTER_NAME if self._field is None else str(getattr(request, self._field))
+
+    def is_given(self, rights: "Rights", request: Any) -> bool:
+        """Whether the sender has it."""
+        if rights.is_super:
+            return True
+        field = self._field
+        return rights[self._operation, self._type, CLUSTER_NAME if field is None else getattr(request, field)]
+
+    def __call__(self, asked: "Asked") -> Reply:
+        if asked.may(self._operation, self._type, self.name(asked.request)):
+            return asked.handle()
+        return self._refuse(asked)
+
+
 class Asked:
     """A request at the gate, whose sender is asked for rights."""
 
@@ -332,8 +364,9 @@ class Asked:
     def handle(self, request: Any = None) -> Any:
         """The reply to the request, or to the part of it that is given: an answer, a Pending of it, None or CLOSE."""
         request = self.request if request is None else request
-        reply = self._gate.method_of(self.api)(request, self.context)
-        return self._gate.outcome(self.api, self.context, request, reply) if isinstance(reply, NOT_YET) else reply
+        gate = self._gate
+        reply = (gate.methods.get(self.api.key) or gate.method_of(self.api))(request, self.context)
+        return gate.outcome(self.api, self.context, request, reply) if isinstance(reply, NOT_YET) else reply
 
     def refuse(self, error: ErrorCode, request: Any = None) -> Any:
         """The answer with this error for everything that was asked, or for the part that is given."""
@@ -395,7 +428,7 @@ class RequestGate:
         self.refusals = refusals
         self.tasks = Tasks(clock)
         self.handler_failures = 0
-        self._methods: dict[int, Method] = {}  # by API key
+        self.methods: dict[int, Method] = {}  # of this broker, by API key; those that were asked for
         self._failures_of: dict[int, int] = {}  # by API key
         self._next_trouble_told_ms = 0.0
 
@@ -403,8 +436,11 @@ class RequestGate:
         """What the handler of a request of Kafka's protocol returns. If it is `NOT_YET`, see `outcome`."""
         try:
             if self.authorizer is None:
-                return (self._methods.get(api.key) or self.method_of(api))(request, context)
-            rights = context.rights = self.authorizer.rights_of(context.principal, context.client_host)
+                return (self.methods.get(api.key) or self.method_of(api))(request, context)
+            rights = context.rights = self.authorizer.rights[context.principal, context.client_host]
+            one = api.one_right
+            if one is not None and one.is_given(rights, request):  # nearly always
+                return (self.methods.get(api.key) or self.method_of(api))(request, context)
             return api.access(Asked(self, self._services, api, request, context, rights))
         except Exception:
             return self.answer_failure(api, context, request)
@@ -420,10 +456,10 @@ class RequestGate:
 
     def method_of(self, api: Api) -> Method:
         """The handler of a row, for this broker."""
-        method = self._methods.get(api.key)
+        method = self.methods.get(api.key)
         if method is None:
             method = api.handler(self._services) if api.returns_method else partial(api.handler, self._services)
-            self._methods[api.key] = method
+            self.methods[api.key] = method
         return method
 
     def outcome(

@@ -5,8 +5,8 @@ from copy import copy
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from barnabas.broker.requests import AUTHORIZATION_ERRORS, CLOSE, Access, Asked, Reply
-from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from barnabas.broker.requests import AUTHORIZATION_ERRORS, CLOSE, Access, Asked, OneRight, Reply
+from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message, Struct
@@ -36,16 +36,13 @@ def everybody(asked: Asked) -> Reply:
 def whole(operation: AclOperation, type: ResourceType, field: str | None = None) -> Access:
     """One right for the whole request: on the cluster, or on what a field of the request names."""
 
-    def access(asked: Asked) -> Reply:
-        name = CLUSTER_NAME if field is None else getattr(asked.request, field)
-        if asked.may(operation, type, name):
-            return asked.handle()
+    def refuse(asked: Asked) -> Reply:
         answer = asked.refuse(AUTHORIZATION_ERRORS[type])
         if type is CLUSTER and isinstance(answer, Message):
             say(answer, MESSAGES[AUTHORIZATION_ERRORS[type]])
         return answer
 
-    return access
+    return OneRight(operation, type, field, refuse)
 
 
 def each(

@@ -43,30 +43,28 @@ PRINCIPALS_MAX = 10_000  # and hosts, for which decisions are remembered
 NAME_CHARACTERS_MAX = 250  # of a name that is remembered; those of topics have no more
 
 
-class Rights:
-    """What one principal may do from one host. Decisions are remembered until a rule changes."""
+class Rights(dict[tuple[AclOperation, ResourceType, str], bool]):
+    """What one principal may do from one host: decisions, which are made when they are asked for, and remembered until
+    a rule changes."""
 
-    __slots__ = ("_authorizer", "_known", "host", "is_super", "principal")
+    __slots__ = ("_authorizer", "host", "is_super", "principal")
 
     def __init__(self, authorizer: "Authorizer", principal: str, host: str) -> None:
         self.principal = principal
         self.host = host
         self.is_super = authorizer.is_super(principal)
         self._authorizer = authorizer
-        self._known: dict[tuple[AclOperation, ResourceType, str], bool] = {}
 
     def may(self, operation: AclOperation, type: ResourceType, name: str) -> bool:
         """Whether the operation is allowed on this resource."""
-        if self.is_super:
-            return True
-        asked = (operation, type, name)
-        known = self._known.get(asked)
-        if known is None:
-            known = self.decision(*asked).allowed
-            if len(name) <= NAME_CHARACTERS_MAX:
-                self._authorizer.make_room()
-                self._known[asked] = known
-        return known
+        return self.is_super or self[operation, type, name]
+
+    def __missing__(self, asked: tuple[AclOperation, ResourceType, str]) -> bool:
+        allowed = self.decision(*asked).allowed
+        if len(asked[2]) <= NAME_CHARACTERS_MAX:
+            self._authorizer.make_room()
+            self[asked] = allowed
+        return allowed
 
     def decision(self, operation: AclOperation, type: ResourceType, name: str) -> Decision:
         """The same with the reason, which is not remembered."""
@@ -81,6 +79,22 @@ class Rights:
         return sum(1 << operation for operation in OPERATIONS_OF[type] if self.may(operation, type, name))
 
 
+class AllRights(dict[tuple[str, str], Rights]):
+    """Those of all principals who have asked for something, by principal and by host as connections have it."""
+
+    __slots__ = ("_authorizer",)
+
+    def __init__(self, authorizer: "Authorizer") -> None:
+        self._authorizer = authorizer
+
+    def __missing__(self, key: tuple[str, str]) -> Rights:
+        if len(self) >= PRINCIPALS_MAX:
+            self._authorizer.forget()
+        principal, client_host = key
+        rights = self[key] = Rights(self._authorizer, principal, client_host.removeprefix("/"))
+        return rights
+
+
 class Authorizer:
     """The access rules of a cluster, as one broker knows them."""
 
@@ -93,7 +107,7 @@ class Authorizer:
         self._coordination = coordination
         self._super_users = super_users(config.super_users) | {THIS_BROKER}
         self._allow_without_rules = config.allow_everyone_if_no_acl_found
-        self._rights: dict[tuple[str, str], Rights] = {}
+        self.rights = AllRights(self)
         self._decisions = 0  # that these remember
         self._notices = [
             ChangeNotices(env, coordination, folder, what, self._apply, self._load, is_registered)
@@ -154,21 +168,22 @@ class Authorizer:
         if before == frozenset(rules):
             return
         self.table.put(resource, rules)
-        self._forget()
+        self.forget()
         for rule in sorted(self.table.of(resource) - before):
             logger.info("new access rule: %s", rule)
         for rule in sorted(before - self.table.of(resource)):
             logger.info("removed access rule: %s", rule)
 
-    def _forget(self) -> None:
-        self._rights.clear()
+    def forget(self) -> None:
+        """Remember no decision."""
+        self.rights.clear()
         self._decisions = 0
 
     def make_room(self) -> None:
         """For another decision that is remembered. If there are too many, all are forgotten."""
         self._decisions += 1
         if self._decisions > DECISIONS_MAX:
-            self._forget()
+            self.forget()
 
     # ------------------------------------------------------------------ questions
 
@@ -178,13 +193,7 @@ class Authorizer:
 
     def rights_of(self, principal: str, client_host: str) -> Rights:
         """What a principal may do from an address ("/127.0.0.1"), for one request."""
-        key = (principal, client_host)
-        rights = self._rights.get(key)
-        if rights is None:
-            if len(self._rights) >= PRINCIPALS_MAX:
-                self._forget()
-            rights = self._rights[key] = Rights(self, principal, client_host.removeprefix("/"))
-        return rights
+        return self.rights[principal, client_host]
 
     def decide(self, principal: str, host: str, operation: AclOperation, type: ResourceType, name: str) -> Decision:
         """Whether the principal may do it, and why."""

@@ -114,7 +114,7 @@ def test_a_bug_in_a_handler(
         await broken.env.clock.sleep(1)
         fail(*arguments)
 
-    monkeypatch.setitem(broken.broker.request_gate._methods, key, fail_late if is_late else fail)
+    monkeypatch.setitem(broken.broker.request_gate.methods, key, fail_late if is_late else fail)
     with caplog.at_level(logging.DEBUG):
         assert PLANTED not in repr(broken.ask(key, version, request))
     assert_told_without_secrets(caplog)

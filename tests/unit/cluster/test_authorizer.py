@@ -184,6 +184,6 @@ def test_decisions_about_any_number_of_names_take_bounded_memory(
         rights = brokers.first.rights_of(f"User:{number % 40}", "/192.0.2.1")
         assert not rights.may(READ, TOPIC, f"{number}")
         assert not rights.may(READ, TOPIC, f"{'n' * 30_000}{number}")
-    remembered = [name for each in brokers.first._rights.values() for _, _, name in each._known]
+    remembered = [name for each in brokers.first.rights.values() for _, _, name in each]
     assert 0 < len(remembered) <= 500
     assert max(map(len, remembered)) < 1_000

@@ -6,6 +6,7 @@ python -m bench --at old=127.0.0.1:9092=PID --at new=127.0.0.1:9192 commit-8    
 python -m bench warm [ROW...]                both builds, a Kafka that is really warm, and the limit (warm.py)
 python -m bench cpu | stalls                 processor time of one request; how long one thing holds the loop
 python -m bench journal [cpu|rate]          commits with the offset journal on, against off
+python -m bench secured [ROW...]             TLS and logins, beside Apache Kafka (secured.py)
 python -m bench cluster [--kafka]            three brokers (cluster.py)
 python -m bench pipeline [ROW...]            the data pipeline on Spark (extra `spark`; pipeline.py)
 python -m bench rebalance                    a group of 2,000 members, and what others feel of it
@@ -36,6 +37,7 @@ from bench import (
     loading,
     rebalance,
     scale,
+    secured,
     stalls,
     startup,
     suite,
@@ -80,6 +82,8 @@ def main(words: Sequence[str]) -> int:
         return testing.main(words[1:])
     if words[:1] == ["suite"]:
         return suite.main(words[1:])
+    if words[:1] == ["secured"]:
+        return secured.main(words[1:])
     if words[:1] == ["stalls"]:
         return stalls.main(words[1:])
     parser = argparse.ArgumentParser(

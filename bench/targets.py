@@ -48,7 +48,9 @@ class Barnabas(Target):
         self.data = data or f"{self._folder.name}/data"
         command = os.environ.get("BARNABAS_COMMAND")
         words = command.split() if command else [sys.executable, "-m", "barnabas"]
-        words += ["start", "--json", "--listeners", "PLAINTEXT://127.0.0.1:0", "--data", self.data]
+        words += ["start", "--json", "--data", self.data]
+        if not any(setting.startswith("listeners=") for setting in settings):
+            words += ["--listeners", "PLAINTEXT://127.0.0.1:0"]
         for key, value in SETTINGS.items():
             words += ["--set", f"{key}={value}"]
         for setting in settings:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from barnabas.broker.fetch_sessions import EPOCH_INITIAL, FetchSessionCache
 from barnabas.cluster.quota_rates import Rate, TokenBucket, UsedBy, Windows
 from barnabas.cluster.quota_table import FETCH, MUTATIONS, OF_CLIENTS, PRODUCE, REQUEST, Limit, QuotaTable
+from barnabas.cluster.security.acls import NAME_CHARACTERS_MAX
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.frames import EncodedFrame, EncodedResponse, encode_response
@@ -28,7 +29,6 @@ from barnabas.storage.open_files import FileRange
 FIRST_FLEXIBLE_FETCH: Final = 12
 PERCENT_OF_MS: Final = 0.1  # of a second
 COUNTED_OF_BROKERS: Final = {ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.ADD_PARTITIONS_TO_TXN}
-NAME_CHARACTERS_MAX: Final = 250  # of a user or a client id; what is longer is remembered by its digest
 # Their answers say how long the client has to wait, if it changes too many partitions.
 MUTATING: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}  # strict from here on
 
@@ -82,6 +82,7 @@ class Sharing(NamedTuple):
 
 
 def _short(name: str | None) -> str | None:
+    """A long name by its digest."""
     if name is None or len(name) <= NAME_CHARACTERS_MAX:
         return name
     return f"{name[:20]}… ({hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()})"

@@ -9,16 +9,14 @@ import math
 from collections.abc import Callable, Mapping
 
 from barnabas.cluster.quota_table import CONNECTIONS, DEFAULT, OF_CLIENTS, Entity, Name, QuotaTable, text_of
-from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.change_notices import write_and_notify
-from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Set
+from barnabas.cluster.tree import config_nodes, paths
+from barnabas.cluster.tree.port import Coordination, NoNodeError
 
 logger = logging.getLogger("barnabas.cluster")
 
 USERS, CLIENTS, IPS = "users", "clients", "ips"
 KINDS = (USERS, CLIENTS, IPS)
 KEYS = (*OF_CLIENTS, CONNECTIONS)
-CHANGE_TRIES = 10
 
 
 def entity_path(entity: Entity) -> str:
@@ -80,7 +78,7 @@ class ClientQuotas:
         if entity is None:
             return
         try:
-            values = _values((await self._read(path))[0])
+            values = _values((await config_nodes.read(self._coordination, path)).settings)
         except ValueError as error:  # somebody wrote it by hand: it has no quotas
             logger.error("the quotas of %s cannot be read: %s", entity, error)
             values = {}
@@ -90,48 +88,15 @@ class ClientQuotas:
             self.on_change()
 
     async def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
-        """Set quotas, or remove them (None), also if they are not there.
+        """Set quotas, or remove them (None), also if they are not there. CoordinationError as `config_nodes.alter`."""
 
-        CoordinationError if the tree does not answer, if what it has cannot be read (it may hold credentials, so it is
-        not written over), or if others change this entity all the time.
-        """
-        named = entity_path(entity)
-        path = paths.config(named)
-        for _ in range(CHANGE_TRIES):
-            try:
-                settings, version = await self._read(named)
-            except ValueError:
-                raise CoordinationError(path, payloads.UNREADABLE_NODE.format(path)) from None
-            changed = {name: text for name, text in settings.items() if name not in changes}
-            changed |= {key: text_of(key, value) for key, value in changes.items() if value is not None}
-            if changed == settings:
-                return
-            data = payloads.encode_config(changed)
-            writes: list[Operation] = [Set(path, data, version)]
-            if version < 0:
-                writes = [*await self._missing_parents(path), Create(path, data)]
-            notice = Create(paths.CONFIG_CHANGE_PREFIX, payloads.encode_config_change(named), sequential=True)
-            if await write_and_notify(self._coordination, writes, notice):
-                await self.changed(named)
-                return
-        raise CoordinationError(path, f"the quotas of {entity} are being changed by others all the time")
+        def changed(there: config_nodes.Settings) -> config_nodes.Settings:
+            kept = {name: text for name, text in there.items() if name not in changes}
+            return kept | {key: text_of(key, value) for key, value in changes.items() if value is not None}
 
-    async def _missing_parents(self, path: str) -> list[Operation]:
-        """Makes the nodes of the user and of its client ids, if they are not there."""
-        parents: list[Operation] = []
-        parent = path.rpartition("/")[0]
-        while parent.count("/") > 2 and await self._coordination.exists(parent) is None:
-            parents.insert(0, Create(parent, b""))
-            parent = parent.rpartition("/")[0]
-        return parents
-
-    async def _read(self, path: str) -> tuple[Mapping[str, str], int]:
-        """The settings of an entity, and the version of its node; -1: there is none."""
-        try:
-            data, stat = await self._coordination.get(paths.config(path))
-        except NoNodeError:
-            return {}, -1
-        return (payloads.decode_config(data) if data else {}), stat.version
+        path = entity_path(entity)
+        await config_nodes.alter(self._coordination, path, changed, str(entity))
+        await self.changed(path)
 
     async def _children(self, path: str) -> list[str]:
         try:

@@ -16,6 +16,7 @@ EVERYBODY = "User:*"
 THIS_BROKER = "Broker:itself"  # the principal of what a broker asks itself; no client can have it
 EVERYWHERE = ANY_NAME = "*"
 CLUSTER_NAME = "kafka-cluster"
+NAME_CHARACTERS_MAX = 250  # of a name that a client chose and the broker remembers; those of topics have no more
 
 
 class ResourceType(IntEnum):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from barnabas.cluster.security import acl_nodes
 from barnabas.cluster.security.acls import (
+    NAME_CHARACTERS_MAX,
     OPERATIONS_OF,
     THIS_BROKER,
     Acl,
@@ -40,7 +41,6 @@ logger = logging.getLogger("barnabas.cluster")
 CHANGE_TRIES, CHANGE_BACKOFF_MS = 10, (100.0, 50.0)  # when others change the same resource; the second part is random
 DECISIONS_MAX = 100_000  # remembered for all principals together: clients may ask about names that are not there
 PRINCIPALS_MAX = 10_000  # and hosts, for which decisions are remembered
-NAME_CHARACTERS_MAX = 250  # of a name that is remembered; those of topics have no more
 
 
 class Rights(dict[tuple[AclOperation, ResourceType, str], bool]):

@@ -6,33 +6,24 @@ conditional write.
 
 import logging
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from barnabas.cluster.security.scram import HASHES, ScramCredential
-from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.change_notices import write_and_notify
-from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Set
+from barnabas.cluster.tree import config_nodes, paths
+from barnabas.cluster.tree.config_nodes import ConfigNode
+from barnabas.cluster.tree.port import Coordination, NoNodeError
 
 logger = logging.getLogger("barnabas.cluster")
 
 USERS = "users"
-CHANGE_TRIES = 10
 
 
-class UserNode(NamedTuple):
-    """The settings of a user, quotas included, and the version of their node; -1: there is none."""
-
-    settings: Mapping[str, str]
-    version: int
-
-    @property
-    def credentials(self) -> dict[str, ScramCredential]:
-        """By mechanism. ValueError: one cannot be read."""
-        return {
-            mechanism: ScramCredential.decode(self.settings[mechanism])
-            for mechanism in HASHES
-            if mechanism in self.settings
-        }
+def credentials_of(node: ConfigNode) -> dict[str, ScramCredential]:
+    """Those of a user's node, by mechanism. ValueError: one cannot be read."""
+    return {
+        mechanism: ScramCredential.decode(node.settings[mechanism])
+        for mechanism in HASHES
+        if mechanism in node.settings
+    }
 
 
 class Credentials:
@@ -61,7 +52,7 @@ class Credentials:
     async def read(self, user: str) -> None:
         """Read one user again."""
         try:
-            found = (await self.node(user)).credentials
+            found = await self.kept(user)
         except ValueError as error:  # somebody wrote it by hand: nobody can log in with it
             logger.error("the credentials of user %r cannot be read: %s", user, error)
             found = {}
@@ -77,35 +68,27 @@ class Credentials:
             return []
         return sorted(user for name in names if (user := paths.decode_name(name)) is not None)
 
-    async def node(self, user: str) -> UserNode:
-        """What the tree has of a user now."""
-        try:
-            data, stat = await self._coordination.get(paths.user_config(user))
-        except NoNodeError:
-            return UserNode({}, -1)
-        return UserNode(payloads.decode_config(data) if data else {}, stat.version)
+    async def kept(self, user: str) -> dict[str, ScramCredential]:
+        """What the tree has of a user's passwords now, by mechanism. ValueError: it cannot be read."""
+        return credentials_of(await config_nodes.read(self._coordination, _entity(user)))
 
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> bool:
         """Set credentials by mechanism, or remove them (None). False: one that is to be removed is not there.
 
-        CoordinationError if the tree does not answer, if what it has cannot be read, or if others change this user all
-        the time.
+        CoordinationError as `config_nodes.alter`.
         """
-        path = paths.user_config(user)
-        for _ in range(CHANGE_TRIES):
-            try:
-                node = await self.node(user)
-            except ValueError:
-                raise CoordinationError(path, payloads.UNREADABLE_NODE.format(path)) from None
-            if any(credential is None and mechanism not in node.settings for mechanism, credential in changes.items()):
-                return False
-            settings = {name: text for name, text in node.settings.items() if name not in changes}
-            settings |= {name: credential.encode() for name, credential in changes.items() if credential is not None}
-            data = payloads.encode_config(settings)
-            writing: Operation = Create(path, data) if node.version < 0 else Set(path, data, node.version)
-            told = payloads.encode_config_change(f"{USERS}/{paths.encode_name(user)}")
-            notice = Create(paths.CONFIG_CHANGE_PREFIX, told, sequential=True)
-            if await write_and_notify(self._coordination, [writing], notice):
-                await self.read(user)
-                return True
-        raise CoordinationError(path, f"the settings of user {user!r} are being changed by others all the time")
+
+        def changed(there: config_nodes.Settings) -> config_nodes.Settings | None:
+            if any(credential is None and mechanism not in there for mechanism, credential in changes.items()):
+                return None
+            kept = {name: text for name, text in there.items() if name not in changes}
+            return kept | {name: each.encode() for name, each in changes.items() if each is not None}
+
+        is_there = await config_nodes.alter(self._coordination, _entity(user), changed, f"user {user!r}")
+        if is_there:
+            await self.read(user)
+        return is_there
+
+
+def _entity(user: str) -> str:
+    return f"{USERS}/{paths.encode_name(user)}"

@@ -12,7 +12,8 @@ from changing it, and `tree_backup.py` makes a backup of it.
 `zookeeper_requests.py` makes its requests and reads the answers (pure), and `zookeeper_client.py` is what it needs of
 kazoo, whose thread hands over through `runtime/hand_over.py`.
 
-`change_notices.py` follows the folders in which brokers tell each other of changes.
+`change_notices.py` follows the folders in which brokers tell each other of changes; `config_nodes.py` changes nodes of
+settings, and tells.
 
 `operations.py` holds the rules that are the same in every tree. `paths.py` and `payloads.py` are Kafka's nodes.
 """

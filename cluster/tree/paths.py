@@ -103,11 +103,6 @@ def topic_config(name: str) -> str:
     return f"{CONFIG}/topics/{name}"
 
 
-def user_config(user: str | None) -> str:
-    """Quotas and credentials of a user; None: of any."""
-    return f"{CONFIG}/users/{encode_name(user)}"
-
-
 def encode_name(name: str | None) -> str:
     """A user or client id as a node's name; None is the default entity."""
     if name is None:

@@ -14,6 +14,7 @@ import pytest
 from barnabas.broker import connection, requests
 from barnabas.broker.access import rules as rules_access
 from barnabas.broker.access import topics as topics_access
+from barnabas.broker.http import routes
 from barnabas.broker.requests import TABLE
 from barnabas.cluster.security.acls import Acl, AclFilter, AclOperation, PatternType, Permission, Resource, ResourceType
 from barnabas.cluster.security.authorizer import Rights
@@ -341,6 +342,18 @@ def test_the_log_names_the_rule_that_refuses(guarded: World, caplog: pytest.LogC
         "User:mallory has no right to write topic 'audit': a rule denies it: User:mallory may not write topic audit",
         "User:trent has no right to write topic 'audit': no rule allows it",
     ]
+
+
+def test_the_log_tells_of_paths_that_are_for_super_users_only(guarded: World, caplog: pytest.LogCaptureFixture) -> None:
+    routes.load()
+    row = next(row for row in routes.TABLE.values() if row.access is None and not row.is_open)
+    request = routes.HttpRequest(row.method, row.path, {}, {}, None, "/192.0.2.9", "curl")
+    request.principal = "User:mallory"
+    with caplog.at_level(logging.INFO, "barnabas.broker.refusals"), pytest.raises(routes.HttpError):
+        guarded.broker.request_gate.handle_http(row, request, lambda error: None)
+    [line] = caplog.messages
+    assert line.startswith("another request of client 'curl' at 192.0.2.9: CLUSTER_AUTHORIZATION_FAILED: ")
+    assert f"User:mallory is none of super.users, and {row.method} {row.path} is for these only" in line
 
 
 @pytest.mark.parametrize("rule_host", ["2001:db8::7", "2001:db8:0:0:0:0:0:7", "2001:DB8::0007"])

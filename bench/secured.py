@@ -1,0 +1,247 @@
+"""`python -m bench secured [ROW...]`: TLS and logins, beside an Apache Kafka with the same certificates, in turn.
+
+- `produce-tls`, `consume-tls`: Kafka's Java producer (records of 1 KB, acks=all) and consumer over TLS 1.3
+- `logins`: new connections with TLS 1.3 and SCRAM-SHA-512, eight at a time, and what a neighbour feels of it, who
+  produces one record in ten milliseconds without TLS
+
+Beside the rates stands the processor time of the broker. It means more where other work is on the machine, and where
+the client is what takes the time, as in `logins`.
+"""
+
+import argparse
+import asyncio
+import functools
+import os
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from barnabas.cluster.security import scram
+from barnabas.cluster.security.authority import Authority
+from barnabas.cluster.security.scram import ScramClient
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.runtime.env import real
+
+from bench import apache_kafka
+from bench.apache_kafka import SETTINGS, ApacheKafka
+from bench.loads import batch, create_topics, delete_topic, fill, produce_frame, topic_of
+from bench.targets import Barnabas, Target
+from bench.wire import Connection, close, connect
+
+MECHANISM, USER, PASSWORD = "SCRAM-SHA-512", "bench", "bench-secret"
+NEIGHBOUR = "neighbour"
+AT_ONCE = 8  # connections that are being made
+PACE_S = 0.01  # of the neighbour
+
+
+class Secured(NamedTuple):
+    """A broker with a listener for TLS, and one for TLS and logins, beside that without."""
+
+    target: Target
+    tls: str
+    logins: str
+
+
+Figures = dict[str, float]
+Load = Callable[[Secured, str, float], Awaitable[Figures]]
+
+
+def settings(folder: str, tls_port: int, login_port: int, own: str) -> list[str]:
+    """Of both brokers. `own`: the address without TLS."""
+    return [
+        f"listeners={own},SSL://127.0.0.1:{tls_port},SASL_SSL://127.0.0.1:{login_port}",
+        "ssl.keystore.type=PEM",
+        f"ssl.keystore.location={folder}/broker.pem",
+        "ssl.truststore.type=PEM",
+        f"ssl.truststore.location={folder}/ca.pem",
+        f"sasl.enabled.mechanisms={MECHANISM}",
+    ]
+
+
+def of_clients(folder: str) -> list[str]:
+    """Of Java's clients."""
+    return [
+        "security.protocol=SSL",
+        "ssl.enabled.protocols=TLSv1.3",
+        "ssl.truststore.type=PEM",
+        f"ssl.truststore.location={folder}/ca.pem",
+    ]
+
+
+async def java_produce(secured: Secured, folder: str, seconds: float) -> Figures:
+    """As `produce-1k`, over TLS."""
+    target, topic, count = secured.target, topic_of("produce"), int(20_000 * seconds)
+    connection = await connect(target.address)
+    await create_topics(connection, [topic])
+    cpu = target.cpu_seconds()
+    made = await asyncio.to_thread(apache_kafka.produce, secured.tls, topic, count, 1024, properties=of_clients(folder))
+    cpu = target.cpu_seconds() - cpu
+    await delete_topic(connection, topic)
+    close([connection])
+    return {"records/s": made["records/sec"], "cpu µs per MiB": cpu / (count / 1024) * 1e6}
+
+
+async def java_consume(secured: Secured, folder: str, seconds: float) -> Figures:
+    """As `consume`, over TLS."""
+    target, topic, count = secured.target, topic_of("consume"), int(60_000 * seconds)
+    connection = await connect(target.address)
+    await create_topics(connection, [topic])
+    await fill(target, topic, count)
+    cpu = target.cpu_seconds()
+    found = await asyncio.to_thread(apache_kafka.consume, secured.tls, topic, count, of_clients(folder))
+    cpu = target.cpu_seconds() - cpu
+    await delete_topic(connection, topic)
+    close([connection])
+    return {"MB/s": found["MB/s"], "cpu µs per MiB": cpu / (count / 1024) * 1e6}
+
+
+async def logins(secured: Secured, folder: str, seconds: float) -> Figures:
+    """Connections that log in and are closed; and the neighbour's p99."""
+    target, topic = secured.target, topic_of("neighbour")
+    connection = await connect(target.address)
+    await create_topics(connection, [topic])
+    alone_ms = await neighbour(target.address, topic, seconds / 2)
+    ends = time.monotonic() + seconds
+    made = 0
+
+    async def log_in_again_and_again() -> None:
+        nonlocal made
+        while time.monotonic() < ends:
+            await log_in(secured.logins, folder)
+            made += 1
+
+    cpu = target.cpu_seconds()
+    felt = neighbour(target.address, topic, seconds)
+    felt_ms, *_ = await asyncio.gather(felt, *(log_in_again_and_again() for _ in range(AT_ONCE)))
+    cpu = target.cpu_seconds() - cpu
+    await delete_topic(connection, topic)
+    close([connection])
+    return {
+        "logins/s": made / seconds,
+        "cpu ms per login": cpu / made * 1e3,
+        "neighbour's p99 ms": felt_ms,
+        "the same, alone": alone_ms,
+    }
+
+
+async def neighbour(address: str, topic: str, seconds: float) -> float:
+    """The p99, in ms, of a client in a process of its own: the one that logs in is busy."""
+    words = ["-m", "bench.secured", NEIGHBOUR, address, topic, str(seconds)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
+    told, _ = await process.communicate()
+    return float(told)
+
+
+async def feel(address: str, topic: str, seconds: float) -> float:
+    """What that client feels."""
+    connection, spans = await connect(address), []
+    frame, ends = produce_frame(topic, 0, batch([bytes(100)])), time.monotonic() + seconds
+    while time.monotonic() < ends:
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection.on_frame = lambda _, answered=answered: answered.set_result(None)  # type: ignore[misc]
+        began = time.monotonic()
+        connection.transport.write(frame)
+        await answered
+        spans.append(time.monotonic() - began)
+        await asyncio.sleep(PACE_S)
+    close([connection])
+    return statistics.quantiles(spans, n=100)[98] * 1e3
+
+
+async def log_in(address: str, folder: str) -> None:
+    """One new connection, to the end of its login."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=f"{folder}/ca.pem")
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(Connection, host, int(port), ssl=context, server_hostname=host)
+    shake: Any = await connection.ask(ApiKey.SASL_HANDSHAKE, 1, messages.SaslHandshakeRequest(mechanism=MECHANISM))
+    assert not shake.error_code, shake
+    client = ScramClient(MECHANISM, USER, PASSWORD, os.urandom(scram.NONCE_BYTES))
+    token: bytes | None = client.first()
+    while token is not None:
+        request = messages.SaslAuthenticateRequest(auth_bytes=token)
+        answer: Any = await connection.ask(ApiKey.SASL_AUTHENTICATE, 1, request)
+        assert not answer.error_code, answer
+        token = client.step(bytes(answer.auth_bytes))
+    connection.transport.abort()
+
+
+LOADS: dict[str, Load] = {"produce-tls": java_produce, "consume-tls": java_consume, "logins": logins}
+
+
+def make_user(address: str) -> None:
+    """The user of `logins`, made as a client makes it."""
+    words = ["-m", "barnabas", "users", "add", USER, "--mechanism", MECHANISM, "--bootstrap", address]
+    subprocess.run([sys.executable, *words], input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
+
+
+def main(words: Sequence[str]) -> int:
+    """See the module."""
+    if words[:1] == [NEIGHBOUR]:
+        print(asyncio.run(feel(words[1], words[2], float(words[3]))))
+        return 0
+    parser = argparse.ArgumentParser(
+        prog="python -m bench secured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("loads", nargs="*", metavar="ROW", help=", ".join(LOADS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    said = parser.parse_args(words)
+    scram.salted = functools.lru_cache(scram.salted)  # the client must not be what takes the time
+    with tempfile.TemporaryDirectory(prefix="barnabas-bench-") as folder:
+        authority = Authority("bench", real().clock.now_ms())
+        Path(folder, "ca.pem").write_text(authority.pem)
+        Path(folder, "broker.pem").write_text(authority.sign("broker", ("127.0.0.1", "localhost")))
+        ports = [apache_kafka.free_port() for _ in range(5)]
+        own = Barnabas(settings=settings(folder, *ports[:2], "PLAINTEXT://127.0.0.1:0"))
+        listeners = f"PLAINTEXT://127.0.0.1:{ports[4]},CONTROLLER://127.0.0.1:{ports[4] + 10_000}"
+        security = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL"
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        jaas = f"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module} required;"
+        advertised = (
+            f"advertised.listeners=PLAINTEXT://127.0.0.1:{ports[4]},SSL://127.0.0.1:{ports[2]},"
+            f"SASL_SSL://127.0.0.1:{ports[3]}"
+        )
+        kafka = ApacheKafka(
+            [*SETTINGS, *settings(folder, *ports[2:4], listeners), advertised, security, jaas], ports[4]
+        )
+        try:
+            kafka.wait()
+            targets = [
+                Secured(own, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),
+                Secured(kafka, f"127.0.0.1:{ports[2]}", f"127.0.0.1:{ports[3]}"),
+            ]
+            for each in targets:
+                make_user(each.target.address)
+            for name in said.loads or LOADS:
+                measure(name, targets, folder, said.rounds, said.seconds)
+        finally:
+            own.stop()
+            kafka.stop()
+    return 0
+
+
+def measure(name: str, targets: Sequence[Secured], folder: str, rounds: int, seconds: float) -> None:
+    """One row in turn; prints the medians without the first round, and the ratios of neighbouring runs."""
+    found: list[list[Figures]] = [[] for _ in targets]
+    for turn in range(rounds + 1):
+        order = list(enumerate(targets))
+        for index, target in order if turn % 2 == 0 else reversed(order):
+            found[index].append(asyncio.run(LOADS[name](target, folder, seconds)))
+    for what in found[0][0]:
+        pairs = [(own[what], other[what]) for own, other in zip(*found, strict=True)][1:]
+        own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratios = sorted(first / second for first, second in pairs)
+        shown = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"{name:12} {what:20} barnabas {own:10.1f}   kafka {other:10.1f}   ratio {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

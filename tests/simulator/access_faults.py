@@ -296,8 +296,8 @@ ACCESS_FAULTS = (
     _fault(
         "a quota is not heard of",
         "cluster.client_quotas:ClientQuotas.changed",
-        "values = _values((await self._read(path))[0])",
-        "values = self.table.all.get(entity) or _values((await self._read(path))[0])",
+        "values = _values((await config_nodes.read(self._coordination, path)).settings)",
+        "values = self.table.all.get(entity) or _values((await config_nodes.read(self._coordination, path)).settings)",
         FREE,
         1,
     ),

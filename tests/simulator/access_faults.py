@@ -263,7 +263,7 @@ ACCESS_FAULTS = (
     ),
     _fault(
         "bytes that are written do not count",
-        "broker.throttles:Throttles.answer",
+        "broker.throttles:Throttles._counted",
         "self._use(PRODUCE, context, used.frame_bytes)",
         "self._use(PRODUCE, context, 1)",
         BURST,

@@ -43,7 +43,7 @@ class Watch:
 
     def __init__(self, kafka: Barnabas, next_requests: Mapping[int, int]) -> None:
         self.kafka = kafka
-        self._logged = {node_id: process.log.stat().st_size for node_id, process in kafka.processes.items()}
+        self._logged = {node_id: _size_of(process.log) for node_id, process in kafka.processes.items()}
         self._next = next_requests
 
     def requests(self) -> list[dict[str, Any]]:
@@ -54,8 +54,11 @@ class Watch:
 
     def logs(self) -> dict[int, str]:
         """What each broker has logged since the test began."""
-        logs = {node_id: process.log.read_bytes() for node_id, process in self.kafka.processes.items()}
-        return {node_id: log[self._logged[node_id] :].decode(errors="replace") for node_id, log in logs.items()}
+        found = {}
+        for node_id, process in self.kafka.processes.items():
+            with suppress(OSError):  # the test has stopped it, or has removed its folder
+                found[node_id] = process.log.read_bytes()[self._logged[node_id] :].decode(errors="replace")
+        return found
 
     def stories(self, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """What has happened in the groups that these requests name, by group; as `barnabas groups explain` has it."""
@@ -94,6 +97,10 @@ class Watch:
             open_transactions += left["transactional_ids"]
         for transactional_id in open_transactions:
             yield f"the transaction of {transactional_id} is still open: commit or abort it"
+
+
+def _size_of(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0  # a test may have removed it
 
 
 def _told(story: dict[str, Any]) -> Iterator[str]:
@@ -206,7 +213,8 @@ class Shared:
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
             beginning.result()
-        elif not self.kafka.folder.exists():  # a test has stopped it, or it could not start
+        elif not self.kafka.folder.exists():  # a test has stopped it, or has removed its data, or it could not start
+            self.kafka.stop()
             self._begin()
         for node_id, process in self.kafka.processes.items():
             if process.is_paused and process.runs:

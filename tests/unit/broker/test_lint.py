@@ -33,8 +33,9 @@ LEAVE = messages.LeaveGroupRequest(group_id="billing")
 def found(requests: Iterable[Any], *, version: int = 13, apart_ms: int = 1_000, are_all_kept: bool = True) -> list[str]:
     seen = []
     for number, request in enumerate(requests, 1):
-        context = RequestContext(request.API_KEY, version, number, "c")
-        facts = facts_of(request, version, "c", lambda topic_id: None)
+        served = min(version, request.SCHEMA.versions[1])  # each request has its own versions
+        context = RequestContext(request.API_KEY, served, number, "c")
+        facts = facts_of(request, served, "c", lambda topic_id: None)
         seen.append(Exchange(number, number * apart_ms, context, facts, request))
     return [f"{each.rule} {each.times}" for each in findings(seen, are_all_kept=are_all_kept)]
 

@@ -1,6 +1,6 @@
 """`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
-The tests are divided into parts, and four parts run at once, because most of them only wait, most of the time, for the
+The tests are divided into parts, and three parts run at once, because some of them only wait, most of the time, for the
 processes that they start. Each line that is printed begins with the name of its part. At the end stands what became of
 each part, and the end of what a failed one has printed.
 """
@@ -26,7 +26,7 @@ CHECKS = (
     ("tests/check_types.py",),
 )
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-AT_ONCE = 4  # on two cores; more would only make those late that wait for clocks
+AT_ONCE = 3  # on two cores; more would only make those late that wait for clocks
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
 PIPELINE = "tests/pipeline"

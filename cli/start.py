@@ -86,8 +86,6 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     from barnabas.runtime.env import real
     from barnabas.storage.directory_plan import StartChoice
 
-    if said.when_told and not _is_told():
-        return ExitCode.DONE
     env = real()
     _allow_open_files()
     if (most := env.disk.open_files_max()) < OPEN_FILES_MIN:
@@ -156,15 +154,6 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     return _run(env, order)
 
 
-def _is_told() -> bool:
-    """Import what a broker for tests needs, then wait for a line from standard input; False: none comes."""
-    from barnabas.broker import broker, control  # noqa: F401
-    from barnabas.broker.control import gate  # noqa: F401
-    from barnabas.runtime import broken_machine, lives  # noqa: F401
-
-    return bool(sys.stdin.readline())
-
-
 class Parser(argparse.ArgumentParser):
     """An argparse parser that reports errors of usage as the other commands do."""
 
@@ -229,7 +218,6 @@ def _parser() -> argparse.ArgumentParser:
         help="ci: for tests, no waiting; docker: as Kafka's images; prints what it changes",
     )
     add("--json", action="store_true", help="print the ready line as JSON")
-    add("--when-told", action="store_true", help=argparse.SUPPRESS)  # look at the data when a line comes on stdin
     secured = "TLS, a login and rules, made anew; the ready line has what clients need (with --json, for tests)"
     add("--secured", action="store_true", help=secured)
     add(

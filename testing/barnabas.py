@@ -102,8 +102,7 @@ class Barnabas:
         self.processes = {number: BrokerProcess(self.folder, number, settings) for number in range(brokers)}
         self.clock = Clock(self)
         self._config = dict(config or {})
-        self._begins_with: Callable[[], Snapshot] | None = None if snapshot is None else lambda: snapshot
-        self._begins_ahead_ms = 0 if snapshot is None else snapshot.clock_ahead_ms
+        self._begins_with = snapshot
         self._snapshots = 0
         self._lock: int | None = None
         self._watcher: Watcher | None = None
@@ -116,31 +115,27 @@ class Barnabas:
         """Start all brokers, and return when they serve. StartError says why they do not."""
         temporary.make(str(self.folder))
         self._lock = temporary.lock(str(self.folder))
+        self._watcher = Watcher(str(self.folder))
         atexit.register(self.stop)
         temporary.remove_abandoned(str(self.folder))
-        self.clock.ahead_ms = self._begins_ahead_ms
         try:
-            self._begin(self.processes.values(), self._begins_with)
+            if self._begins_with is not None:
+                directory_copies.copy(
+                    self._begins_with.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single
+                )
+                self.clock.ahead_ms = self._begins_with.clock_ahead_ms
+            self._begin(self.processes.values())
         except BaseException:
             self.stop()
             raise
         return self
 
-    def _begin(self, processes: Iterable[BrokerProcess], data: Callable[[], Snapshot] | None = None) -> None:
-        """Start processes. If they begin with a snapshot, it may be made while they import what they need."""
+    def _begin(self, processes: Iterable[BrokerProcess]) -> None:
         begun = list(processes)
         for process in begun:
-            process.begin(self.clock.ahead_ms, when_told=data is not None)
-        if self._watcher is None:
-            self._watcher = Watcher(str(self.folder))
-        for process in begun:
-            if process.pid is not None:
+            process.begin(self.clock.ahead_ms)
+            if self._watcher is not None and process.pid is not None:
                 self._watcher.tell(process.pid)
-        if data is not None:
-            note, folder = directory_copies.NOTE, data().folder
-            directory_copies.copy(folder, self.folder, left_out=(note,), with_links=self._is_single)
-            for process in begun:
-                process.tell()
         for process in begun:
             process.wait_until_ready()
 
@@ -158,6 +153,7 @@ class Barnabas:
             temporary.unlock(self._lock)
             self._lock = None
             shutil.rmtree(self.folder, ignore_errors=True)
+            self.clock.ahead_ms = 0
 
     def __enter__(self) -> Self:
         return self.start()
@@ -517,9 +513,8 @@ class Barnabas:
     @contextmanager
     def fork(self) -> Iterator["Barnabas"]:
         """Other brokers, with the same data, while the block lasts."""
-        copy = Barnabas(len(self.processes), self._config)
-        copy._begins_with, copy._begins_ahead_ms = self.snapshot, self.clock.ahead_ms
-        with copy:
+        mark = self.snapshot()
+        with Barnabas(len(self.processes), self._config, snapshot=mark) as copy:
             yield copy
 
     def leader_of(self, topic: Topic | str, partition: int) -> int | None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 STOPS_WITHIN_S = 20.0
@@ -54,11 +53,8 @@ class BrokerProcess:
         """Its process id; None: it does not run."""
         return self._process.pid if self._process is not None and self.runs else None
 
-    def begin(self, clock_ahead_ms: int = 0, *, when_told: bool = False) -> None:
-        """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used.
-
-        `when_told`: it looks at its data when `tell` says that this is there.
-        """
+    def begin(self, clock_ahead_ms: int = 0) -> None:
+        """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
         assert not self.runs, f"broker {self.node_id} runs already"
         self.is_paused, self._is_awaited = False, True
         port = self.host_and_port.rpartition(":")[2] or "0"
@@ -66,19 +62,10 @@ class BrokerProcess:
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]
         for name, text in {**self._settings, "control.clock.ahead.ms": str(clock_ahead_ms)}.items():
             command += ["--set", f"{name}={text}"]
-        command += ["--when-told"] if when_told else []
-        stdin = subprocess.PIPE if when_told else subprocess.DEVNULL
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, text=True)
-
-    def tell(self) -> None:
-        """Its data is there."""
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended: `wait_until_ready` says why
-            process.stdin.write("\n")
-            process.stdin.close()
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+            )
 
     def wait_until_ready(self) -> None:
         """Return when it serves. StartError if it does not."""
@@ -129,7 +116,6 @@ class BrokerProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        if process.stdout is not None:
+            process.stdout.close()
         self._process = None

@@ -435,13 +435,12 @@ class RequestGate:
     def handle(self, api: Api, request: Any, context: RequestContext) -> Any:
         """What the handler of a request of Kafka's protocol returns. If it is `NOT_YET`, see `outcome`."""
         try:
-            if self.authorizer is None:
-                return (self.methods.get(api.key) or self.method_of(api))(request, context)
-            rights = context.rights = self.authorizer.rights[context.principal, context.client_host]
-            one = api.one_right
-            if one is not None and one.is_given(rights, request):  # nearly always
-                return (self.methods.get(api.key) or self.method_of(api))(request, context)
-            return api.access(Asked(self, self._services, api, request, context, rights))
+            if self.authorizer is not None:
+                rights = context.rights = self.authorizer.rights[context.principal, context.client_host]
+                one = api.one_right
+                if one is None or not one.is_given(rights, request):
+                    return api.access(Asked(self, self._services, api, request, context, rights))
+            return (self.methods.get(api.key) or self.method_of(api))(request, context)
         except Exception:
             return self.answer_failure(api, context, request)
 

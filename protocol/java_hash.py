@@ -31,12 +31,7 @@ def java_hash_of_uuid(uuid: bytes) -> int:
 def in_java_order(keys: Collection[K], hash_code: Callable[[K], int]) -> list[K]:
     """These keys in the order of Java's HashMap or HashSet, to which they were added in their order here."""
     mask = _table_size(len(keys)) - 1
-
-    def bucket(key: K) -> int:
-        code = hash_code(key) & 0xFFFFFFFF
-        return (code ^ code >> 16) & mask
-
-    return sorted(keys, key=bucket)  # stable: within a bucket the order is that of the additions
+    return sorted(keys, key=lambda key: _bucket(hash_code(key), mask))  # stable: in a bucket the order of the additions
 
 
 def in_java_order_by_pieces(
@@ -49,10 +44,14 @@ def in_java_order_by_pieces(
     mask = _table_size(len(keys) + is_copy) - 1
     table: dict[int, list[K]] = {}
     for key in keys:
-        code = hash_code(key) & 0xFFFFFFFF
-        table.setdefault((code ^ code >> 16) & mask, []).append(key)
+        table.setdefault(_bucket(hash_code(key), mask), []).append(key)
         yield
     return [key for bucket in sorted(table) for key in table[bucket]]
+
+
+def _bucket(code: int, mask: int) -> int:
+    code &= 0xFFFFFFFF
+    return (code ^ code >> 16) & mask
 
 
 def _table_size(count: int) -> int:

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from barnabas.protocol import batch_layout, frames, uuids
@@ -24,6 +25,8 @@ from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.message import Message, Struct
 from barnabas.protocol.messages import ApiVersionsRequest, MetadataRequest
+from barnabas.testing.kept import Address, address_of
+from barnabas.testing.wire import Connection
 
 SIZE = struct.Struct(">i")
 READ_BYTES = 65_536
@@ -307,7 +310,7 @@ class _Given:
 class _Way:
     """A connection, and the request that it waits for."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: Address) -> None:
         self.socket = socket.create_connection(address, timeout=CONNECTED_WITHIN_S)
         self.received = bytearray()
         self.asked: _Asked | None = None
@@ -319,10 +322,10 @@ class _Ways:
     def __init__(self, bootstrap: str, progress: Callable[[], None]) -> None:
         self._progress = progress
         self._selector = selectors.DefaultSelector()
-        self._idle: dict[tuple[str, int], list[_Way]] = {}
+        self._idle: dict[Address, list[_Way]] = {}
         self._address_of = _addresses(bootstrap)
-        self._last: tuple[tuple[str, int], _Asked] | None = None  # what was sent last, and where
-        self._others: dict[tuple[str, int], socket.socket] = {}  # see `_let_arrive`
+        self._last: tuple[Address, _Asked] | None = None  # what was sent last, and where
+        self._others: dict[Address, Connection] = {}  # see `_let_arrive`
 
     def __enter__(self) -> "_Ways":
         return self
@@ -330,8 +333,10 @@ class _Ways:
     def __exit__(self, *_: object) -> None:
         for key in list(self._selector.get_map().values()):
             key.data[0].socket.close()
-        for idle in (*(way.socket for ways in self._idle.values() for way in ways), *self._others.values()):
-            idle.close()
+        for idle in (way for ways in self._idle.values() for way in ways):
+            idle.socket.close()
+        for other in self._others.values():
+            other.close()
         self._selector.close()
 
     def send(self, asked: _Asked) -> None:
@@ -363,7 +368,7 @@ class _Ways:
         if self._last is not None and not self._last[1].is_done:
             address = self._last[0]
             if address not in self._others:
-                self._others[address] = socket.create_connection(address, timeout=CONNECTED_WITHIN_S)
+                self._others[address] = _connection(address)
             _ask(self._others[address], 0, ApiVersionsRequest())
 
     def read_until(self, deadline_s: float, *, one: bool = False) -> bool:
@@ -378,7 +383,7 @@ class _Ways:
                 if one:
                     return True
 
-    def _read(self, way: _Way, address: tuple[str, int]) -> None:
+    def _read(self, way: _Way, address: Address) -> None:
         asked = way.asked
         assert asked is not None, "only connections that wait are listened to"
         try:
@@ -405,23 +410,20 @@ class _Ways:
             way.socket.close()
 
 
-def _addresses(bootstrap: str) -> dict[int, tuple[str, int]]:
+def _addresses(bootstrap: str) -> dict[int, Address]:
     """Where the brokers are, by node id."""
-    host, _, port = bootstrap.split(",")[0].rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTED_WITHIN_S) as connection:
-        found: Any = _ask(connection, METADATA_VERSION, MetadataRequest(topics=[]))
+    with closing(_connection(address_of(bootstrap.split(",")[0]))) as connection:
+        found = _ask(connection, METADATA_VERSION, MetadataRequest(topics=[]))
     return {broker.node_id: (broker.host, broker.port) for broker in found.brokers}
 
 
-def _ask(connection: socket.socket, version: int, request: Message) -> Message:
-    """The answer to a request of the replay's own."""
-    connection.sendall(frames.encode_request(request.API_KEY, version, 0, CLIENT_ID, request))
-    with connection.makefile("rb") as answers:
-        head = answers.read(SIZE.size)
-        if len(head) < SIZE.size:
-            raise ConnectionResetError("the broker has closed the connection")
-        try:
-            _, answer = frames.decode_response(request.API_KEY, version, answers.read(max(SIZE.unpack(head)[0], 0)))
-        except ProtocolError as error:
-            raise ConnectionError(f"what listens there is no Kafka broker: {error}") from None
-    return answer
+def _connection(address: Address) -> Connection:
+    """For requests of the replay's own."""
+    return Connection(address, CONNECTED_WITHIN_S, CLIENT_ID)
+
+
+def _ask(connection: Connection, version: int, request: Message) -> Any:
+    try:
+        return connection.ask(version, request, CONNECTED_WITHIN_S)
+    except ProtocolError as error:
+        raise ConnectionError(f"what listens there is no Kafka broker: {error}") from None

@@ -16,7 +16,7 @@ from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
 from barnabas.protocol.message import Message
-from barnabas.testing.kept import Kept, address_of
+from barnabas.testing.kept import Address, Kept, address_of
 
 CLIENT_ID = "barnabas-testing"
 GIVES_UP_AFTER_S = 30.0
@@ -54,18 +54,21 @@ class _NotNowError(Exception):
     """It may be asked again."""
 
 
-class _Connection:
-    """To one broker."""
+class Connection:
+    """To one broker, for one question at a time."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
-        self.sock = socket.create_connection(address_of(address), timeout=timeout_s)
+    def __init__(self, address: Address, timeout_s: float, client_id: str = CLIENT_ID) -> None:
+        self.sock = socket.create_connection(address, timeout=timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self.sock.makefile("rb")
+        self._client_id = client_id
 
     def ask(self, version: int, request: Message, timeout_s: float) -> Any:
+        """The answer. OSError: it does not come. ProtocolError: what comes is none."""
         self.sock.settimeout(timeout_s)
-        self.sock.sendall(frames.encode_request(request.API_KEY, version, 0, CLIENT_ID, request))
-        return frames.decode_response(request.API_KEY, version, self._read(SIZE.unpack(self._read(SIZE.size))[0]))[1]
+        self.sock.sendall(frames.encode_request(request.API_KEY, version, 0, self._client_id, request))
+        size = SIZE.unpack(self._read(SIZE.size))[0]
+        return frames.decode_response(request.API_KEY, version, self._read(max(size, 0)))[1]
 
     def _read(self, size: int) -> bytes:
         found = self._answers.read(size)
@@ -74,6 +77,7 @@ class _Connection:
         return found
 
     def close(self) -> None:
+        """Close it."""
         self._answers.close()
         self.sock.close()
 
@@ -148,7 +152,7 @@ class Wire:
     def __init__(self, brokers: int, addresses: Callable[[], Mapping[int, str]]) -> None:
         self._is_single = brokers == 1
         self._addresses = addresses
-        self._kept: Kept[_Connection] = Kept()
+        self._kept: Kept[Connection] = Kept()
         self._producers: list[_Producer] = []  # those that nobody uses now
 
     def forget_producers(self) -> None:
@@ -165,7 +169,7 @@ class Wire:
         address = next(iter(addresses.values()), None) if node_id is None else addresses.get(node_id)
         if address is None:
             raise ConnectionError("no broker runs" if node_id is None else f"broker {node_id} does not run")
-        connection = self._kept.take(address) or _Connection(address, max(timeout_s, RETRY_S))
+        connection = self._kept.take(address) or Connection(address_of(address), max(timeout_s, RETRY_S))
         try:
             answer = connection.ask(version, request, max(timeout_s, RETRY_S))
         except BaseException:

@@ -21,8 +21,8 @@ ACCESS_FAULTS = (
     _fault(
         "the gate is passed by",
         "broker.requests:RequestGate.handle",
-        "if self.authorizer is None:",
-        "if True:",
+        "if self.authorizer is not None:",
+        "if False:",
         LET_IN,
         1,
     ),

@@ -15,6 +15,7 @@ OF_PARTITION: Final[Errors] = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
 TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+MAY_PASS: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR)  # the next append may succeed
 
 _OF_COMMIT: Final[Errors] = {
     **OF_PARTITION,

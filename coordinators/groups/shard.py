@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from barnabas.coordinators.append_errors import TOO_LARGE
+from barnabas.coordinators.append_errors import MAY_PASS, TOO_LARGE
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords
@@ -49,6 +49,9 @@ StoredRecords: TypeAlias = (
     OffsetCommits | OffsetRemovals | GroupRecord | ResetRecords | PendingCommits | TransactionEnd | ConsumerRecords
 )
 NO_ACKS: Final = 0
+# So late do members hear that their group could not be stored: some clients join again at once, thousands of times a
+# second. Kafka 4.3 appends even so, and tells them after offsets.commit.timeout.ms.
+TOLD_AFTER_MS: Final = 1_000.0
 T = TypeVar("T")
 
 
@@ -380,7 +383,13 @@ class Shard(CoordinatorShard[StoredRecords]):
                 if error and not group.rebalance.is_unstorable:
                     logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
                 group.rebalance.is_unstorable = self.is_unstorable
-                return
+            elif error in MAY_PASS:
+                self._clock.call_later(TOLD_AFTER_MS, lambda: tell(error))
+            else:
+                tell(error)
+
+        def tell(error: ErrorCode) -> None:
+            assert then is not None
             if group.state is State.DEAD or self.groups.get(group.group_id) is not group:
                 return  # it is a consumer group by now, and all who waited have been answered
             effects = self.effects()

@@ -3,7 +3,8 @@
 A session is a list of rows of `GET /v1/control/requests?frames=true`, as `barnabas trace --frames` and
 `Barnabas.requests(frames=True)` give them. Its order is that of the broker: a request is sent when all that came before
 it have been sent, and all answers that were there before it came are here. So members join in the same turn, and a long
-poll waits for the same record.
+poll waits for the same record: if it got one, it waits as long as an answer may take, because a replay may be slower.
+What the broker cannot do yet is asked again.
 
 What a broker gives out is another thing each time: member ids, generations, ids and epochs of producers, ids of topics,
 fetch sessions. Each answer is laid beside the recorded one, and what it gives out stands in the requests that follow.
@@ -22,9 +23,9 @@ from barnabas.protocol import batch_layout, frames, uuids
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.as_json import as_json
 from barnabas.protocol.checksum import crc32c
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.message import Message, Struct
-from barnabas.protocol.messages import ApiVersionsRequest, MetadataRequest
+from barnabas.protocol.messages import ApiVersionsRequest, FetchRequest, MetadataRequest
 from barnabas.testing.kept import Address, address_of
 from barnabas.testing.wire import Connection
 
@@ -33,6 +34,7 @@ READ_BYTES = 65_536
 METADATA_VERSION = 9
 CONNECTED_WITHIN_S = 10.0
 PROGRESS_S = 0.2
+RETRY_S = 0.01
 CLIENT_ID = "replay"
 NEEDED = {"number": int, "time_ms": int, "fate": str, "api": str}  # fields of a row
 ANSWERED = ("answered", "cut")  # fates that are waited for
@@ -40,6 +42,9 @@ ANSWERED = ("answered", "cut")  # fates that are waited for
 # What tells whether the same has happened, beside error codes. Other fields are different in each life of a broker.
 COMPARED = frozenset(("base_offset", "committed_offset", "offset"))
 ERROR = "error_code"  # the end of the names of such fields
+NOT_YET = frozenset(
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS)
+)
 OF_OLD_VERSIONS = "v3_and_below_"  # the begin of names in AddPartitionsToTxn
 KEYS = ("name", "topic", "topic_id", "group_id", "key", "partition_index", "partition", "index", "transactional_id")
 NO_NAME = (None, "", uuids.to_text(uuids.ZERO))
@@ -102,6 +107,12 @@ class _Asked:
         self.is_done = False
         self.answer: Any = None
 
+    def wait_for_records(self, timeout_s: float) -> None:
+        """If this is a long poll that its records have ended, and not its time: let it wait for them that long."""
+        request = self.request
+        if isinstance(request, FetchRequest) and _record_bytes(self.row.get("answer")) >= max(1, request.min_bytes):
+            request.max_wait_ms = round(timeout_s * 1000)
+
     def is_answered_before(self, other: "_Asked") -> bool:
         """Whether the answer was there when the other request came."""
         if not self.is_awaited:
@@ -163,6 +174,7 @@ def _run(asked: Sequence[_Asked], ways: "_Ways", timeout_s: float, paced: bool) 
             return
         under_way = [other for other in under_way if other not in before]
         given.replace_in(each.request)
+        each.wait_for_records(timeout_s)
         ways.send(each)
         under_way.append(each)
     yield from _answers([each for each in under_way if each.is_awaited], ways, given, timeout_s)
@@ -174,18 +186,34 @@ def _answers(
     """Wait for these answers, and tell what is different; returns whether one is late."""
     deadline_s = time.monotonic() + timeout_s
     for each in awaited:
-        while not each.is_done and ways.read_until(deadline_s, one=True):
-            pass
+        found = _compared(each, ways, deadline_s)
+        while any(_says_not_yet(field, now) for field, _, now in found) and time.monotonic() < deadline_s:
+            ways.read_until(time.monotonic() + RETRY_S)
+            ways.send(each)
+            found = _compared(each, ways, deadline_s)
         if not each.is_done:
             yield each.difference("", each.row["fate"], f"not answered within {timeout_s:g} s")
             return True
-        recorded, now = each.row.get("answer"), each.answer
-        if (each.row["fate"] == "answered") != (now is not None):
-            yield each.difference("", each.row["fate"], "closed" if now is None else "answered")
-        elif recorded is not None and now is not None:
-            given.learn(each.request, recorded, now)
-            yield from (each.difference(*found) for found in differences(recorded, now))
+        given.learn(each.request, each.row.get("answer"), each.answer)
+        yield from (each.difference(*difference) for difference in found)
     return False
+
+
+def _compared(asked: _Asked, ways: "_Ways", deadline_s: float) -> list[tuple[str, Any, Any]]:
+    """The differences of an answer, if it comes until then."""
+    while not asked.is_done and ways.read_until(deadline_s, one=True):
+        pass
+    if not asked.is_done:
+        return []
+    fate, recorded, now = asked.row["fate"], asked.row.get("answer"), asked.answer
+    if (fate == "answered") != (now is not None):
+        return [("", fate, "closed" if now is None else "answered")]
+    return [] if None in (recorded, now) else list(differences(recorded, now))
+
+
+def _says_not_yet(field: str, value: Any) -> bool:
+    """Whether a field tells the client to ask again in a moment. How long a moment is, is not replayed."""
+    return field.endswith(ERROR) and value in NOT_YET
 
 
 def differences(recorded: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -194,7 +222,8 @@ def differences(recorded: Any, now: Any, path: str = "") -> Iterator[tuple[str, 
         prefix = f"{path}." if path else ""
         errors = [name for name in recorded if name.endswith(ERROR) and recorded[name] != now.get(name)]
         if errors:  # then all else is different, too
-            yield from ((prefix + name, recorded[name], now.get(name)) for name in errors)
+            found = ((prefix + name, recorded[name], now.get(name)) for name in errors)
+            yield from (each for each in found if not _says_not_yet(*each[:2]) or each[2] != ErrorCode.NONE)
             return
         for name, value in recorded.items():
             if name in COMPARED and not isinstance(value, dict | list):
@@ -225,6 +254,16 @@ def _pairs(recorded: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]
 def _label(item: Any, place: int) -> Any:
     found = (item[key] for key in KEYS if item.get(key) not in NO_NAME) if isinstance(item, dict) else iter(())
     return next(found, place)
+
+
+def _record_bytes(answer: Any) -> int:
+    """How many bytes of records there are in an answer."""
+    if isinstance(answer, list):
+        return sum(map(_record_bytes, answer))
+    if not isinstance(answer, dict):
+        return 0
+    size = answer.get("bytes")
+    return size if isinstance(size, int) else sum(map(_record_bytes, answer.values()))
 
 
 def _kind(name: str) -> str | None:
@@ -341,6 +380,7 @@ class _Ways:
 
     def send(self, asked: _Asked) -> None:
         """Send a request on a connection of its own, if all others wait."""
+        asked.is_done = False
         self._progress()
         self._let_arrive()
         header, request = asked.header, asked.request

@@ -1,5 +1,6 @@
 """A recorded session is sent again, in its order, and answered as it was."""
 
+import base64
 import json
 import socket
 import subprocess
@@ -7,7 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,12 @@ from barnabas.broker.control.recorder import EXCHANGES_MAX
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import FetchRequest
 from barnabas.testing import Barnabas, Difference, Group, SessionError, Topic
+from barnabas.testing.kept import address_of
+from barnabas.testing.wire import Connection
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import CommitFailedError, RebalanceInProgressError
 
 RECORDS = 20
 
@@ -42,7 +48,8 @@ def consume(kafka: Barnabas, topic: Topic, group: Group, seen: list[bytes], name
     while len(seen) < RECORDS:
         for records in consumer.poll(timeout_ms=200).values():
             seen += [record.value for record in records]
-        consumer.commit()
+        with suppress(CommitFailedError, RebalanceInProgressError):  # the other one joins
+            consumer.commit()
     together.wait(30)  # else one that is left alone would take the other's partition
     consumer.close()
 
@@ -97,6 +104,53 @@ def test_what_clients_did_is_done_again(kafka: Barnabas) -> None:
     assert [each for each in kafka.replay(session) if not is_timed(each)] == []
     assert sorted(topic.values()) == sorted(values)
     assert group.offsets == offsets
+
+
+def test_a_long_poll_waits_for_the_records_that_it_got_however_slow_the_replay_is(kafka: Barnabas) -> None:
+    topic = kafka.topic("orders")
+    mark = kafka.snapshot()
+    partition = FetchRequest.FetchPartition(partition=0, partition_max_bytes=1_000_000)
+    first = FetchRequest(max_bytes=1_000_000)
+    first.topics = [FetchRequest.FetchTopic(topic=topic.name, partitions=[partition])]
+    first.session_epoch = 0  # begins a fetch session, in which a partition without news is not in the answer
+    with ThreadPoolExecutor() as pool, closing(Connection(address_of(kafka.bootstrap), 30)) as connection:
+        number = connection.ask(12, first, 30).session_id
+        poll = FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1_000_000, session_id=number, session_epoch=1)
+        polled = pool.submit(connection.ask, 12, poll, 60)
+        while len(kafka.requests("Fetch", since=mark.next_requests)) < 2:
+            time.sleep(0.05)
+        topic.produce(["a"])
+        assert polled.result(60).responses[0].partitions[0].records
+    session = kafka.requests(since=mark.next_requests, frames=True)
+    _, row = (row for row in session if row["api"] == "FETCH")
+    poll.max_wait_ms = 1  # over, before the replay sends the Produce
+    row["frame"] = base64.b64encode(frames.encode_request(ApiKey.FETCH, 12, 1, "poll", poll)).decode()
+    kafka.restore(mark)
+    assert kafka.replay(session) == []
+
+
+@pytest.mark.parametrize("is_now", [True, False], ids=["now", "recorded"])
+def test_what_a_broker_cannot_do_yet_is_asked_again(kafka: Barnabas, is_now: bool) -> None:
+    """As clients do. So a replay may be faster or slower than the session was."""
+    topic = kafka.topic("orders")
+    mark = kafka.snapshot()
+
+    def not_yet(here: bool) -> AbstractContextManager[Any]:
+        return kafka.fail("AddPartitionsToTxn", error="CONCURRENT_TRANSACTIONS", times=2) if here else nullcontext()
+
+    with not_yet(not is_now):
+        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{topic.name}-tx")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic.name, b"a").get(10)
+        producer.commit_transaction()
+        producer.close()
+    session = kafka.requests(since=mark.next_requests, frames=True)
+    assert sum(row["api"] == "ADD_PARTITIONS_TO_TXN" for row in session) == (1 if is_now else 3)
+    kafka.restore(mark)
+    with not_yet(is_now):
+        assert kafka.replay(session) == []
+    assert topic.values() == ["a"]
 
 
 def test_what_is_answered_differently_is_told(kafka: Barnabas) -> None:

@@ -84,7 +84,7 @@ class BrokerOrigin:
             ids = {one: cluster.partitions[one].topic_id for one in partitions}
         return {LogKey(*one): LogState(ids[one], firsts[one], ends[one], stable.get(one)) for one in partitions}
 
-    def ends_early(self) -> dict[LogKey, int]:
+    def log_ends(self) -> dict[LogKey, int]:
         """None: a broker gives out what is below the high watermark, or an error."""
         return {}
 

@@ -53,11 +53,9 @@ class DirectoryOrigin:
             found[self._key(log)] = LogState(log.topic_id, min(log.first_offset, end), end, stable)
         return found
 
-    def ends_early(self) -> dict[LogKey, int]:
-        """Logs that were copied while their broker ran, or have lost their ends."""
-        logs = [log for log in self._logs() if log.end_offset != OFFSETS_END]
-        ends = {self._key(log): (log_end(log), log.end_offset) for log in logs}
-        return {key: reached for key, (reached, end) in ends.items() if reached < end}
+    def log_ends(self) -> dict[LogKey, int]:
+        """Below the high watermark: copied while their broker ran, or cut. Above it: its checkpoint is not so new."""
+        return {self._key(log): log_end(log) for log in self._logs() if log.end_offset != OFFSETS_END}
 
     def tasks(self, wanted: Wanted) -> list[InputPartition]:
         """The segments in pieces of about `splitBytes`; small logs share a task."""

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.pipeline.files import Files
 from barnabas.pipeline.history_state import (
     DELETE_RETENTION_MS,
@@ -128,8 +129,15 @@ class HistoryFolder:
         return self._spark.read.schema(SCHEMA).parquet(self._path)
 
     def plan(self, ends: Mapping[int, LogEnds], now_ms: int, delete_retention_ms: int = DELETE_RETENTION_MS) -> Plan:
-        """What is to be added."""
+        """What is to be added. OutError: a log has other commits now at offsets that are here."""
         self._finish_compaction()
+        for partition, end in ends.items():
+            known = self.state.logs.get(partition, LogHistory()).complete_offset
+            if end.is_cut(known):
+                raise OutError(
+                    f"{self._path} has the commits of {OFFSETS_TOPIC}-{partition} up to {known}, and this log ends at "
+                    f"{max(end[1:])}: it was cut or put back, or this is an older copy. Name another --out"
+                )
         names = self._files.names(f"{self._path}/_complete")
         self._files.remove(self.staged)
         was_killed = "writing" in names or (not self._number and bool(self._days()))

@@ -24,6 +24,10 @@ class LogEnds(NamedTuple):
     end_offset: int  # the high watermark
     reached_offset: int  # where its files end; below the high watermark if they were copied too early, or cut
 
+    def is_cut(self, known: int) -> bool:
+        """Whether it cannot be the log any more that was read up to there. A checkpointed high watermark is older."""
+        return known > max(self.end_offset, self.reached_offset)
+
 
 class Hole(NamedTuple):
     """Offsets of a log that are not in the history, although they should be."""
@@ -46,6 +50,11 @@ class LogHistory:
     complete: Ranges = ()
     holes: tuple[Hole, ...] = ()
     read_at_ms: int = 0  # when all its tombstones were known that there were: those of later are perhaps gone by now
+
+    @property
+    def complete_offset(self) -> int:
+        """Up to where something of it is here."""
+        return max((high for _, high in self.complete), default=0)
 
     @property
     def end_offset(self) -> int:

@@ -79,8 +79,8 @@ class Origin(Protocol):
         """What there is now of every log of the query."""
         raise NotImplementedError
 
-    def ends_early(self) -> dict[LogKey, int]:
-        """Where the logs end that end below their high watermark."""
+    def log_ends(self) -> dict[LogKey, int]:
+        """Where the files of logs end, above or below their high watermarks; of those that are not here it is these."""
         raise NotImplementedError
 
     def tasks(self, wanted: Wanted) -> list[InputPartition]:

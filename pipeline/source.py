@@ -125,9 +125,9 @@ class Source:
     def commit_logs(self) -> dict[int, LogEnds]:
         """What there is now of each partition of `__consumer_offsets`."""
         origin = self._origin("commits")
-        early = origin.ends_early()
+        reached = origin.log_ends()
         return {
-            key.partition: LogEnds(one.first_offset, one.end_offset, early.get(key, one.end_offset))
+            key.partition: LogEnds(one.first_offset, one.end_offset, reached.get(key, one.end_offset))
             for key, one in origin.states().items()
         }
 

@@ -112,7 +112,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if known["topic_id"] != state.topic_id:
             self._add(str(key), CREATED_AGAIN, offset, comes_and_goes=True)
             return state.first_offset
-        if offset > state.end_offset and self.target is None:
+        if offset > state.end_offset and offset > self.origin.log_ends().get(key, 0):
             self._add(str(key), f"it was read up to {offset}, and ends at {state.end_offset} now", state.end_offset)
             return state.end_offset
         return offset

@@ -61,7 +61,7 @@ class DataDirectory:
         path.mkdir(parents=True, exist_ok=True)
         simulated = sim_env(0)
         env = Env(clock=simulated.clock, disk=DiskWithoutThreads(), network=simulated.network, rng=simulated.rng)
-        settings = topics or {}
+        self.topics = settings = topics or {}
         self.manager = LogManager(env, str(path), BrokerConfig.of({}), lambda topic: settings.get(topic, {}))
         self.manager.start()
 

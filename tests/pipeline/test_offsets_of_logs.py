@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.pipeline.held_back import HeldBack
+from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.run import Run, Summary
 from barnabas.pipeline.runs import run_job
 from barnabas.pipeline.source import source_of
@@ -125,10 +126,13 @@ def test_a_commit_and_its_tombstone_were_compacted_between_two_runs(spark: Spark
     assert found.sentence.startswith("3 commits added, 5 in"), found.sentence
     assert "of them 1 tombstone for what the log does not have any more" in found.sentence
     assert run(spark, source, tmp_path / "out", delete_retention_ms=0).sentence.startswith("0 commits added, 5 in")
+    shutil.copytree(source, tmp_path / "backup")
     directory = opened(source)
     commit(directory, directory.log(OFFSETS), "old", 8)
     back = run(spark, closed(directory), tmp_path / "out", delete_retention_ms=0)
     assert committed(back)["old"] == 8
+    with pytest.raises(OutError, match=f"commits of {OFFSETS}-0 up to 6, .* ends at 5: it was cut .*another --out"):
+        run(spark, tmp_path / "backup", tmp_path / "out")  # what follows there is at offsets that are here already
 
 
 def test_a_day_that_was_removed_by_hand_does_not_count(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Small exports without Spark: they write what the streaming query writes, and each goes on behind the other."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,37 @@ def test_records_that_are_gone(data: DataDirectory, small: Export, tmp_path: Pat
     grow(data, topic="others")
     with pytest.raises(LostRecordsError, match="orders-0: the topic was deleted"):
         small()
+
+
+def test_a_log_that_was_put_back(data: DataDirectory, small: Export, tmp_path: Path) -> None:
+    """From a backup: what it has from its end on is new, though these offsets were read before."""
+    grow(data)
+    shutil.copytree(data.path, tmp_path / "backup")
+    grow(data)
+    assert small().added == 2 * len(ODD)
+    data.close()
+    shutil.rmtree(data.path)
+    (tmp_path / "backup").rename(data.path)
+    for _ in range(2):
+        with pytest.raises(LostRecordsError, match=r"orders-0: it was read up to 10, and ends at 5 now.*--on-loss"):
+            small()
+    done = small(on_loss="continue")
+    assert (done.has_lost, done.added) == (True, 0)
+    (data.path / "meta.properties").unlink()
+    grow(DataDirectory(data.path, data.topics))
+    (data.path / "meta.properties").touch()
+    assert small().added == len(ODD)
+
+
+def test_a_checkpoint_of_a_while_ago_cuts_no_log(data: DataDirectory, small: Export, tmp_path: Path) -> None:
+    """As when a running broker was asked, and its files are read the next time."""
+    grow(data)
+    checkpoint = data.path / "replication-offset-checkpoint"
+    before = checkpoint.read_bytes()
+    grow(data)
+    assert small().added == 2 * len(ODD)
+    checkpoint.write_bytes(before)
+    assert small().added == 0
 
 
 def test_what_is_removed_by_hand_is_said(data: DataDirectory, small: Export, tmp_path: Path) -> None:

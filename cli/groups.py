@@ -82,7 +82,7 @@ def list_groups(
     """
     with admin(target) as client:
         found = answered(
-            client, lambda: client.list_groups(states_filter=[one.value for one in state] if state else None)
+            client, lambda: client.list_groups(states_filter=[one.name for one in state] if state else None)
         )
     rows = [
         {

@@ -178,6 +178,8 @@ def test_a_living_group_is_left_alone(broker: Any, run: Run, name: str, wait_unt
     assert consumer.returncode == 0
     # The member has left. The group has no offsets, so it may be gone by now.
     assert name not in run("groups", "list", "--state", "Stable").stdout
+    rebalancing = ("--state", "PreparingRebalance", "--state", "completingrebalance")
+    assert name not in run("groups", "list", *rebalancing).stdout
 
 
 def test_features_go_up_and_down(run: Run) -> None:

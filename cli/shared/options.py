@@ -55,3 +55,19 @@ def with_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*values, **words)
 
     return checked
+
+
+def with_names(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse a text that is no UTF-8 as an own parameter of a command, because kafka-python would try to send it until
+    the time is over. (What `produce` sends may be any bytes; it is in a dataclass.)
+    """
+
+    @functools.wraps(command)
+    def checked(*values: Any, **words: Any) -> Any:
+        for value in (*values, *words.values()):
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and text != text.encode(errors="replace").decode():
+                    raise typer.BadParameter(f"{text!r} is no text in UTF-8")
+        return command(*values, **words)
+
+    return checked

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.exits import ExitCode, fail, say
-from barnabas.cli.shared.options import with_numbers, with_options
+from barnabas.cli.shared.options import with_names, with_numbers, with_options
 from barnabas.cli.shared.target import no_time_limit
 from barnabas.cli.shared.words import shown
 from typer.core import TyperCommand, TyperGroup
@@ -77,7 +77,7 @@ class App(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
         """As typer's decorator; a parameter that is a dataclass of options (`target`) becomes these options."""
         register = super().command(name, cls=Command, **settings)
-        return lambda command: register(with_numbers(with_options(command)))
+        return lambda command: register(with_numbers(with_options(with_names(command))))
 
 
 def new_app(summary: str | None = None, cls: type[Group] = Group) -> typer.Typer:

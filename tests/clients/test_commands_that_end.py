@@ -210,6 +210,10 @@ NOT_VALID = [
     ["start", "--port", "65536"],
     ["start", "--set", "log.dirs="],
     ["start", "--set", "=1"],
+    ["topics", "describe", "\udcff"],
+    ["groups", "describe", "g", "\udcff"],
+    ["transactions", "describe", "\udcff"],
+    ["offsets", "list", "\udcff"],
     ["topics", "lost"],
     ["nothing-such"],
 ]

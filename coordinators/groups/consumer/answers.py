@@ -242,7 +242,7 @@ class ConsumerAnswers:
     ) -> None:
         """Note that a member has joined, or reads other topics than before."""
         if before is None:
-            logger.info("group %s: member %s joined", group_id, who(member))
+            logger.log(groups.log_level(), "group %s: member %s joined", group_id, who(member))
             groups.note_joined(group_id, member)
         elif not before.subscription.reads_as(member.subscription):
             groups.note_subscribed(group_id, member)

@@ -59,7 +59,8 @@ class ClassicAnswers:
             return join_error(version, "", outcome)
         member = group.members[member_id]
         if before is None:
-            logger.info("group %s: member %s joined, by the classic protocol", group.group_id, who(member))
+            text = "group %s: member %s joined, by the classic protocol"
+            logger.log(shard.consumer.log_level(), text, group.group_id, who(member))
             shard.consumer.note_joined(group.group_id, member, request.reason or "")
         elif not before.subscription.reads_as(member.subscription):
             shard.consumer.note_subscribed(group.group_id, member)

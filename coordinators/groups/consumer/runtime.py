@@ -26,7 +26,7 @@ from barnabas.coordinators.groups.events import Event, EventBook, Identity, Kind
 from barnabas.coordinators.groups.members import Supported
 from barnabas.coordinators.groups.rebalance import FENCE_MS
 from barnabas.coordinators.groups.records import GroupRecord
-from barnabas.coordinators.shard import Done
+from barnabas.coordinators.shard import UNSTORABLE_MS, Done
 from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
@@ -94,8 +94,14 @@ class ConsumerGroups:
         self._clock = env.clock
         self._turns = env.turns
         self._writer = writer
+        self._failed_ms = float("-inf")  # when the log last did not take a decision
 
     # ---- decisions ----
+
+    def log_level(self, level: int = logging.INFO) -> int:
+        """DEBUG while the log takes nothing, because members try again and again; else `level`."""
+        is_told = self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
+        return logging.DEBUG if is_told else level
 
     def note(self, group_id: str, kind: Kind, member: ConsumerMember, **details: Any) -> None:
         """Note among the events of a group what a member did."""
@@ -249,7 +255,8 @@ class ConsumerGroups:
             self._writer.withdraw(each.records)
         if self._writer.closed:
             return
-        logger.warning("group %s: could not be stored: %s", group.group_id, error.name)
+        logger.log(self.log_level(logging.WARNING), "group %s: could not be stored: %s", group.group_id, error.name)
+        self._failed_ms = self._clock.monotonic_ms()
         if not group.exists and not group.members:
             self.forget(group.group_id)
         else:

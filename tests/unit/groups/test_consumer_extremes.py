@@ -1,5 +1,6 @@
 """Consumer groups whose members say odd things: long names, rows that repeat a topic, deaths at the same moment."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -166,6 +167,22 @@ def test_new_partitions_are_noticed_also_if_the_first_notice_of_them_could_not_b
         member.send()
         world.clock.advance(2_000)
     assert member.owned == {world.topics.topic_id("t"): [0, 1, 2]}
+
+
+def test_a_group_that_cannot_be_stored_says_so_once_however_often_it_tries(caplog: pytest.LogCaptureFixture) -> None:
+    world = GroupWorld()
+    caplog.set_level(logging.INFO, "barnabas.groups")
+    world.topics.change("t", 1)
+    member = ConsumerMember(world, GROUP, "one", ["t"])
+    world.logs[0].failures = [ErrorCode.KAFKA_STORAGE_ERROR] * 100
+    while world.logs[0].failures:
+        assert member.send().error_code == ErrorCode.NOT_COORDINATOR
+        world.clock.advance(100)  # as often as librdkafka tries
+    assert len(caplog.records) < 5
+    caplog.clear()
+    world.clock.advance(10_000)
+    assert member.send().error_code == ErrorCode.NONE
+    assert "group g: member one (client 'client' at 127.0.0.1) joined" in caplog.messages
 
 
 def test_new_topics_of_an_expression_are_noticed_also_if_the_first_notice_of_them_could_not_be_written() -> None:

@@ -16,6 +16,7 @@ import typer
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.shared.target import addresses_of
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
+from barnabas.cluster.topic_names import topic_name_problem
 
 app = new_app("""Offsets, lag and health of groups over time, as Parquet tables, by Spark.
 
@@ -30,6 +31,7 @@ app = new_app("""Offsets, lag and health of groups over time, as Parquet tables,
     """)
 
 HOUR_S = 3600
+TIMES = ["%Y-%m-%d", *(f"%Y-%m-%d{between}%H:%M{more}" for between in "T " for more in ("", ":%S", "%z", ":%S%z"))]
 CELL_MAX = 60
 
 Every = Annotated[int, typer.Option("--every", min=1, max=86_400, metavar="SECONDS", help="A look every so many.")]
@@ -126,7 +128,10 @@ def offsets(
     additions: Additions,
     job: Job,
     at: Annotated[
-        datetime | None, typer.Option(help="Show what was committed at this time (UTC), not in the end.")
+        datetime | None,
+        typer.Option(
+            formats=TIMES, metavar="TIME", help="Show what was committed then, not in the end; UTC if it has no zone."
+        ),
     ] = None,
     delete_retention: Annotated[
         float | None,
@@ -286,6 +291,9 @@ def export(
     """
     if json_schema and avro_schema:
         fail("--json-schema and --avro-schema: one of the two.", ExitCode.NOT_VALID)
+    problem = None if "*" in topic else topic_name_problem(topic)
+    if problem:
+        fail(f"--topic: {problem}.", ExitCode.NOT_VALID)
     words: dict[str, Any] = {"topic": topic, "json_schema": json_schema, "avro_skip_bytes": avro_skip}
     words |= {"avro_schema_file": avro_schema, "follow": follow, "trigger_s": trigger}
     _run("export", job, **words, **vars(additions))
@@ -356,6 +364,8 @@ def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -
 
     if words.get("on_loss", "stop") not in ("stop", "continue"):
         fail(f"--on-loss {words['on_loss']}: it can be stop or continue.", ExitCode.NOT_VALID)
+    if not job.out.strip():  # as of a variable that is not set
+        fail("--out is empty: name a folder.", ExitCode.NOT_VALID)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers say so what people say by Ctrl-C
     spark_settings = job.settings()
     where = _source_of(job.source, name)
@@ -395,7 +405,7 @@ def _source_of(text: str, job: str) -> Any:
     from barnabas.pipeline.source import source_of
 
     try:
-        source = source_of(text) if text else Origin()
+        source = Origin() if job == "report" and not text else source_of(text)
     except ValueError as error:
         fail(f"--source {error}.", ExitCode.NOT_VALID)
     except OSError as error:
@@ -444,7 +454,7 @@ def _summary(
     from barnabas.pipeline.progress import shown
     from barnabas.pipeline.run import Run
     from barnabas.pipeline.runs import run_job, size_of
-    from barnabas.pipeline.session import start_session
+    from barnabas.pipeline.session import forgets_tables, start_session
     from barnabas.pipeline.wire import UnreachableError
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -460,6 +470,12 @@ def _summary(
         except (PySparkException, Py4JError) as error:
             what = _sentence(str(error))
             fail(f"Spark does not start: {what} What Java says is above. Look at --spark and --memory.")
+        table = words.get("table")
+        if table and forgets_tables(spark, table):
+            raise ValueError(
+                f"--table {table}: this catalog forgets its tables when the run ends. Name one that keeps them "
+                "(--spark spark.sql.catalog.NAME=…), or say --spark spark.sql.catalogImplementation=hive"
+            )
         with shown(spark, job):
             return run_job(job, Run(spark, source, out, words))
     except ValueError as error:

@@ -125,6 +125,15 @@ def start_session(name: str, settings: dict[str, str] | None = None, source_byte
         return builder.getOrCreate()
 
 
+def forgets_tables(spark: "SparkSession", table: str) -> bool:
+    """Whether a table would be in the catalog that Spark has in memory, of which the next session knows nothing."""
+    first, *more = table.replace("`", "").split(".")
+    for catalog in (*([first] if more else []), spark.conf.get("spark.sql.defaultCatalog") or "spark_catalog"):
+        if spark.conf.get(f"spark.sql.catalog.{catalog}", None):
+            return False
+    return spark.conf.get("spark.sql.catalogImplementation") == "in-memory"
+
+
 def _start_java(name: str, settings: dict[str, str]) -> None:
     """Start Java as PySpark would, but without the lines that it and Spark say at every start."""
     from pyspark import SparkConf, SparkContext

@@ -176,7 +176,7 @@ def source_of(text: str) -> Source:
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise ValueError("a source is HOST:PORT or a data directory")
+        raise ValueError("names nothing: say HOST:PORT or a data directory")
     if all(_is_address(part) and not Path(part).exists() for part in parts):
         return Source(brokers=tuple(parts))
     found: list[Path] = []

@@ -17,6 +17,7 @@ from barnabas.pipeline.jobs.health import generations, health
 from barnabas.pipeline.jobs.lag import lag
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
 from barnabas.pipeline.local_files import OutError
+from barnabas.pipeline.session import forgets_tables
 from barnabas.pipeline.source import Identity
 from barnabas.pipeline.table_folder import read_table, write_table
 from histories import MINUTE_MS, START_MS, Row, Tables, random_histories, rows
@@ -155,6 +156,7 @@ def test_in_a_table_of_a_catalog(spark: SparkSession, night: Tables, tmp_path: P
         assert ordered(spark.table("kept_lag")) == ordered(rows_of_folder)
         with pytest.raises(OutError, match="every_s"):
             table.update(found.drop("day"), merge, Made("here", Identity("one"), {"every_s": 60}))
+        assert forgets_tables(spark, "kept_lag"), "the command refuses what this session alone knows"
         spark.sql("create table foreign_lag (at timestamp) using parquet")
         with pytest.raises(OutError, match="no run has written the table foreign_lag"):
             DayTable(spark, str(tmp_path), "lag", "foreign_lag").update(found.drop("day"), merge, MADE)

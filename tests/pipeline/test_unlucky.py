@@ -10,9 +10,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -125,6 +127,49 @@ def test_a_second_run_at_the_same_time(source: str, tmp_path: Path) -> None:
             raise AssertionError
     with only_run_in(out):  # the lock ended with the run, though its file is still there
         assert (tmp_path / "out" / LOCK_FILE).read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("lag", "--source", "{source}", "--out", ""), "--out is empty: name a folder."),
+        (("lag", "--source", "", "--out", "{out}"), "--source names nothing: say HOST:PORT or a data directory."),
+        (("export", "--source", "{source}", "--out", "{out}", "--topic", ""), "--topic: Topic name is invalid"),
+        (("export", "--source", "{source}", "--out", "{out}", "--topic", "../lag"), "--topic: Topic name is invalid"),
+    ],
+)
+def test_what_is_empty_or_leads_elsewhere(
+    source: str, tmp_path: Path, words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `--out $NAME` of a variable that is not set, which is no reason to write to `/`."""
+    out = tmp_path / "out"
+    assert pipeline(*(word.format(source=source, out=out) for word in words)) == ExitCode.NOT_VALID
+    assert says in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("at", ["2026-11-28T10:00:00Z", "2026-11-28 10:00", "2026-11-28T12:00+02:00"])
+def test_times_are_taken_as_they_are_shown(source: str, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("barnabas.cli.pipeline._run", lambda *_, **words: given.update(words))
+    assert pipeline("offsets", "--source", source, "--out", "out", "--at", at) == ExitCode.DONE
+    assert given["at"] == datetime(2026, 11, 28, 10, tzinfo=UTC)
+
+
+def test_a_table_that_the_next_session_would_not_know(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's own catalog is in memory, and its files stay: the next run could neither read nor make the table."""
+    conf = {"spark.sql.catalogImplementation": "in-memory", "spark.sql.catalog.lake": "a.Catalog"}
+    spark = SimpleNamespace(conf=conf, stop=lambda: None)
+    monkeypatch.setattr(session, "what_is_missing", lambda *_: None)
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
+    words = ("lag", "--source", source, "--out", str(tmp_path / "out"), "--table")
+    assert pipeline(*words, "default.lag") == ExitCode.NOT_VALID
+    assert "--table default.lag: this catalog forgets its tables when the run ends" in capsys.readouterr().err
+    assert [session.forgets_tables(spark, one) for one in ("lag", "lake.lag", "`lake`.a.lag")] == [True, False, False]
+    for more in ({"spark.sql.catalogImplementation": "hive"}, {"spark.sql.defaultCatalog": "lake"}):
+        assert not session.forgets_tables(SimpleNamespace(conf=conf | more), "lag")
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,10 @@ HEALTH = record(
     tree_trouble=text(
         "What is wrong with the coordination tree until a person mends it; null: nothing.", nullable=True
     ),
+    tree_held_by=text(
+        "The process that is inside a change of the coordination tree, which others wait for; null: none.",
+        nullable=True,
+    ),
     read_by_others=array(
         text("A file."), "Files of the coordination tree that may hold passwords, and others can read."
     ),
@@ -181,6 +185,7 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
             "is_journal_on": services.group_coordinator.journal is not None,
             "is_lease_held": services.lease.holds,
             "tree_trouble": services.coordination.trouble or None,
+            "tree_held_by": services.coordination.held_by() or None,
             "read_by_others": []
             if services.tree_path is None
             else read_by_others(services.env.disk, services.tree_path),

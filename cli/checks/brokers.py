@@ -70,9 +70,11 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("tree", "whether the files of the coordination tree are those that the brokers use", Needs.HTTP)
+@check(
+    "tree", "whether the files of the coordination tree are those that the brokers use, and nobody holds it", Needs.HTTP
+)
 def tree_trouble(facts: Facts) -> Iterator[Finding]:
-    """Somebody removed or replaced a file of the embedded tree. One finding for all brokers that say the same."""
+    """Somebody removed, replaced or holds a file of the tree. One finding for all brokers that say the same."""
     found: dict[tuple[str, bool], list[int]] = {}
     for broker, health in facts.healths:
         if health["tree_trouble"] is not None:
@@ -82,8 +84,17 @@ def tree_trouble(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "cluster",
-            f"{trouble}, as broker {listed(map(str, nodes))} says",
+            f"{trouble}, as broker {listed(map(str, nodes))} said",
             f"{goes_on} Stop all brokers with SIGTERM, put the right file there if it was replaced, and start them.",
+            ("cluster",),
+        )
+    for process in sorted({health["tree_held_by"] for _, health in facts.healths} - {None}):
+        yield Finding(
+            Severity.ERROR,
+            "cluster",
+            f"{process} is inside a change of the coordination tree, and keeps all others from changing it",
+            "No topic or setting can be changed, and nobody can be elected leader, until it is done. Let it finish "
+            "(VACUUM, a shell of SQLite with an open transaction), or end it.",
             ("cluster",),
         )
 
@@ -126,7 +137,7 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
     for (severity, kind, missing), partitions in found.items():
         names = listed(partition.name for partition in partitions)
         many = counted(len(partitions), "partition")
-        brokers = listed(str(node) for node in missing)
+        brokers = f"{'broker' if len(missing) == 1 else 'brokers'} {listed(map(str, missing))}"
         away = [broker for broker in facts.brokers if broker.node_id in missing and not broker.is_registered]
         command = start_again(facts, away[0]) if away else command_of("topics describe", [partitions[0].topic])
         if kind == "leader":
@@ -139,20 +150,18 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
         elif kind == "undecided":
             what = f"{many} without a leader, because the coordination tree is an older copy: {names}"
             why = (
-                f"The logs of the replicas decide who leads, and broker {brokers} has not said where its logs end. "
-                "Start it. If its disk is lost, start it with an empty one and --give-up. To go on without it, and "
-                "perhaps without records that it alone has, set unclean.leader.election.enable=true for these topics "
-                "until they have leaders."
+                f"The logs of the replicas decide who leads, and {brokers} must say first where the logs end. "
+                "Start what is away. If a disk is lost, start its broker with an empty one and --give-up. To go on "
+                "without, and perhaps without records that are only there, set unclean.leader.election.enable=true "
+                "for these topics until they have leaders."
             )
             if not away:
                 command = ("cluster",)
         elif kind == "minimum":
-            what = (
-                f"{many} with fewer replicas in sync than min.insync.replicas: {names}; not in sync: broker {brokers}"
-            )
+            what = f"{many} with fewer replicas in sync than min.insync.replicas: {names}; not in sync: {brokers}"
             why = "Writes with acks=all, and commits where it is __consumer_offsets, are refused."
         else:
-            what = f"{many} whose replicas are not all in sync: {names}; not in sync: broker {brokers}"
+            what = f"{many} whose replicas are not all in sync: {names}; not in sync: {brokers}"
             why = "They have less to spare: when one more broker goes, writes may be refused, or records be away."
         where = f"topic {partitions[0].topic}" if len({each.topic for each in partitions}) == 1 else "cluster"
         yield Finding(severity, where, what, why, command, _behind_since(facts, missing))

@@ -18,7 +18,13 @@ LONG_MAX = 2**63 - 1
 Row = Mapping[str, Any]
 
 # What /v1/health did not say in earlier releases, whose brokers may run beside these.
-LATER_FIELDS: Row = {"tree_trouble": None, "why_not_registered": None, "undecided": (), "read_by_others": ()}
+LATER_FIELDS: Row = {
+    "tree_trouble": None,
+    "tree_held_by": None,
+    "why_not_registered": None,
+    "undecided": (),
+    "read_by_others": (),
+}
 
 
 class Setting(NamedTuple):

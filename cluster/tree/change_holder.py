@@ -27,10 +27,16 @@ class ChangeHolder:
         self._path = path
         self._sessions = sessions
         self._said: ProcessIdentity | None = None
+        self.held_by = ""
+
+    def note_gone(self) -> None:
+        """A change was made."""
+        self.held_by = ""
 
     def look(self, others: Iterable[int], now_ms: float) -> None:
         """Say once who it is. If it is stopped, and its session is one of `others` and over, end it."""
         process = self._found()
+        self.held_by = "" if process is None else str(process)
         if process is None:
             return
         if process != self._said:

@@ -62,6 +62,10 @@ class Changes:
         self._made = made
         self.in_thread = in_thread
 
+    def held_by(self) -> str:
+        """The process that is inside a change for long; empty: none."""
+        return self._holder.held_by
+
     async def in_turn(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` returns, after the changes that were asked for before."""
         self.waiting += 1
@@ -95,7 +99,9 @@ class Changes:
 
         if not self.in_thread:
             await self._clock.sleep(0)  # between many changes in a row, others must have their turn
-        return await self.aside(attempt, self._made)
+        made = await self.aside(attempt, self._made)
+        self._holder.note_gone()
+        return made
 
     async def aside(self, work: Callable[[], T], then: Callable[[T], None] = lambda result: None) -> T:
         """Do work in the thread, and what follows in the loop, even if the caller is cancelled."""

@@ -99,6 +99,7 @@ class EmbeddedCoordination:
             self._tell,
             in_thread=self._shared and env.disk.syncs,
         )
+        self.held_by = self._changes.held_by
         self._checkpoints = Checkpoints(
             env.clock, self._place, self._changes, self._note_checkpoint, self._say_unreadable
         )
@@ -233,16 +234,13 @@ class EmbeddedCoordination:
         sent_ms = self._env.clock.monotonic_ms()
         if self._shared:
             try:
-                lives = self._files.prolong(self.session_id, self._until_ms(sent_ms))
+                lives = self._files.prolong(self.session_id, math.ceil(sent_ms + self.session_timeout_ms))
             except OSError as error:
                 raise ConnectionLossError("", f"the session cannot be prolonged: {error}") from error
             if not lives:
                 self._expire()
                 return
         self.last_confirmed_ms = sent_ms
-
-    def _until_ms(self, sent_ms: float) -> int:
-        return math.ceil(sent_ms + self.session_timeout_ms)
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
         """Have `callback` called after this session was ended by another process and a new one begun."""
@@ -267,7 +265,8 @@ class EmbeddedCoordination:
             if self._shared:  # locked before others can see the session, so that none takes it for dead
                 self._release_lock()  # of a try before that found the file busy
                 self._locked_id = session_id
-                self._lock = self._files.begin(session_id, self._until_ms(sent_ms), self._place.files)
+                until_ms = math.ceil(sent_ms + self.session_timeout_ms)
+                self._lock = self._files.begin(session_id, until_ms, self._place.files)
             others = file.session_ids()
             dead[:] = [other for other in others if other == replaced or not self._shared or self._is_dead(other)]
             file.end_sessions(dead)

@@ -142,6 +142,11 @@ def always_reachable() -> bool:
     return False
 
 
+def held_by_nobody() -> str:
+    """No process can keep another from changing the tree."""
+    return ""
+
+
 class Coordination(Protocol):
     """One session with the tree. Every operation may raise ConnectionLossError and SessionExpiredError."""
 
@@ -167,6 +172,9 @@ class Coordination(Protocol):
 
         -inf when there was none. An operation may count as such a round trip; `confirm` always does.
         """
+
+    held_by: Callable[[], str]
+    """Who keeps this process from changing the tree by being inside a change for long; empty: nobody."""
 
     is_unreachable: Callable[[], bool]
     """Whether this process is to be as if the tree did not answer, because a test says so."""

@@ -35,6 +35,7 @@ from barnabas.cluster.tree.port import (
     Watch,
     WatchEvent,
     always_reachable,
+    held_by_nobody,
 )
 from barnabas.cluster.tree.zookeeper_client import Client, Session, State, complete, pass_on
 from barnabas.cluster.tree.zookeeper_requests import (
@@ -84,6 +85,7 @@ class ZooKeeperCoordination:
     def __init__(self, env: Env, settings: ZooKeeperSettings) -> None:
         self.session_id = 0
         self.is_unreachable = always_reachable
+        self.held_by = held_by_nobody
         self.session_timeout_ms = settings.session_timeout_ms
         self._env = env
         self._settings = settings

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,21 @@ def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: 
         assert "A broker serves at" in process.communicate(timeout=60)[0]
     assert process.returncode == 0
     broker.end()
+
+
+def test_doctor_names_the_process_that_keeps_all_others_from_changing_the_tree(start: Start, tmp_path: Path) -> None:
+    bootstrap = start("--brokers", "3", "--port", "0").ready()["bootstrap"].split(",")[0]
+
+    def held() -> list[str]:
+        command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", bootstrap]
+        found = json.loads(forked.run(command, capture_output=True, text=True, timeout=60).stdout)["findings"]
+        return [each["what"] for each in found if each["check"] == "tree" and each["severity"] == "error"]
+
+    with closing(sqlite3.connect(tmp_path / "d" / "coordination.sqlite", isolation_level=None)) as connection:
+        run(bootstrap, "topics", "create", "t")  # where there are replicas, brokers change the tree now and then
+        assert not held()
+        connection.execute("BEGIN IMMEDIATE")
+        until(lambda: any(f"process {os.getpid()} " in what for what in held()))
+        connection.execute("ROLLBACK")
+    until(lambda: not held())
+    run(bootstrap, "topics", "create", "u")

@@ -27,6 +27,7 @@ from barnabas.cluster.tree.port import (
     Watch,
     WatchEvent,
     always_reachable,
+    held_by_nobody,
 )
 from barnabas.runtime.ports import Clock
 
@@ -307,6 +308,7 @@ class SimCoordination:
     def __init__(self, clock: Clock, tree: SimTree) -> None:
         self.session_id = 0
         self.is_unreachable = always_reachable
+        self.held_by = held_by_nobody
         self.last_confirmed_ms = -math.inf
         self.tree = tree
         self._clock = clock

@@ -109,6 +109,7 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "time_ms": NOW,
         "is_lease_held": True,
         "tree_trouble": None,
+        "tree_held_by": None,
         "read_by_others": [],
         "why_not_registered": None,
         "is_journal_on": True,
@@ -269,6 +270,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("files that others read", with_health(single(), read_by_others=["/data/tree"]), WARNING, "coordination.path"),
     ("tree", with_health(single(), tree_trouble="tree-wal was removed"), ERROR, "cluster"),
     ("tree", with_health(single(), tree_trouble="tree was replaced", is_lease_held=False), ERROR, "cluster"),
+    ("tree", with_health(single(), tree_held_by="process 7 (/bin/sqlite3)"), ERROR, "cluster"),
     (
         "hanging transactions",
         replace(single(), hanging=[Open("-t", 0, 12, 0, 0, 4711, NOW - 30 * MINUTE)]),
@@ -665,7 +667,7 @@ def test_who_waits_for_log_ends_says_for_whom_and_how_to_go_on() -> None:
     facts = with_health(cluster(topics=[three(leader=None, in_sync=())]), undecided=[UNDECIDED])
     (finding,) = found_by("replicas", facts)
     assert "older copy: orders-0" in finding.what
-    assert "broker 2 has not said where its logs end" in finding.why
+    assert "broker 2 must say first where the logs end" in finding.why
     assert "--give-up" in finding.why
     assert "unclean.leader.election.enable" in finding.why
 

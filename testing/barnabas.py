@@ -108,6 +108,7 @@ class Barnabas:
         self._watcher: Watcher | None = None
         self.wire = Wire(brokers, self._addresses)
         self._http = control.Http()
+        self._may_be_behind: set[int] = set()  # those that stood still or were cut off: asked only if all have been
 
     # ------------------------------------------------------------------ its life
 
@@ -134,6 +135,7 @@ class Barnabas:
         begun = list(processes)
         for process in begun:
             process.begin(self.clock.ahead_ms)
+            self._may_be_behind.discard(process.node_id)
             if self._watcher is not None and process.pid is not None:
                 self._watcher.tell(process.pid)
         for process in begun:
@@ -204,8 +206,8 @@ class Barnabas:
         *,
         node_id: int | None = None,
     ) -> Any:
-        """A request to the HTTP API of a broker; without `node_id`, of any that runs."""
-        asked = self.running if node_id is None else [node_id]
+        """A request to the HTTP API of a broker; without `node_id`, of any that runs and knows how things are."""
+        asked = sorted(self.running, key=self._may_be_behind.__contains__) if node_id is None else [node_id]
         if not asked:
             raise RuntimeError("no broker runs")
         return self._http.ask(self.processes[asked[0]].http, method, path, query, body)
@@ -296,6 +298,8 @@ class Barnabas:
         """A fault with the fields of `POST /v1/control/rules`, on one broker, or on every one that runs."""
         body = {name: str(value) if isinstance(value, Topic | Group) else value for name, value in fields.items()}
         body = {name: value for name, value in body.items() if value is not None}
+        if node_id is not None and fields.get("effect") in ("isolated", "tree_unreachable"):
+            self._may_be_behind.add(node_id)
         numbers = {
             node_id: int(self.ask("POST", "/v1/control/rules", body=body, node_id=node_id)["id"])
             for node_id in (self.running if node_id is None else [node_id])
@@ -382,6 +386,7 @@ class Barnabas:
 
     def pause(self, node_id: int = 0) -> None:
         """Let a broker stand still: its connections stay open, and nobody answers."""
+        self._may_be_behind.add(node_id)
         self.processes[node_id].pause()
 
     def resume(self, node_id: int = 0) -> None:

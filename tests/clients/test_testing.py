@@ -309,30 +309,32 @@ def test_a_broker_that_is_cut_off_leads_no_longer_and_comes_back() -> None:
         others = [node for node in kafka.running if node != leader]
         with kafka.isolate(leader) as fault:
             deadline = time.monotonic() + 60
-
-            def leads() -> int | None:
-                rows = kafka.ask("GET", f"/v1/topics/{topic.name}", node_id=others[0])["partitions"]
-                found: int | None = rows[0]["leader"]
-                return found
-
-            while leads() not in others:
+            while kafka.leader_of(topic, 0) not in others:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
             assert produced_at_last(kafka, topic, "c", deadline)
             assert fault.fired >= 1
 
-        def in_sync() -> list[int]:
-            found: list[int] = kafka.ask("GET", f"/v1/topics/{topic.name}", node_id=others[0])["partitions"][0][
-                "in_sync"
-            ]
-            return found
-
-        while len(in_sync()) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        topic.wait(in_sync=3, timeout=50)
         assert topic.values() == ["a", "b", "c"]
         assert kafka.coordinator_of(group) in kafka.processes
         assert coordinator in kafka.processes
+
+
+def test_a_broker_that_stood_still_is_not_asked_what_it_may_not_know() -> None:
+    with Barnabas(brokers=2) as kafka:
+
+        def asked() -> int:
+            return int(kafka.ask("GET", "/v1/status")["node_id"])
+
+        assert asked() == 0
+        kafka.pause(0)
+        kafka.resume(0)
+        assert asked() == 1
+        kafka.isolate(1).remove()
+        assert asked() in (0, 1)  # no other is there
+        kafka.restart(0)
+        assert asked() == 0
 
 
 def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:

@@ -149,6 +149,7 @@ def produce(
             acks=acks.value if acks is Acks.ALL else int(acks.value),
             enable_idempotence=acks is Acks.ALL,
             compression_type=None if compression is Compression.NONE else compression.value,
+            value_serializer=kafka_python.null_values(),
             linger_ms=5,
             batch_size=131072,
             # Longer than the time limit of the command, which ends it with the usual sentence.
@@ -175,7 +176,7 @@ def _begun(producer: Any, topic: str, record: JsonRecord, line: int) -> Any:
     try:
         return producer.send(
             topic,
-            value=record.value,
+            value=kafka_python.NO_VALUE if record.value is None and record.key is None else record.value,
             key=record.key,
             headers=record.headers,
             partition=record.partition,

@@ -119,7 +119,7 @@ class _NoValue(bytes):
     pass
 
 
-NO_VALUE = _NoValue()  # as the value of a header: it has none
+NO_VALUE = _NoValue()  # as the value of a header, or of a record without key: it has none
 
 
 class NotUtf8(str):
@@ -176,6 +176,17 @@ def send_headers_without_value() -> None:
 
     with_none.appends = append  # type: ignore[attr-defined]
     DefaultRecordBatchBuilder.append = with_none
+
+
+def null_values() -> Any:
+    """A serializer that sends the value `NO_VALUE` as null: kafka-python takes no None from a record without key."""
+    from kafka.serializer import Serializer
+
+    class Nulls(Serializer):  # type: ignore[misc]
+        def serialize(self, topic: str, headers: Any, data: Any) -> Any:
+            return None if data is NO_VALUE else data
+
+    return Nulls()
 
 
 def take_up_every_assignment() -> None:

@@ -102,6 +102,11 @@ def read_meta(disk: Disk, data_directory: str) -> Meta:
     )
 
 
+def strays_in(disk: Disk, data_directory: str) -> list[str]:
+    """The folders of logs that were set aside because the tree did not know their topics."""
+    return sorted(name for name in disk.list_directory(data_directory) if name.endswith("-stray"))
+
+
 class LogFolder(NamedTuple):
     """The folder of one log."""
 

@@ -25,6 +25,7 @@ from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_ex
 from barnabas.offsets.lag_history import Point
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
+from barnabas.storage.directory_contents import strays_in
 from barnabas.storage.disk_space import filling
 from barnabas.storage.log import Log
 
@@ -68,6 +69,8 @@ DIRECTORY = record(
         record("A topic.", topic=text("Its name."), bytes=integer("What its logs take."), logs=integer("How many.")),
         "The largest topics.",
     ),
+    set_aside=integer("Folders of logs that were renamed to `…-stray`, because the tree does not know their topics."),
+    first_set_aside=array(text("A folder."), f"Their names, at most {LARGEST_MAX}."),
 )
 STANDING = record(
     "A partition with unread records, whose committed offset does not move.",
@@ -306,6 +309,7 @@ def _directories(services: Services, now_ms: int) -> Pieces[list[dict[str, Any]]
     for directory in services.log_manager.directories:
         sizes: dict[str, list[int]] = {}  # bytes and number of the logs of a topic
         total = free = offline = None
+        strays: list[str] = []
         space = services.log_manager.free_space.get(directory.path)
         found = filling([] if space is None else space.points, now_ms)
         if directory.failed is not None:
@@ -313,6 +317,7 @@ def _directories(services: Services, now_ms: int) -> Pieces[list[dict[str, Any]]
         else:
             try:
                 total, free = services.env.disk.total_and_free_bytes(directory.path)
+                strays = strays_in(services.env.disk, directory.path)
             except OSError as error:
                 offline = error.strerror or str(error)
             for number_of, log in enumerate(list(directory.logs.values())):
@@ -332,6 +337,8 @@ def _directories(services: Services, now_ms: int) -> Pieces[list[dict[str, Any]]
                 "full_in_seconds": found.full_in_seconds,
                 "known_seconds": found.known_seconds,
                 "largest": [{"topic": topic, "bytes": size, "logs": logs} for topic, (size, logs) in largest],
+                "set_aside": len(strays),
+                "first_set_aside": strays[:LARGEST_MAX],
             }
         )
     return rows

@@ -253,6 +253,25 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
             )
 
 
+@check("set aside", "records that nobody can read, because the tree does not know their topics", Needs.HTTP)
+def set_aside(facts: Facts) -> Iterator[Finding]:
+    """A start has renamed folders of logs, perhaps because the tree is an older copy."""
+    for broker, health in facts.healths:
+        for row in health["directories"]:
+            if row.get("set_aside"):  # earlier releases do not say it
+                more = row["set_aside"] - len(row["first_set_aside"])
+                names = ", ".join(row["first_set_aside"]) + (f" and {more} more" if more else "")
+                yield Finding(
+                    Severity.NOTE,
+                    f"broker {broker.node_id}, {row['path']}",
+                    f"{counted(row['set_aside'], 'folder')} of logs that were set aside: {names}",
+                    "The tree did not know their topics when the broker started: they were deleted while it was away, "
+                    "or the tree is an older copy. How they come back is in docs/coordination-tree.md. A folder that "
+                    "nobody wants may be removed.",
+                    ("topics", "list"),
+                )
+
+
 @check("disks", "how much of each disk is free, how fast it fills, and when it will be full", Needs.HTTP)
 def disks_filling(facts: Facts) -> Iterator[Finding]:
     """The disk is nearly full, or will be soon."""

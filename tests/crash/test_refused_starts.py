@@ -334,8 +334,12 @@ def test_one_stray_among_topics_that_are_known_is_set_aside(images: dict[str, Pa
     forget_topics(data / "coordination.sqlite", "orders")
     process = Process(data)
     assert Client(process.port).values("letters", 0) == [b"letters 0"]
+    doctor = [sys.executable, "-m", "barnabas", "doctor", "--bootstrap", f"127.0.0.1:{process.port}"]
+    said = forked.run(doctor, capture_output=True, text=True, timeout=60).stdout
     process.end()
-    assert len(list(data.glob("orders-*-stray"))) == 2
+    strays = sorted(path.name for path in data.glob("orders-*-stray"))
+    assert len(strays) == 2
+    assert f"2 folders of logs that were set aside: {', '.join(strays)}" in said
 
 
 def test_a_directory_comes_back_with_a_topic_that_was_made_again_elsewhere(tmp_path: Path) -> None:

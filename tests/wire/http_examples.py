@@ -37,6 +37,7 @@ EMPTY = {
     "stopped_loads",
     "undecided",
     "read_by_others",
+    "first_set_aside",
     "failed",
     "write_blocked",
     "standing",

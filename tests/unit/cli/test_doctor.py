@@ -100,6 +100,8 @@ def directory(**values: Any) -> dict[str, Any]:
         "full_in_seconds": None,
         "known_seconds": 7200.0,
         "largest": [{"topic": "orders", "bytes": 10 * GIB, "logs": 4}],
+        "set_aside": 0,
+        "first_set_aside": [],
     } | values
 
 
@@ -270,6 +272,12 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("files that others read", with_health(single(), read_by_others=["/data/tree"]), WARNING, "coordination.path"),
     ("tree", with_health(single(), tree_trouble="tree-wal was removed"), ERROR, "cluster"),
     ("tree", with_health(single(), tree_trouble="tree was replaced", is_lease_held=False), ERROR, "cluster"),
+    (
+        "set aside",
+        with_health(single(), directories=[directory(set_aside=4, first_set_aside=["a-0.f-stray", "a-1.f-stray"])]),
+        NOTE,
+        "topics list",
+    ),
     ("tree", with_health(single(), tree_held_by="process 7 (/bin/sqlite3)"), ERROR, "cluster"),
     (
         "hanging transactions",

@@ -553,9 +553,11 @@ def main() -> int:
     else:
         print(HEADINGS)
         rounds = Rounds(options, folder, lambda line: print(line, flush=True))
-    problems = rounds.run()
-    for problem in problems[:20]:
-        print(f"WRONG: {problem}")
+    try:
+        problems = rounds.run()
+    finally:  # also before the traceback of a round that went on after a problem
+        for problem in rounds.books.problems[:20]:
+            print(f"WRONG: {problem}")
     if problems:
         print(f"{len(problems)} problems; --seed {seed}, the data stays in {folder}")
         return 1

@@ -145,6 +145,8 @@ def replicas_missing(facts: Facts) -> Iterator[Finding]:
                 f"{many} without a leader: {names}",
                 "Nobody can read or write them until a replica that was in sync is back.",
             )
+            if not missing and facts.controller is not None:
+                why = f"All their replicas are there. The log of broker {facts.controller}, the controller, says why."
             if not away:
                 command = ("cluster",)
         elif kind == "undecided":

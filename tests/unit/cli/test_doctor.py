@@ -671,6 +671,13 @@ def test_the_worst_is_first_and_the_rest_is_counted() -> None:
     assert len(str(document)) < 20_000
 
 
+def test_who_has_no_leader_though_all_replicas_are_there_is_sent_to_the_log_of_the_controller() -> None:
+    """Somebody wrote the state of the partition by hand, say."""
+    (finding,) = found_by("replicas", cluster(topics=[three(leader=None, in_sync=())]))
+    assert "The log of broker 0, the controller, says why" in finding.why
+    assert "is back" not in finding.why
+
+
 def test_who_waits_for_log_ends_says_for_whom_and_how_to_go_on() -> None:
     facts = with_health(cluster(topics=[three(leader=None, in_sync=())]), undecided=[UNDECIDED])
     (finding,) = found_by("replicas", facts)

@@ -113,7 +113,7 @@ class Partition(Judged, LogPlace):
         changed: dict[str | None, list[Any]] = {}
         for event in sorted(events, key=lambda event: (event.at_ms, event.log_end is None)):
             if event.log_end is not None:
-                self.log_end = max(event.log_end, self.log_end or 0)
+                self.grow(event)
                 continue
             self.place = event.topic, event.partition
             group, log_offset = event.group_id, _log_offset(event)

@@ -59,7 +59,7 @@ class Partition(LogPlace):
         """The newest commit of each group, and how long the log is."""
         for event in events:
             if event.log_end is not None:
-                self.log_end = max(event.log_end, self.log_end or 0)
+                self.grow(event)
             else:
                 self.place = event.topic, event.partition
                 assert event.log_offset is not None
@@ -75,6 +75,8 @@ class Partition(LogPlace):
                 continue
             self.before[group] = offset, self.log_end
             offset_before, end_before = before.get(group, (None, None))
+            if self.log_end is not None and end_before is not None and self.log_end < end_before:
+                end_before = None  # of another log of this name
             yield (
                 *(at_ms, group, *self.place, offset, self.log_end),
                 None if self.log_end is None else max(0, self.log_end - offset),

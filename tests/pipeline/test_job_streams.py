@@ -165,3 +165,34 @@ def test_many_spans_become_fewer() -> None:
     assert (partition.spans[1:, 1] == partition.spans[:-1, 0] + 1).all()
     for offset in range(0, records, 37):
         assert partition.seconds_behind(offset, records * 100) == pytest.approx((records - offset) / 10, abs=0.1)
+
+
+def grown(at_ms: int, offset: int, count: int = 1) -> Event:
+    """A batch of a log."""
+    return Event(at_ms, *[None] * 9, offset + count, offset, at_ms)
+
+
+def test_a_topic_that_was_made_again_is_another_log() -> None:
+    """Also where its time has not come yet, a batch comes twice, and the old log had something more to say."""
+    partition = Partition(every_ms=1000)
+    commit = Event(900, "billing", "orders", 0, 1, 290, *[None] * 7)
+    old, again = [grown(100, 0, 100), commit, grown(900, 100, 200)], [grown(900, 100, 200)]
+    new = [grown(1500, 300, 5), grown(2500, 0, 10)]
+    for some in (old, again, new):
+        partition.expect(Events.of_batches([events_batch(some)]))
+    said = []
+    for at_ms, some in (
+        (1000, old),
+        (2000, [*again, *new[:1]]),
+        (3000, [new[1], commit._replace(log_offset=2, offset=4)]),
+    ):
+        partition.take_over(some)
+        said += partition.say(at_ms)
+    ends, lags, ages, rates = zip(*((row[5], row[6], row[7], row[9]) for row in said))
+    assert (ends, lags) == ((300, 305, 10), (10, 15, 6))
+    assert (ages[0], ages[2]) == pytest.approx((0.1, 0.5))
+    assert rates == (None, 5.0, None)
+    more = [grown(3500, 10, 2)]
+    partition.expect(Events.of_batches([events_batch(more)]))
+    partition.take_over(more)
+    assert [row[5:7] for row in partition.say(4000)] == [(12, 8)]

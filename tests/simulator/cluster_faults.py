@@ -528,8 +528,9 @@ CLUSTER_FAULTS = (
             ),
             Change(
                 "replication.partition:Partition.make_leader",
-                "if partition_epoch < self.partition_epoch:",
-                "if False:",
+                "if partition_epoch < self.partition_epoch:\n        return False\n"
+                "    assert leader_epoch >= self.leader_epoch,",
+                "assert True,",
             ),
         ),
     ),

@@ -30,6 +30,7 @@ PARTS = {  # of the coordinator: which one answers
     "heartbeat_consumer": "consumer",
 }
 METHODS = {"heartbeat_consumer": "heartbeat"}
+REFUSED_SHARE = 0.01  # of appends, for want of replicas
 SETTINGS = {
     "group_initial_rebalance_delay_ms": 500,
     "group_max_session_timeout_ms": 1_800_000,
@@ -64,7 +65,7 @@ class SlowLog:
     ) -> AppendResult:
         """Append; the high watermark follows later."""
         world = self._world
-        if not world.settling and world.rng.random() < 0.01:
+        if not world.settling and world.rng.random() < world.refused_share:
             return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
         data = bytearray(batch)
         header = record_batch.read_header(data)
@@ -166,6 +167,7 @@ class CoordinatorWorld(Simulation):
     """One run of a coordinator. A kind of run has `topics`, the clients, and what must hold."""
 
     topics: Topics
+    refused_share = REFUSED_SHARE
 
     def __init__(
         self, seed: int, minutes: float, trace: Callable[[str], None] | None, settings: dict[str, Any]

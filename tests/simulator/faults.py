@@ -831,7 +831,8 @@ FAULTS = (
         "group.rebalance.record() if group.generation else None",
         "group.rebalance.record() if thrown else None",
         "nothing is committed over a live reset",
-        241,
+        2,
+        "refused appends",
     ),
     Fault(
         "a live reset leaves no mark in the group's record",

@@ -25,7 +25,7 @@ from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
-from simulator.coordinator_world import SETTINGS, CoordinatorWorld, Topics
+from simulator.coordinator_world import REFUSED_SHARE, SETTINGS, CoordinatorWorld, Topics
 from simulator.simulation import Verdict
 from simulator.violation import Violation
 
@@ -234,8 +234,15 @@ class Reader:
 class LiveResets(CoordinatorWorld):
     """One run."""
 
-    def __init__(self, seed: int, minutes: float = 1.5, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        minutes: float = 1.5,
+        trace: Callable[[str], None] | None = None,
+        refused_share: float = REFUSED_SHARE,
+    ) -> None:
         super().__init__(seed, minutes, trace, SETTINGS)
+        self.refused_share = refused_share
         rng = self.rng
         self.count = rng.randint(1, 5)  # partitions
         self.topics = Topics({TOPIC: self.count})
@@ -406,6 +413,11 @@ class LiveResets(CoordinatorWorld):
         self.after_pass()
 
 
-def run(seed: int, minutes: float = 1.5, trace: Callable[[str], None] | None = None) -> Verdict:
-    """Run the world of a seed."""
-    return LiveResets(seed, minutes, trace).run()
+def run(
+    seed: int,
+    minutes: float = 1.5,
+    trace: Callable[[str], None] | None = None,
+    refused_share: float = REFUSED_SHARE,
+) -> Verdict:
+    """Run the world of a seed. The log refuses this share of what is appended."""
+    return LiveResets(seed, minutes, trace, refused_share).run()

@@ -39,6 +39,8 @@ def run(campaign: str, focus: str, seed: int) -> Violation | None:
     """Run the simulation in which a fault can show, planted or not; returns the violation, or None."""
     if campaign == "world":
         return world.run(seed, minutes=1).violation
+    if campaign == "live resets" and focus == "refused appends":
+        return live_resets.run(seed, refused_share=0.2).violation
     if campaign in RUNS:
         return RUNS[campaign](seed).violation
     if campaign == "journal":

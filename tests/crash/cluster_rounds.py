@@ -4,16 +4,18 @@
 SIGKILL of the leader of a partition, of the controller, of a group's coordinator, of all brokers at once; SIGSTOP of
 one, for less or more than its session; a controlled stop of one, of all, or of one after the other while all clients go
 on (roll); a broker that is killed and loses its disk (lose), also after all others were killed one by one (fall).
-Somebody shortens the file of the tree under all of them (vacuum), or puts a backup of it back that does not know whom
-all others have outlived, which is then the first to start (restore). If some brokers are left, all clients must go on
-without the broker that is gone. When it is back, all replicas must come into sync, and everything that was acknowledged
-must be there, once, in order.
+Somebody shortens the file of the tree under all of them (vacuum), removes what SQLite keeps beside it, after which no
+broker may start until all were stopped (remove), or puts a backup of it back that does not know whom all others have
+outlived, which is then the first to start (restore). If some brokers are left, all clients must go on without the
+broker that is gone. When it is back, all replicas must come into sync, and everything that was acknowledged must be
+there, once, in order.
 """
 
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +38,7 @@ from transaction_load import Copier, LibrdkafkaTransactor, Transactor
 ANSWER_WITHIN_S = 4.0  # a broker that is paused does not answer
 READ_WITHIN_S = 1.0  # what does not wait for other brokers; a member must not lose its session (3 s) over it
 IN_SYNC_WITHIN_S = 60.0
+REFUSED_WITHIN_S = 60.0
 SESSION_TIMEOUT_MS = 3_000
 
 SETTINGS = {
@@ -68,9 +71,10 @@ TROUBLES = {
     "lose leader": 1,
     "fall all": 1,
     "vacuum all": 1,
+    "remove all": 1,
     "restore all": 2,
 }
-ON_A_TREE_FILE = ("vacuum all", "restore all")
+ON_A_TREE_FILE = ("vacuum all", "remove all", "restore all")
 
 
 class Reader:
@@ -235,6 +239,16 @@ class ClusterRounds(Rounds):
             popen=self.options.popen,
         )
 
+    def _start_is_refused(self, node_id: int) -> None:
+        self._start_broker(node_id)
+        broker = self.processes[node_id]
+        try:
+            broker.process.wait(REFUSED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            broker.end(signal.SIGKILL)
+        if broker.process.returncode != 1:
+            self.books.problem(f"broker {node_id} was to refuse the tree, and ended with {broker.process.returncode}")
+
     def _begin(self) -> None:
         if self.zookeeper is not None:
             self.zookeeper.start()
@@ -315,12 +329,17 @@ class ClusterRounds(Rounds):
         records, commits = self.books.records, self.books.commits
         if deed == "vacuum":
             tree_deeds.vacuum(self._tree)
+        elif deed == "remove":
+            tree_deeds.remove_what_is_beside(self._tree)
         elif deed == "restore":
             tree_deeds.back_up(self._tree, self._backup)
         for node_id in chosen:
             self._do(deed, node_id)
             if deed == "restore" and node_id == chosen[0]:
                 self._all_go_on()  # so there are records that this broker does not have
+            if deed == "remove" and node_id == chosen[0]:
+                self._all_go_on()
+                self._start_is_refused(node_id)
             if deed == "roll":
                 self._all_go_on()
                 self._start_broker(node_id)

@@ -1,4 +1,4 @@
-"""What an operator does to the file of a coordination tree: a backup, a backup put back, VACUUM."""
+"""What an operator does to the file of a coordination tree: a backup, a backup put back, VACUUM, `rm`."""
 
 import shutil
 import sqlite3
@@ -26,6 +26,12 @@ def put_back(file: Path, tree: Path) -> None:
         if path.name in (tree.name, f"{tree.name}-wal", f"{tree.name}-shm"):
             path.unlink()
     shutil.copy(file, tree)
+
+
+def remove_what_is_beside(tree: Path) -> None:
+    """Remove what SQLite keeps beside the file; brokers run. Until they are stopped, the file itself is an old tree."""
+    for end in ("-wal", "-shm"):
+        Path(f"{tree}{end}").unlink()
 
 
 def vacuum(tree: Path) -> None:

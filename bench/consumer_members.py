@@ -1,6 +1,8 @@
 """Members of the consumer protocol (KIP-848), and the rate of their heartbeats beside classic ones."""
 
 import asyncio
+import statistics
+import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -13,7 +15,11 @@ from bench.targets import Target
 from bench.wire import close, closed_loop, connect_many, create_topics
 
 VERSION = 1
-ALL_ROUNDS = 40  # of heartbeats of all members; a group that needs more does not converge
+LARGE = 2_000  # members, and partitions
+NEIGHBOUR_PAUSE_S = 0.002
+ALL_ROUNDS = 400  # of heartbeats of all members; a group that needs more does not converge
+ALL_PAUSE_S = 0.2  # between two of these rounds: group.consumer.assignment.interval.ms may have to pass
+SETTLE_PAUSE_S = 0.02  # the same for a member that is alone
 
 
 class Asked(Protocol):
@@ -66,7 +72,15 @@ class Member:
         return sum(len(row.partitions) for row in self._owned)
 
 
-async def converge(connection: Asked, members: Iterable[Member], partitions: int) -> None:
+async def settle(connection: Asked, member: Member, partitions: int) -> None:
+    """Heartbeats of a member that is alone, until it has said what it owns: from then on, all answers are alike."""
+    await converge(connection, [member], partitions, pause_s=SETTLE_PAUSE_S)
+    await member.beat(connection)
+
+
+async def converge(
+    connection: Asked, members: Iterable[Member], partitions: int, *, pause_s: float = ALL_PAUSE_S
+) -> None:
     """Heartbeats of all members in turn, until they have one epoch and own all partitions."""
     members = list(members)
     for _ in range(ALL_ROUNDS):
@@ -74,7 +88,7 @@ async def converge(connection: Asked, members: Iterable[Member], partitions: int
             await member.beat(connection)
         if len({member.epoch for member in members}) == 1 and sum(each.partitions for each in members) == partitions:
             return
-        await asyncio.sleep(0.2)  # group.consumer.assignment.interval.ms may have to pass
+        await asyncio.sleep(pause_s)
     raise RuntimeError("the group does not converge")
 
 
@@ -94,8 +108,7 @@ def _beats(connections: int, *, is_classic: bool = False) -> Load:
                 rows.append(classic.heartbeats)
             else:
                 member = Member(group, "member", subscribed_topic_names=[topic])
-                for _ in range(2):  # it joins, and says what it owns
-                    await member.beat(connection)
+                await settle(connection, member, 1)
                 rows.append([member.frame()])
         cpu = target.cpu_seconds()
         rate, latencies = await closed_loop(opened, rows, seconds)
@@ -111,7 +124,53 @@ def _beats(connections: int, *, is_classic: bool = False) -> Load:
     return load
 
 
+async def _large(target: Target, seconds: float) -> Figures:
+    """A group of 2,000 members and as many partitions: one joins, one leaves, and another group's member beats."""
+    topic = topic_of("large")
+    connection, other = await connect_many(target.address, 2)
+    await create_topics(connection, [topic], LARGE)
+    for group in (topic, f"{topic}-other"):
+        await find_coordinator(connection, group)
+    members = [Member(topic, f"member-{index:04}", subscribed_topic_names=[topic]) for index in range(LARGE)]
+    for member in members:
+        await member.beat(connection)
+    await converge(connection, members, LARGE)
+    neighbour = Member(f"{topic}-other", "neighbour", subscribed_topic_names=[topic])
+    await settle(other, neighbour, LARGE)
+    waits_ms: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            began = time.perf_counter()
+            await neighbour.beat(other)
+            waits_ms.append((time.perf_counter() - began) * 1000)
+            await asyncio.sleep(NEIGHBOUR_PAUSE_S)
+
+    beating = asyncio.create_task(beat())
+    began, cpu = time.perf_counter(), target.cpu_seconds()
+    members.append(Member(topic, "newcomer", subscribed_topic_names=[topic]))
+    await members[-1].beat(connection)
+    await converge(connection, members, LARGE, pause_s=NEIGHBOUR_PAUSE_S)
+    joined = time.perf_counter()
+    await members.pop(7).beat(connection, member_epoch=-1)
+    await converge(connection, members, LARGE, pause_s=NEIGHBOUR_PAUSE_S)
+    left, cpu = time.perf_counter(), target.cpu_seconds() - cpu
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    close([connection, other])
+    return {
+        "s": left - began,
+        "joined s": joined - began,
+        "neighbour p50 ms": statistics.median(waits_ms),
+        "p99 ms": sorted(waits_ms)[len(waits_ms) * 99 // 100],
+        "cpu s": cpu,
+    }
+
+
 LOADS = {
+    "members-2000": Row(
+        _large, "s", False, "2,000 members and partitions: one joins, one leaves, until all have converged"
+    ),
     "beat-8": Row(_beats(8), "beats/s", True, "heartbeats of the consumer protocol, 8 connections"),
     "beat-128": Row(_beats(128), "beats/s", True, "the same, 128 connections"),
     "beat-classic-8": Row(_beats(8, is_classic=True), "beats/s", True, "classic heartbeats, 8 connections"),

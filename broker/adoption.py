@@ -9,6 +9,9 @@ If the tree has been in use, a few such folders are strays: their topic was dele
 down. They are renamed to `….-stray`, as Kafka 4 does, and never removed. If most topics are unknown, the tree is
 probably an older copy, or another one. This also holds if the offsets topic is unknown, because nobody deletes it. Then
 the start is refused until the operator decides (`--adopt`, `--set-aside`).
+
+If this broker's disks show that the tree is an older copy, none of them with records is a stray: its topic, or its
+partition, was made since. Then one is enough to ask.
 """
 
 import logging
@@ -28,7 +31,9 @@ from barnabas.cluster.topic_names import (
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import (
     ControllerNode,
+    RestoredTree,
     TopicAssignment,
+    TreeMark,
     decode_cluster_id,
     encode_config,
     encode_config_change,
@@ -83,6 +88,8 @@ class TreeView(NamedTuple):
     hosted_count: int  # partitions that this broker has in the tree; counted only if all its directories are unused
     others: str = ""  # who uses the tree, if they are not of Barnabas
     features: tuple[bytes, Stat] | None = None  # the node of the finalised levels
+    mark: TreeMark = TreeMark()  # of this broker
+    copied_ms: int = -1  # when the copy was made that the tree is; -1: it does not say that it is one
 
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
@@ -96,8 +103,9 @@ async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryCont
 
 async def _read_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
     topics = sorted({topic for contents in found for topic, _ in contents.folders})
-    cluster, broker, controller, features = await coordination.get_many(
-        [paths.CLUSTER_ID, paths.broker(node_id), paths.CONTROLLER, paths.FEATURE]
+    of_broker = paths.broker(node_id), paths.tree_mark(node_id)
+    cluster, controller, features, restored, broker, mark = await coordination.get_many(
+        [paths.CLUSTER_ID, paths.CONTROLLER, paths.FEATURE, paths.RESTORED, *of_broker]
     )
     hosted_count = 0
     if all(contents.is_unused for contents in found) and cluster is not None:
@@ -111,7 +119,25 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
         hosted_count,
         await _others(coordination, None if controller is None else ControllerNode.decode(controller[0])),
         features,
+        _mark_of(mark),
+        _copied_ms(restored),
     )
+
+
+def _mark_of(node: tuple[bytes, Stat] | None) -> TreeMark:
+    """The mark of this broker in the tree. One that somebody wrote by hand counts as none."""
+    try:
+        return TreeMark() if node is None else TreeMark.decode(node[0])
+    except ValueError:
+        return TreeMark()
+
+
+def _copied_ms(node: tuple[bytes, Stat] | None) -> int:
+    """When the copy was made that the tree is. A node that somebody wrote by hand counts as none."""
+    try:
+        return -1 if node is None else RestoredTree.decode(node[0]).copied_ms
+    except ValueError:
+        return -1
 
 
 async def _others(coordination: Coordination, controller: ControllerNode | None) -> str:
@@ -244,7 +270,7 @@ def decide(
     if view.cluster_id is None:
         adopted = set() if choice.set_aside else well_named
     else:
-        _ask(found, _not_known(found, unknown), view, choice, zookeeper, end_of)
+        _ask(found, _not_known(found, unknown), unknown, view, choice, zookeeper, end_of)
         # If the tree knows a topic of that name, it is another topic, or it has no replica here: it cannot be adopted.
         adopted = {topic for topic in well_named if view.assignments[topic] is None} if choice.adopt else set()
     _check_folders(found, adopted)
@@ -346,6 +372,7 @@ def _check_that_no_shared_tree_is_lost(
 def _ask(
     found: Sequence[DirectoryContents],
     unknown: set[str],
+    logs: Sequence[Stray],
     view: TreeView,
     choice: StartChoice,
     zookeeper: str | None,
@@ -353,7 +380,11 @@ def _ask(
 ) -> None:
     known = view.assignments.keys() - unknown
     are_few = len(unknown) <= max(len(known - INTERNAL_TOPICS), STRAY_TOPICS_MAX)
-    if choice.adopt or choice.set_aside or (are_few and unknown.isdisjoint(INTERNAL_TOPICS)):
+    if choice.adopt or choice.set_aside:
+        return
+    if are_few and unknown.isdisjoint(INTERNAL_TOPICS):
+        newer = [log for log in logs if log.topic in unknown] if _is_older(view, found) else []
+        _ask_for_newer(found, newer, view, end_of)
         return
     places = ", ".join(contents.path for contents in found if contents.folders)
     others = sorted(topic for topic in unknown if view.assignments[topic] is not None)
@@ -365,6 +396,28 @@ def _ask(
         f"{place} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
         f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
     )
+
+
+def _is_older(view: TreeView, found: Sequence[DirectoryContents]) -> bool:
+    """Whether the tree is a copy that was put back, and this broker has not started on it yet."""
+    is_copy = view.copied_ms not in (-1, view.mark.restored_ms)
+    return is_copy or any(contents.tree_knowledge.mark > view.mark.number for contents in found)
+
+
+def _ask_for_newer(found: Sequence[DirectoryContents], logs: Sequence[Stray], view: TreeView, end_of: EndOf) -> None:
+    """Refuse to set aside records of what was made after the copy that the tree is."""
+    folders = {contents.path: contents.folders for contents in found}
+    held = [log for log in logs if end_of(log.path, folders[log.path][log.topic, log.partition]) is not None]
+    if held:
+        unheard_of = {log.topic for log in held if view.assignments[log.topic] is None}
+        raise DataDirectoryError(
+            f"The tree is an older copy, and does not know {counted(len(held), 'log')} with records in "
+            f"{', '.join(sorted({log.path for log in held}))}: "
+            f"{names_in_a_line([f'{log.topic}-{log.partition}' for log in held])}. Put back a newer copy if there is "
+            "one. Or start once with --adopt to serve the topics that it does not know at all, or with --set-aside; "
+            "what is not adopted is renamed to …-stray, and docs/coordination-tree.md says how it comes back."
+            + (f" {_which_adopts(found, unheard_of, end_of)}" if unheard_of else "")
+        )
 
 
 def _which_adopts(found: Sequence[DirectoryContents], topics: Collection[str], end_of: EndOf) -> str:

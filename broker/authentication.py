@@ -2,9 +2,10 @@
 
 A client asks for a mechanism (SaslHandshake), then sends its messages: in SaslAuthenticate, or without any request
 around them after a SaslHandshake of version 0, as clients of Kafka 0.10 do. Until then it may ask ApiVersions, and
-nothing else. A login that fails is answered after connection.failed.authentication.delay.ms, and the connection is
-closed. With connections.max.reauth.ms a client logs in again in time (KIP-368), as the same user by the same mechanism;
-the first request after that time ends the connection.
+nothing else: another request ends the connection, in the middle of a login with an answer. A login that fails is
+answered after connection.failed.authentication.delay.ms, and the connection is closed. With connections.max.reauth.ms a
+client logs in again in time (KIP-368), as the same user by the same mechanism; the first request after that time ends
+the connection.
 """
 
 from struct import Struct
@@ -12,7 +13,9 @@ from typing import Any, Protocol
 
 from barnabas.broker.connection_states import LOGIN_MOVES, Login
 from barnabas.broker.logins import ListenerLogins
-from barnabas.cluster.security.mechanism import AuthenticationError, ServerSide
+from barnabas.broker.requests import TABLE
+from barnabas.cluster.security.mechanism import MESSAGE_BYTES_MAX, AuthenticationError, ServerSide
+from barnabas.config.sasl import MECHANISMS
 from barnabas.protocol import codec, frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, UnsupportedVersionError
@@ -21,7 +24,11 @@ from barnabas.protocol.message import Message
 API_KEY = Struct(">h")
 SIZE = Struct(">i")
 VERSIONS = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 2}  # the last of each
+# Before a login, also where sasl.server.max.receive.size allows more: a message, and the longest client id.
+REQUEST_BYTES_MAX = MESSAGE_BYTES_MAX + 33 * 1024
+REFUSED_BYTES_MAX = 8 * 1024  # of a request that is decoded only to refuse it
 STEPS_MAX = 10  # messages of one login
+KAFKAS_MECHANISMS = {*MECHANISMS, "GSSAPI"}
 
 
 class LoggingIn(Protocol):
@@ -45,7 +52,7 @@ def begin_login(
     """The login that a new connection has to do (None: none), and how large its requests may be until then."""
     if logins is None:
         return None, bytes_max
-    return Authentication(connection, logins), min(logins.bytes_max, bytes_max)
+    return Authentication(connection, logins), min(logins.bytes_max, REQUEST_BYTES_MAX, bytes_max)
 
 
 class Authentication:
@@ -84,6 +91,8 @@ class Authentication:
             return self._is_over()
         elif key == ApiKey.API_VERSIONS and state is Login.NOT_BEGUN:
             return False
+        elif state is Login.TOKENS and len(frame) <= REFUSED_BYTES_MAX:
+            self._refuse_in_the_middle(frame)
         else:
             self._refuse("a request before it has logged in")
         return True
@@ -111,11 +120,15 @@ class Authentication:
         mechanism = request.mechanism
         if mechanism not in enabled:
             answer.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            self._end(f"the SASL mechanism {mechanism[:40]!r} is not enabled here", self._parts(header, answer))
+            # Names that are made up would be a kind of failure each, and leave no room in the log for others.
+            named = f"the SASL mechanism {mechanism}" if mechanism in KAFKAS_MECHANISMS else "an unknown SASL mechanism"
+            self._note_failure(f"{named} is not enabled here")
+            self._end(self._parts(header, answer))
             return
         if self._user is not None and self._server is not None and self._server.mechanism != mechanism:
             answer.error_code = ErrorCode.ILLEGAL_SASL_STATE
-            self._end("it wants to log in again by another mechanism", self._parts(header, answer))
+            self._note_failure("it wants to log in again by another mechanism")
+            self._end(self._parts(header, answer))
             return
         self._server = self._logins.server(mechanism)
         self._steps = 0
@@ -132,12 +145,18 @@ class Authentication:
             if self._steps > STEPS_MAX:
                 raise AuthenticationError("Authentication failed: too many messages")
             answer.auth_bytes = server.step(token)
+            if server.refusal is not None:  # its client need not send what it fails by
+                self._note_failure(f"{server.mechanism}: {server.refusal.why}")
             if server.is_complete and self._user not in (None, server.principal):
-                raise AuthenticationError("Cannot change principals during re-authentication")
+                before, now = (str(each).replace(":", ".", 1) for each in (self._user, server.principal))
+                told = f"Cannot change principals during re-authentication from {before}: {now}"
+                raise AuthenticationError(told, "it wants to log in again as somebody else")
         except AuthenticationError as error:
             answer.error_code, answer.error_message = ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)
             answer.auth_bytes = b""
-            self._end(f"{server.mechanism}: {error.why}", [] if header is None else self._parts(header, answer))
+            if error is not server.refusal:
+                self._note_failure(f"{server.mechanism}: {error.why}")
+            self._end([] if header is None else self._parts(header, answer))
             return
         if server.is_complete:
             self._complete(server, answer)
@@ -154,13 +173,32 @@ class Authentication:
 
     def _refuse(self, why: str) -> None:
         """End the connection without an answer."""
-        self._logins.on_failure(self._connection.client_host, why)
+        self._note_failure(why)
         self._to(Login.REFUSED)
         self._connection.close()
 
-    def _end(self, why: str, parts: list[Any]) -> None:
-        """The login has failed: answer after a while, so that nobody can try many passwords, and close."""
+    def _refuse_in_the_middle(self, frame: memoryview) -> None:
+        """End a login that is under way with an answer to another request, in the words of its API, as Kafka does.
+
+        An answer that has no place for the error is not sent: a client (aiokafka) takes one of Metadata for a success.
+        """
+        header, position = frames.decode_request_header(frame)
+        api = TABLE.get(header.api_key)
+        if api is None or not api.serves(header.api_version):
+            self._refuse("a request in the middle of a login")
+            return
+        request = api.decode(header.api_version, frame, position)
+        answers = [api.failure_response(request, each) for each in (ErrorCode.ILLEGAL_SASL_STATE, ErrorCode.NONE)]
+        told, blank = ([] if each is None else self._parts(header, each) for each in answers)
+        wants_none = header.api_key == ApiKey.PRODUCE and request.acks == 0
+        self._note_failure("a request in the middle of a login")
+        self._end([] if wants_none or told == blank else told)
+
+    def _note_failure(self, why: str) -> None:
         self._logins.on_failure(self._connection.client_host, why)
+
+    def _end(self, parts: list[Any]) -> None:
+        """The login has failed: answer after a while, so that nobody can try many passwords, and close."""
         self._to(Login.REFUSED)
 
         def answer() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, topic_name_problem
@@ -42,11 +42,13 @@ class AutoTopics:
         self._waits_since_ms: dict[str, float] = {}  # topics for which there are too few brokers
         self._told: dict[str, str] = {}  # topic -> the last problem of it that was logged
 
-    def create(self, name: str) -> ErrorCode:
+    def create(self, name: str, may_change: Callable[[int], bool] = lambda partitions: True) -> ErrorCode:
         """Begin to create a topic with the broker's defaults, and return the error that Metadata answers meanwhile.
 
-        UNKNOWN_TOPIC_OR_PARTITION: the creation has begun, or CREATIONS_MAX are under way. INVALID_TOPIC_EXCEPTION: no
-        topic can have this name. INVALID_REPLICATION_FACTOR: there are fewer brokers than replicas to place.
+        `may_change`: whether the quota of who asks for it allows so many partitions.
+        UNKNOWN_TOPIC_OR_PARTITION: the creation has begun, or CREATIONS_MAX are under way, or there is no quota left.
+        INVALID_TOPIC_EXCEPTION: no topic can have this name. INVALID_REPLICATION_FACTOR: there are fewer brokers than
+        replicas to place.
         """
         error = absence_error(name)
         if error is ErrorCode.INVALID_TOPIC_EXCEPTION:
@@ -57,7 +59,7 @@ class AutoTopics:
             self._wait_for_brokers(name, problem)
             return ErrorCode.INVALID_REPLICATION_FACTOR
         self._waits_since_ms.pop(name, None)
-        if name not in self._creating and len(self._creating) < CREATIONS_MAX:
+        if name not in self._creating and len(self._creating) < CREATIONS_MAX and may_change(partitions):
             task = asyncio.ensure_future(self._create(name, partitions, factor))
             self._creating[name] = task
             task.add_done_callback(lambda _: self._creating.pop(name, None))

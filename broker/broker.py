@@ -37,6 +37,7 @@ from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.quota_table import OF_CLIENTS
+from barnabas.cluster.security.acls import ANONYMOUS
 from barnabas.cluster.security.authorizer import Authorizer
 from barnabas.cluster.security.credentials import Credentials
 from barnabas.cluster.security.delegation_tokens import DelegationTokens
@@ -77,12 +78,12 @@ def _gate_class(config: BrokerConfig) -> type[RequestGate]:
     return ControlledGate
 
 
-def _tls(env: Env, config: BrokerConfig) -> "Tls | None":
+def _tls(env: Env, config: BrokerConfig, metadata_cache: MetadataCache) -> "Tls | None":
     if not listeners_with_tls(config):
         return None
     from barnabas.cluster.security.tls import Tls  # late: most brokers have none
 
-    return Tls(env, config)
+    return Tls(env, config, lambda: len(metadata_cache.brokers) > 1)
 
 
 class Broker:
@@ -134,7 +135,7 @@ class Broker:
         env, config, coordination = self.env, self.config, self.coordination
         self.lease = Lease(env, coordination)
         self.metadata_cache = MetadataCache(env.clock)
-        self.tls = _tls(env, config)
+        self.tls = _tls(env, config, self.metadata_cache)
         self.between_brokers = None if self.tls is None else self.tls.between_brokers
         self.broker_clients = BrokerClients(env, config, self.metadata_cache, self.between_brokers)
         self.controller_client = ControllerClient(
@@ -313,11 +314,11 @@ class Broker:
             )
         tree_path = adoption.tree_outside(self.log_manager.contents, self.tree_path)
         self.log_manager.initialise(node_id, self.cluster_id, tree_path)
+        if self.tls is not None:
+            self.tls.start()
         # From here on there are connections, whose requests wait until they are read.
         await self.server.listen()
         await self.http.listen()
-        if self.tls is not None:
-            self.tls.start()
         self.group_coordinator.start()
         self.transactions.start()
         self.lag_sampling.start()
@@ -344,13 +345,24 @@ class Broker:
         listeners = self.config.endpoints
         guarded = {name for name, tls in self.server.tls.items() if tls.wants_certificates} | set(self.server.logins)
         is_open = [e for e in listeners if not is_loopback(e.host) and e.name not in guarded]
-        if is_open and self.authorizer is None:
+        if is_open and (why := self._why_rules_keep_nobody_out()) is not None:
             logger.warning(
-                "whoever reaches %s may read, write and delete everything: listen at 127.0.0.1 only "
+                "whoever reaches %s may read, write and delete everything%s: listen at 127.0.0.1 only "
                 "(barnabas start --listeners PLAINTEXT://127.0.0.1:%d), or see docs/security.md for logins and rights",
                 ", ".join(map(str, is_open)),
+                why,
                 self.server.ports[is_open[0].name],
             )
+
+    def _why_rules_keep_nobody_out(self) -> str | None:
+        """Why somebody without a name may do everything, "" if there are no rules at all; None: that is not so."""
+        if self.authorizer is None:
+            return ""
+        if self.authorizer.is_super(ANONYMOUS):
+            return f" (super.users has {ANONYMOUS})"
+        if self.config.allow_everyone_if_no_acl_found:
+            return " that has no access rules (allow.everyone.if.no.acl.found=true)"
+        return None
 
     async def _decide(self) -> adoption.Plan:
         """Look at the directories and the tree, and decide what the start does with them."""

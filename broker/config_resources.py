@@ -50,6 +50,11 @@ ENTITY_TYPES = {
     Resource.GROUP: "groups",
     Resource.CLIENT_METRICS: "client-metrics",
 }
+NO_NAME = {  # what is said of a resource that must have a name, and has none
+    Resource.TOPIC: "Default topic resources are not allowed.",
+    Resource.GROUP: "Default group resources are not allowed.",
+    Resource.CLIENT_METRICS: "Subscription name can't be empty",
+}
 # Resources with settings that are lists: Kafka knows the types of the settings of these two only.
 SETTINGS: dict[Resource, Table] = {Resource.TOPIC: topic.TOPIC_SETTINGS, Resource.BROKER: BROKER_SETTINGS}
 
@@ -181,7 +186,7 @@ def _check_resource(services: "Services", resource: Resource, name: str) -> None
         if name:
             check_broker(services, name)
     elif not name:
-        raise refusal(f"Default {ENTITY_TYPES[resource]} resources are not allowed.")
+        raise refusal(NO_NAME[resource])
     elif resource is Resource.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:

@@ -421,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
             self._requests_to(Requests.AT_GATE)
             self._in_flight = (api, context, request)
             return
-        if api.is_of_brokers is True and server.is_late(self, request):
+        if api.is_of_brokers is True and server.is_late(self, api, request):
             self.close()
             return
         server.requests_of[context.api_key] += 1
@@ -549,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse_size(self, size: int, start: bytes) -> None:
         """A frame that cannot have this size: often the first bytes of another protocol."""
-        kind, what, answer = words_for_size(self._server.words_for_foreign, size, start, self._frame_bytes_max)
+        kind, what, answer = words_for_size(self._server, size, start, self._frame_bytes_max)
         is_first = self._writer.is_empty and not self._carried_out.waiting
         if answer is not None and self._socket is not Socket.LOST and is_first:
             self._writer.write([answer])

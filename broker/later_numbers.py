@@ -56,8 +56,8 @@ async def give_no_number_again(
     if is_first or raised:
         logger.warning(
             "The tree knows less than the disks of this broker: it is an older copy, or was made anew. So that clients "
-            "see no number twice, leader epochs go on with %d (of %s), and producer ids with %d. Topics and settings "
-            "are as that tree says",
+            "see no number twice, leader epochs go on with %d (of %s), and producer ids with %d. Topics, settings, "
+            "users, access rules and quotas are as that tree says: who was removed since may be back",
             *(epoch, counted(raised, "partition"), first_id),
         )
 

@@ -15,7 +15,7 @@ from barnabas.runtime.ports import TOO_MANY_OPEN, Clock
 logger = logging.getLogger("barnabas.broker.refusals")
 
 TOLD_EVERY_MS = 60_000
-KINDS_MAX = 1_000  # in a minute; any more are logged at DEBUG only
+KINDS_MAX = 1_000  # in a minute; for any more, client ids are not told apart
 CHARACTERS_MAX = 100  # of a text that a client chose
 
 K = TypeVar("K", bound=Hashable)
@@ -61,18 +61,22 @@ class OnceAMinute(Generic[K]):
 
     def is_first(self, kind: K) -> bool:
         """Count an event; whether it is the first of its kind in this minute. False, too, for one kind too many."""
+        if not self.has_room(kind):
+            return False
+        if kind in self._told:
+            self._told[kind] += 1
+            return False
+        self._told[kind] = 0
+        return True
+
+    def has_room(self, kind: K) -> bool:
+        """Whether events of this kind are counted in this minute: there are not too many other kinds."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._minute_ends_ms:
             lately = now_ms < self._minute_ends_ms + TOLD_EVERY_MS
             self._told_before, self._told = (self._told if lately else {}), {}
             self._minute_ends_ms = now_ms + TOLD_EVERY_MS
-        if kind in self._told:
-            self._told[kind] += 1
-            return False
-        if len(self._told) >= KINDS_MAX:
-            return False
-        self._told[kind] = 0
-        return True
+        return kind in self._told or len(self._told) < KINDS_MAX
 
     def take_before(self, kind: K) -> int:
         """How many of the minute before were not told. They are forgotten."""
@@ -85,6 +89,7 @@ class Refusals:
     def __init__(self, clock: Clock) -> None:
         self.counts: dict[tuple[int, ErrorCode], int] = {}  # so far, by API key (or NO_API) and error
         self._once: OnceAMinute[Kind] = OnceAMinute(clock)
+        self._once_for_all: OnceAMinute[Kind] = OnceAMinute(clock)  # client ids, of who comes under too many of them
 
     def note(self, context: Asking, error: ErrorCode, what: str, *values: object) -> None:
         """Log that a request, or a part of it, is refused with this error. `what % values` says what was refused."""
@@ -95,14 +100,17 @@ class Refusals:
         if not logger.isEnabledFor(logging.INFO):
             return
         client_id = context.client_id and context.client_id[:CHARACTERS_MAX]
-        kind = (context.client_host, client_id, context.principal, context.api_key, error)
-        level = logging.INFO if self._once.is_first(kind) else logging.DEBUG
+        kind: Kind = (context.client_host, client_id, context.principal, context.api_key, error)
+        once = self._once
+        if not once.has_room(kind):  # nobody can keep out of the log what others do, or what it does itself
+            kind, once = (context.client_host, None, context.principal, context.api_key, error), self._once_for_all
+        level = logging.INFO if once.is_first(kind) else logging.DEBUG
         if logger.isEnabledFor(level):
-            logger.log(level, "%s", self._text(kind, what, values, self._once.take_before(kind)))
+            logger.log(level, "%s", self._text(kind, client_id, what, values, once.take_before(kind)))
 
     @staticmethod
-    def _text(kind: Kind, what: str, values: tuple[object, ...], more_before: int) -> str:
-        host, client_id, _, api_key, error = kind
+    def _text(kind: Kind, client_id: str | None, what: str, values: tuple[object, ...], more_before: int) -> str:
+        host, _, _, api_key, error = kind
         cut = tuple(value[:CHARACTERS_MAX] if isinstance(value, str) else value for value in values)
         text = f"{api_name(api_key)} of client {client_id!r} at {host[1:]}: {error.name}: {what % cut}"
         return f"{text} ({more_before:,} more of this kind in the minute before)" if more_before else text

@@ -28,7 +28,15 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from barnabas.broker.refusals import CHARACTERS_MAX, NO_API, Refusals, no_descriptor
-from barnabas.cluster.security.acls import ANONYMOUS, CLUSTER_NAME, THIS_BROKER, AclOperation, ResourceType, words
+from barnabas.cluster.security.acls import (
+    ANONYMOUS,
+    ANY_NAME,
+    CLUSTER_NAME,
+    THIS_BROKER,
+    AclOperation,
+    ResourceType,
+    words,
+)
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol import codec, messages
 from barnabas.protocol.api_keys import ApiKey
@@ -389,7 +397,8 @@ class NoRight:
         rights, operation, type = self._rights, self._operation, self._type
         why = rights.decision(operation, type, self._name)
         principal, name = rights.principal[:CHARACTERS_MAX], self._name[:CHARACTERS_MAX]
-        return f"{principal} has no right to {words(operation)} {words(type)} {name!r}: {why}"
+        told = f"{principal} has no right to {words(operation)} {words(type)} {name!r}: {why}"
+        return f"{told} (super.users names brokers)" if operation is AclOperation.CLUSTER_ACTION else told
 
 
 def note_no_right(
@@ -499,8 +508,9 @@ class RequestGate:
             message = f"{request.principal} is none of super.users, and {route.method} {route.path} is for these only."
             self.refusals.note(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "%s", message)
             raise HttpError(403, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name, message)
-        for operation, type, name in access.rights(request):
-            if not rights.may(operation, type, name):
+        for operation, type, on in access.rights(request):
+            name = ANY_NAME if on is None else on
+            if not (rights.may_on_all(operation, type) if on is None else rights.may(operation, type, on)):
                 note_no_right(self.refusals, context, rights, operation, type, name)
                 what = words(type) if type is ResourceType.CLUSTER else f"{words(type)} {name}"
                 message = f"{request.principal} has no right to {words(operation)} {what}. Somebody may give it: "

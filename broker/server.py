@@ -37,6 +37,7 @@ logger = logging.getLogger("barnabas.broker")
 
 REFUSALS_TOLD_EVERY_MS = 1_000
 API_KEYS_MAX = 128
+SUBJECT_CHARACTERS_MAX = 200  # of a certificate, in the log
 SWEEP_INTERVAL_MAX_MS = 60_000.0
 IDLE_SWEEPS_PER_SPAN = 10  # so an idle connection lives at most a tenth longer than connections.max.idle.ms
 
@@ -162,7 +163,8 @@ class Server:
             return
         user = tls.user_of(certificate)
         if user is None:
-            why = "no rule of ssl.principal.mapping.rules applies to the subject of its certificate"
+            subject = tls.subject_of(certificate)[:SUBJECT_CHARACTERS_MAX]
+            why = f"no rule of ssl.principal.mapping.rules applies to the subject of its certificate, {subject!r}"
             self.note_failed_login(connection.client_host, why)
             connection.close()
         else:
@@ -288,7 +290,7 @@ class Server:
         # A broker of Kafka asks for the versions first. Clients may ask, too; but not while they wait for a place.
         return api.key == ApiKey.API_VERSIONS and connection in self.connections
 
-    def is_late(self, connection: Connection, request: Any) -> bool:
+    def is_late(self, connection: Connection, api: Api, request: Any) -> bool:
         """Whether a controller's request comes by a connection older than one that the controller has used since.
 
         It has given that connection up, and has sent the request again by the newer one. Meanwhile a topic may have
@@ -296,6 +298,8 @@ class Server:
         """
         if not isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest):
             return False
+        if not self.gate.is_of_broker(api, request, connection):
+            return False  # the gate refuses it; and who may not say anything must not make the controller late
         epoch, number = self.last_told
         if request.controller_epoch == epoch and connection.number < number:
             logger.info("ignored a late request of the controller: it has used a newer connection since")

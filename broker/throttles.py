@@ -248,7 +248,7 @@ class Throttles:
         make = partial(TokenBucket, limit.bound)
         bucket = self._buckets.of(Sharing.of(MUTATIONS, limit), make, windows, self.now_ms())
         bucket.bound = limit.bound
-        is_strict = context.api_version >= MUTATING[ApiKey(context.api_key)]
+        is_strict = context.api_version >= MUTATING.get(ApiKey(context.api_key), 0)  # or Metadata, which is not told
         return Mutations(self, bucket, windows, is_strict=is_strict)
 
     def now_ms(self) -> float:

@@ -1,13 +1,15 @@
 """What is said to a client whose request is not served: another protocol, an API that is not built, a wrong version."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.refusals import Refusals, not_built
 from barnabas.broker.requests import TABLE, RequestContext
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.server import Server
 
 HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n%s\n"
 
@@ -30,13 +32,13 @@ def answer_to_unserved(refusals: Refusals, header: frames.RequestHeader, client_
     return frames.encode_response(api_key, 0, correlation_id, too_new(row))
 
 
-def words_for_size(
-    words_for_foreign: Callable[[str], str], size: int, start: bytes, limit: int
-) -> tuple[str, str, bytes | None]:
+def words_for_size(server: "Server", size: int, start: bytes, limit: int) -> tuple[str, str, bytes | None]:
     """Of a frame that cannot have this size, often the first bytes of another protocol: its kind, what is said of it,
     and what its client is sent."""
     protocol = frames.foreign_protocol(start)
     if protocol is None:
+        if limit != server.frame_bytes_max:
+            return "size before login", f"a frame of {size} bytes before it has logged in ({limit} at most)", None
         return "size", f"a frame of {size} bytes (socket.request.max.bytes={limit})", None
-    what = words_for_foreign(protocol)
+    what = server.words_for_foreign(protocol)
     return protocol, what, HTTP_ANSWER % what.encode() if protocol == "HTTP" else None

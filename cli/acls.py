@@ -1,5 +1,8 @@
 """`barnabas acls`: list, add, remove, explain the access rules of a cluster."""
 
+import shlex
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +38,7 @@ app = new_app("""Who may do what: list, add, remove and explain access rules.
 
 ANY = 1  # of every kind in a filter
 FIRST_VERSION_WITH_PATTERNS = 1
+LOOPBACK = "127.0.0.1"
 
 Principal = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="User:NAME; User:* is everybody.")]
 Operation = Annotated[
@@ -74,7 +78,7 @@ def list_rules(
         principal=principal,
     )
     with admin(target) as client:
-        rows = [_row(rule) for rule in _rules(client, wanted)]
+        rows = [_row(rule) for rule in described_rules(client, wanted)]
     if as_json:
         print_json(rows)
     elif rows:
@@ -108,6 +112,11 @@ def add(
 
     if host != EVERYWHERE and not is_address(host):
         fail(f"a rule is for an address, not for a name or a network: nobody comes from {host!r}.", ExitCode.NOT_VALID)
+    if not principal.startswith("User:"):
+        fail(f"a principal is written as User:NAME, not {principal!r}.", ExitCode.NOT_VALID)
+    if "*" in name and name != "*" and _kind(kind) is ResourceType.TOPIC:
+        start = f"{shlex.quote(name.partition('*')[0])} --prefix"
+        fail(f"no topic can be called {name}: all that begin so are named by {start}.", ExitCode.NOT_VALID)
     rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
     creations = [
         CreateAclsRequest.AclCreation(
@@ -128,7 +137,7 @@ def add(
     for rule, result in zip(rules, results, strict=True):
         row: dict[str, Any] = {"rule": str(rule), "result": "added"}
         if result.error_code:
-            row |= {"result": "not added", "error": reason(result.error_code, result.error_message)}
+            row |= {"result": "not added", "error": reason(result.error_code, result.error_message, "alter cluster")}
         outcomes.append(row)
     print_outcomes("rule", outcomes, as_json)
 
@@ -169,7 +178,7 @@ def remove(
     for rule, result in zip(rules, results, strict=True):
         row: dict[str, Any] = {"rule": str(rule), "result": "removed"}
         if result.error_code:
-            row |= {"result": "not removed", "error": reason(result.error_code, result.error_message)}
+            row |= {"result": "not removed", "error": reason(result.error_code, result.error_message, "alter cluster")}
         elif not result.matching_acls:
             row |= {"result": "not removed", "error": "there is no such rule (barnabas acls list)"}
         outcomes.append(row)
@@ -184,7 +193,9 @@ def explain(
     operation: Operation,
     kind: Kind,
     name: Name = "",
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address it comes from.")] = "127.0.0.1",
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help=f"The address it comes from; else {LOOPBACK}.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Whether a principal may do something, by which rule, and what would allow it. Exit code 1: it may not.
@@ -193,20 +204,24 @@ def explain(
     barnabas acls explain User:alice read topic orders
     barnabas acls explain User:alice describe cluster
     """
-    (asked,) = _named(principal, operation, kind, name, EVERYWHERE, prefix=False, deny=False)
+    if host is not None and not is_address(host):
+        fail(f"a client comes from an address: nobody comes from {host!r}.", ExitCode.NOT_VALID)
+    asked, *others = _named(principal, operation, kind, name, host or EVERYWHERE, prefix=False, deny=False)
+    if others:
+        fail(f"ask for one operation at a time, not for {operation!r}.", ExitCode.NOT_VALID)
     with admin(target) as client:
-        rules = _rules(client, AclFilter())
+        rules = described_rules(client, AclFilter())
     table = AclTable()
-    for resource in {rule.resource for rule in rules}:
-        table.put(resource, [rule for rule in rules if rule.resource == resource])
+    for resource, of_it in groupby(sorted(rules), attrgetter("resource")):
+        table.put(resource, of_it)
     type, resource_name = asked.resource.type, asked.resource.name
-    decision = table.decide(principal, host, asked.operation, type, resource_name)
+    decision = table.decide(principal, host or LOOPBACK, asked.operation, type, resource_name)
     verb = "may" if decision.allowed else "may not"
     said = f"{principal} {verb} {_word(asked.operation)} {_word(type)} {resource_name}: "
     said += str(decision)
     advice = None
     if not decision.allowed and decision.rule is None:
-        advice = f"barnabas acls add {principal} {_word(asked.operation)} {_word(type)} {resource_name}"
+        advice = f"barnabas acls add {_as_words(asked)}"
         said += ". (Brokers do not tell who is one of super.users, and may do everything.)"
     elif not decision.allowed and decision.rule is not None:
         advice = f"barnabas acls remove {_as_words(decision.rule)}"
@@ -259,7 +274,7 @@ def _as_words(rule: Acl) -> str:
     words += ["--prefix"] if rule.resource.pattern is PatternType.PREFIXED else []
     words += ["--deny"] if rule.permission is Permission.DENY else []
     words += ["--host", rule.host] if rule.host != EVERYWHERE else []
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _row(rule: Acl) -> dict[str, str]:
@@ -295,7 +310,7 @@ def _filter(
     }
 
 
-def _rules(client: Any, wanted: AclFilter) -> list[Acl]:
+def described_rules(client: Any, wanted: AclFilter) -> list[Acl]:
     """The rules of the cluster that match the filter."""
     from kafka.protocol.admin import DescribeAclsRequest
 
@@ -303,7 +318,7 @@ def _rules(client: Any, wanted: AclFilter) -> list[Acl]:
     request = DescribeAclsRequest(**fields, min_version=FIRST_VERSION_WITH_PATTERNS)
     answer = answered(client, lambda: send(client, request))
     if answer.error_code:
-        fail(f"the rules cannot be listed: {reason(answer.error_code, answer.error_message)}")
+        fail(f"the rules cannot be listed: {reason(answer.error_code, answer.error_message, 'describe cluster')}")
     return [
         Acl(
             Resource(ResourceType(row.resource_type), row.resource_name, PatternType(row.pattern_type)),

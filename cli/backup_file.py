@@ -111,6 +111,12 @@ def _check_replaceable(named: str, path: str, kind: Kind) -> None:
         fail(f"{named} is there, and is no backup of {kind.name}. Name another file, or remove it.", ExitCode.NOT_VALID)
 
 
+def older(path: str) -> str | None:
+    """The older backup that would be replaced, when `check_writable` has taken the name; None: there is none."""
+    file = os.path.realpath(path)
+    return file if path != STANDARD and os.path.isfile(file) and real().disk.file_size(file) else None
+
+
 def are_one(path: str, other: str) -> bool:
     """Whether both names are of one file."""
     return path != STANDARD and os.path.realpath(path) == os.path.realpath(other)

@@ -33,7 +33,7 @@ def backup(
 
     Brokers may run meanwhile. It runs on their machine; the file is whole or not there.
     It may hold passwords, so only you can read it.
-    An older backup of that name is replaced; no other file is, and none in a data directory.
+    An older backup of this cluster is replaced; no other file is, and none in a data directory.
     To put it back: stop all brokers, remove the tree's -wal and -shm, give FILE the tree's name, start all brokers.
     A tree in ZooKeeper is backed up by ZooKeeper's own tools.
 
@@ -57,6 +57,7 @@ def backup(
         )
     if backup_file.are_one(file, path):
         fail(f"{file} is the tree itself. Name a file elsewhere.", ExitCode.NOT_VALID)
+    _check_cluster(file, taken)
     backup_file.write(file, [taken.content], PRIVATE)
     _tell(file, path, taken, as_json)
 
@@ -94,6 +95,18 @@ def _take(path: str) -> TreeBackup:
         return asyncio.run(tree_backup.take(real(), path))
     except CoordinationError as error:
         fail(f"{error}")
+
+
+def _check_cluster(file: str, taken: TreeBackup) -> None:
+    """End the command rather than let two clusters share a name, and have the backup of the last one only."""
+    path = backup_file.older(file)
+    former = None if path is None else tree_backup.cluster_of(real(), path)
+    if former not in (None, taken.cluster_id):
+        fail(
+            f"{file} is there, and is the backup of another cluster, {former}; this one is {taken.cluster_id}. Name "
+            "another file, or remove it.",
+            ExitCode.NOT_VALID,
+        )
 
 
 def _tell(file: str, path: str, taken: TreeBackup, as_json: bool) -> None:

@@ -4,6 +4,7 @@ These commands build the requests themselves, because kafka-python's admin clien
 brokers (its name is empty) nor ask for the documentation of settings.
 """
 
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -82,7 +83,8 @@ def describe(
     if result.error_code:
         missing = result.error_code == UNKNOWN_TOPIC_OR_PARTITION
         code = ExitCode.NOTHING_THERE if missing else ExitCode.FAILED
-        fail(f"{kind} {name}: {reason(result.error_code, result.error_message)}", code)
+        asked = _right("describe-configs", kind, name)
+        fail(f"{kind} {name}: {reason(result.error_code, result.error_message, asked)}", code)
     rows = [
         _row(config)
         for config in sorted(result.configs, key=lambda config: config.name)
@@ -190,8 +192,16 @@ def _alter(
     keys = [key for key, _, _ in operations]
     row: dict[str, Any] = {"resource": f"{kind} {name}", "result": f"{', '.join(keys)}: {done}", "settings": keys}
     if result.error_code:
-        row |= {"result": "not changed", "error": reason(result.error_code, result.error_message)}
+        row |= {
+            "result": "not changed",
+            "error": reason(result.error_code, result.error_message, _right("alter-configs", kind, name)),
+        }
     print_outcomes("resource", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _right(operation: str, kind: Kind, name: str) -> str:
+    """As `barnabas acls add` takes it."""
+    return f"{operation} {kind} {shlex.quote(name)}" if kind is Kind.TOPIC else f"{operation} cluster"
 
 
 def _resource(kind: Kind, name: str) -> tuple[int, str]:

@@ -14,8 +14,10 @@ from barnabas.cli.record_places import begin_at, last_or_place
 from barnabas.cli.record_printing import printer
 from barnabas.cli.shared.client import admin, answered, await_coordinators, connection, no_topic, told_in_sentences
 from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.rights import asks_for
 from barnabas.cli.shared.target import SECONDS_MAX, Target, end_at_once, no_time_limit
 from barnabas.cli.shared.terminal import INT32_MAX, new_app
+from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 
@@ -140,7 +142,10 @@ def consume(
         show = printer("json" if as_json else "details")
     if timeout_s is not None:
         target = replace(target, timeout_s=min(target.timeout_s, timeout_s + ANSWER_MARGIN_S))
+    if place.topics is not None and len(place.topics) == 1:
+        asks_for(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "read", "topic", place.topics[0])
     if place.group is not None:  # kafka-python's consumer asks a coordinator that does not answer again and again
+        asks_for(ErrorCode.GROUP_AUTHORIZATION_FAILED, "read", "group", place.group)
         with admin(target) as client:
             await_coordinators(client, [place.group])
     settings = connection(target)

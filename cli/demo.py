@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +22,7 @@ TOPIC, GROUP = "demo", "demo-readers"
 RECORDS = 10
 STOP_TIMEOUT_S = 10
 TIME_LIMIT_S = 60  # of the whole demo, which takes about three seconds
+AGAIN_S = 1  # what ends the demo is raised again as often, because kafka-python's loop may have swallowed it
 
 
 @app.command()
@@ -41,38 +44,30 @@ def demo(
         fail("--data wants the name of a directory, not an empty one.", ExitCode.NOT_VALID)
     directory = data or tempfile.mkdtemp(prefix="barnabas-demo-")
     broker = None
-    signal.signal(signal.SIGALRM, _too_long)
     interrupts: list[int] = []
-
-    def interrupt(number: int, _frame: Any) -> None:
-        interrupts.append(number)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
     try:
-        signal.alarm(TIME_LIMIT_S)
-        broker = DemoBroker(directory, port)
-        _show(f"A broker serves at {broker.bootstrap} (process {broker.process.pid}, data in {directory}).")
-        with told_in_sentences(Target(broker.bootstrap, TIME_LIMIT_S, 0, as_json=False)):
-            _produce(broker.bootstrap)
-            _consume(broker.bootstrap, RECORDS // 2)
-            _show("The broker is stopped and started again.")
-            broker.stop()
-            broker = DemoBroker(directory, int(broker.bootstrap.rpartition(":")[2]))
-            _consume(broker.bootstrap, RECORDS - RECORDS // 2)
-        signal.alarm(0)
-        _show("The group went on where it was. That is the round trip.")
-        if keep:
-            say(f"\nThe broker goes on at {broker.bootstrap} until Ctrl-C. In another terminal:")
-            say(f"    barnabas consume {TOPIC} --from-beginning --details --bootstrap {broker.bootstrap}")
-            broker.process.wait()
+        with _interruptible(interrupts):
+            broker = DemoBroker(directory, port)
+            _show(f"A broker serves at {broker.bootstrap} (process {broker.process.pid}, data in {directory}).")
+            with told_in_sentences(Target(broker.bootstrap, TIME_LIMIT_S, 0, as_json=False)):
+                _produce(broker.bootstrap)
+                _consume(broker.bootstrap, RECORDS // 2)
+                _show("The broker is stopped and started again.")
+                broker.stop()
+                broker = DemoBroker(directory, int(broker.bootstrap.rpartition(":")[2]))
+                _consume(broker.bootstrap, RECORDS - RECORDS // 2)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            _show("The group went on where it was. That is the round trip.")
+            if keep:
+                say(f"\nThe broker goes on at {broker.bootstrap} until Ctrl-C. In another terminal:")
+                say(f"    barnabas consume {TOPIC} --from-beginning --details --bootstrap {broker.bootstrap}")
+                broker.process.wait()
     except (KeyboardInterrupt, RuntimeError):  # kafka-python's loop makes a RuntimeError of an interruption
         if not interrupts:
             raise
         if not keep:
             raise KeyboardInterrupt from None
     finally:
-        signal.alarm(0)
         if broker is not None:
             broker.stop()
         if data is None:
@@ -107,8 +102,27 @@ class DemoBroker:
                 self.process.wait()
 
 
-def _too_long(_number: int, _frame: Any) -> None:
-    fail(f"the round trip was not done in {TIME_LIMIT_S} s.")
+@contextmanager
+def _interruptible(interrupts: list[int]) -> Iterator[None]:
+    """Ctrl-C ends what is done inside, and so does the time limit; `interrupts` gets the signals."""
+
+    def interrupt(number: int, _frame: Any) -> None:
+        interrupts.append(number)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+        raise KeyboardInterrupt
+
+    def ring(_number: int, _frame: Any) -> None:
+        if interrupts:
+            raise KeyboardInterrupt
+        fail(f"the round trip was not done in {TIME_LIMIT_S} s.")
+
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _show(message: str) -> None:

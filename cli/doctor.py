@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from barnabas.cli.acls import described_rules
 from barnabas.cli.checks.facts import NO_SETTINGS, Broker, Facts, Partition, Setting, Settings, Topic
 from barnabas.cli.checks.findings import Finding, Severity
 from barnabas.cli.checks.groups import CONFIRMED_MAX, to_confirm
@@ -27,15 +28,18 @@ from barnabas.cli.open_transactions import (
     list_transactions,
     longest_timeout_ms,
 )
-from barnabas.cli.shared.client import BROKER_RESOURCE, admin, answered, positions
+from barnabas.cli.shared.client import BROKER_RESOURCE, admin, answered, positions, reason
 from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.cli.shared.http_client import HttpApi
-from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.kafka_python import consumer_groups, send
 from barnabas.cli.shared.login import read as read_access
 from barnabas.cli.shared.probe import certificate_end
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_paragraph
 from barnabas.cli.shared.words import duration, shown
+from barnabas.cli.users import described_users
+from barnabas.cluster.features import GROUP_VERSION
+from barnabas.cluster.security.acls import Acl, AclFilter
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.runtime.clock import RealClock
@@ -113,7 +117,8 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
         renew()
         brokers.append(_broker(client, api, node_id, registered.get(node_id), stalled_ms, tls))
     with_health = [broker.health for broker in brokers if broker.health is not None]
-    groups = _groups(client)
+    rows = _groups(client)
+    groups = None if rows is None else {row["group_id"]: row.get("group_state") or "" for row in rows}
     lags: dict[str, list[PartitionLag]] = {}
     wanted = to_confirm(with_health)
     not_confirmed = wanted[CONFIRMED_MAX:]
@@ -141,6 +146,10 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
         transactions,
         hanging,
         not_known,
+        rules=_rules(client),
+        scram_users=_scram_users(client),
+        consumer_groups=[row["group_id"] for row in consumer_groups(rows or [])],
+        group_version=_level(client, GROUP_VERSION),
     )
     return replace(facts, missing_directories=missing_directories(RealDisk(), facts))
 
@@ -201,21 +210,27 @@ def _broker(client: Any, api: HttpApi, node_id: int, row: dict[str, Any] | None,
     if row is None:
         return Broker(node_id, is_registered=False)
     host, port = row["host"], row["port"]
+    settings, health, untold = NO_SETTINGS, None, None
     try:
         settings = _settings(client, BROKER_RESOURCE, [str(node_id)], node_id).get(str(node_id), NO_SETTINGS)
+    except UntoldError as failure:
+        untold = failure.message
     except Failure as failure:
         return Broker(node_id, True, host, port, why_not=failure.message)
-    health, why_not = None, None
-    has_http = bool(settings.text("http.address"))
-    if not has_http:
-        why_not = "it has no HTTP API"
-    else:
+    has_http = bool(settings.text("http.address") or untold)
+    why_not = untold if has_http else "it has no HTTP API"
+    if why_not is None:
         try:
             query = {"stalled_ms": stalled_ms}
             health = api.ask("GET", "/v1/health", query=query, node_id=node_id)
         except Failure as failure:
             why_not = failure.message
-    return Broker(node_id, True, host, port, settings, health, has_http, why_not, certificate_end((host, port), tls))
+    end_ms = certificate_end((host, port), tls)
+    return Broker(node_id, True, host, port, settings, health, has_http, why_not, untold, end_ms)
+
+
+class UntoldError(Failure):
+    """A broker does not tell its settings, which have the address of its HTTP API, too."""
 
 
 def _settings(client: Any, kind: int, names: Sequence[str], node_id: int | None) -> dict[str, Settings]:
@@ -231,6 +246,11 @@ def _settings(client: Any, kind: int, names: Sequence[str], node_id: int | None)
         raise Failure(str(getattr(error, "message", "") or error), ExitCode.FAILED) from None
     if kind == BROKER_RESOURCE and any(result.error_code in BROKEN for result in answer.results):
         raise Failure("it answers with an error, and its log says why", ExitCode.FAILED)
+    refused = next((result.error_code for result in answer.results if result.error_code), 0)
+    if kind == BROKER_RESOURCE and refused:
+        raise UntoldError(
+            f"its settings are not told: {reason(refused, asked='describe-configs cluster')}", ExitCode.FAILED
+        )
     return {
         result.resource_name: Settings({each.name: Setting(each.value, each.config_source) for each in result.configs})
         for result in answer.results
@@ -265,12 +285,44 @@ def _topics(client: Any, described: Iterable[dict[str, Any]]) -> list[Topic]:
     ]
 
 
-def _groups(client: Any) -> dict[str, str] | None:
+def _groups(client: Any) -> list[dict[str, Any]] | None:
     from kafka.errors import KafkaError
 
     try:
-        return {row["group_id"]: row.get("group_state") or "" for row in client.list_groups()}
+        rows: list[dict[str, Any]] = client.list_groups()
     except KafkaError:
+        return None
+    return rows
+
+
+def _level(client: Any, feature: str) -> int | None:
+    """The level of a feature that holds; None: it is not known, or a broker has no such feature."""
+    from kafka.errors import KafkaError
+
+    try:
+        found = client.describe_features().get(feature)
+    except KafkaError:
+        return None
+    return None if found is None else found.get("finalized", (0, 0))[1]
+
+
+def _rules(client: Any) -> list[Acl] | None:
+    """The access rules; None: there is no authorizer, or they are not told."""
+    from kafka.errors import KafkaError
+
+    try:
+        return described_rules(client, AclFilter())
+    except (Failure, KafkaError):
+        return None
+
+
+def _scram_users(client: Any) -> frozenset[str] | None:
+    """Who has a password of SCRAM; None: it is not told."""
+    from kafka.errors import KafkaError
+
+    try:
+        return frozenset(result.user for result in described_users(client, None))
+    except (Failure, KafkaError):
         return None
 
 
@@ -390,6 +442,11 @@ def not_known_yet(facts: Facts) -> list[str]:
         if health["groups_left_out"]:
             more = counted(health["groups_left_out"], "more group")
             said.append(f"broker {broker.node_id} has {more} that may have a problem")
+    untold = sum(topic.settings is None for topic in facts.topics)
+    if untold:
+        said.append(f"{counted(untold, 'topic')} whose settings are not told (the right describe-configs)")
+    if facts.rules is None and facts.any_settings.text("authorizer.class.name"):
+        said.append("the access rules are not told (the right describe on the cluster)")
     if facts.groups is None:
         said.append("the groups could not be listed")
     if facts.transactions_not_known is not None:

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import admin, answered, await_controller, reason
-from barnabas.cli.shared.exits import ExitCode, fail, key_values
-from barnabas.cli.shared.kafka_python import send_to_controller
+from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
+from barnabas.cli.shared.kafka_python import consumer_groups, send_to_controller
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import INT16_MAX, INT32_MAX, AsJson, new_app, print_json, print_outcomes, print_table
-from barnabas.cluster.features import ALL_FAILED, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
+from barnabas.cluster.features import ALL_FAILED, GROUP_VERSION, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE, UPGRADE
+from barnabas.runtime.counted import counted, names_in_a_line
 
 app = new_app("""Protocols of the whole cluster that have levels: describe, upgrade, downgrade, disable.
 
@@ -133,6 +134,16 @@ def _described(client: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _tell_of_members(client: Any, *, dry_run: bool) -> None:
+    """Say which groups lose their members. Nobody is asked: Kafka lowers the level, too."""
+    names = [row["group_id"] for row in consumer_groups(client.list_groups()) if row.get("group_state") != "Empty"]
+    if names:
+        say(
+            f"{counted(len(names), 'group')} of group.protocol=consumer {'would lose' if dry_run else 'will lose'} "
+            f"all members, whose heartbeats are refused at level 0: {names_in_a_line(sorted(names))}."
+        )
+
+
 def _update(
     target: Target, levels: Mapping[str, int] | None, kind: int, done: str, *, dry_run: bool, as_json: bool
 ) -> None:
@@ -156,8 +167,12 @@ def _update(
             min_version=FIRST_VERSION_WITH_VALIDATE_ONLY,
         )
         response = send_to_controller(client, request)
+        if not response.error_code and levels.get(GROUP_VERSION) == 0:
+            _tell_of_members(client, dry_run=dry_run)
     if response.error_code:
-        why = reason(response.error_code, (response.error_message or "").removeprefix(ALL_FAILED) or None)
+        why = reason(
+            response.error_code, (response.error_message or "").removeprefix(ALL_FAILED) or None, "alter cluster"
+        )
         lower = [f"{name}={level}" for name, level in levels.items() if level < before.get(name, {}).get("level", 0)]
         hint = "to see the levels that are possible: barnabas features describe"
         if kind == UPGRADE and lower:

@@ -1,5 +1,6 @@
 """`barnabas groups`: list, describe, lag, explain, remove members, delete."""
 
+import shlex
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -32,6 +33,7 @@ from barnabas.cli.shared.terminal import (
     print_rows,
 )
 from barnabas.cli.shared.words import shown
+from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted, names_in_a_line
 
 app = new_app("""Consumer groups: list, describe, how far they are behind, delete.
@@ -288,7 +290,7 @@ def delete(target: Target, groups: Names, yes: Yes = False, as_json: AsJson = Fa
     for name, result in results.items():
         row = {"group": name, "result": "deleted"}
         if result != "OK":
-            row |= {"result": "not deleted", "error": ERRORS.get(result, result)}
+            row |= {"result": "not deleted", "error": _not_deleted(result, name)}
         rows.append(row)
     missing = all(result in ("OK", "GroupIdNotFoundError") for result in results.values())
     print_outcomes("group", rows, as_json, nothing_there=missing)
@@ -337,3 +339,9 @@ def assigned(member: dict[str, Any]) -> list[tuple[str, int]]:
         for topic in assignment.get("assigned_partitions", [])
         for partition in topic["partitions"]
     )
+
+
+def _not_deleted(error: str, group: str) -> str:
+    if error == "GroupAuthorizationFailedError":
+        return reason(ErrorCode.GROUP_AUTHORIZATION_FAILED, asked=f"delete group {shlex.quote(group)}")
+    return ERRORS.get(error, error)

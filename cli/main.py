@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point of the command `barnabas`, of `python -m barnabas` and of `python -m barnabas`."""
+    """Entry point of the command `barnabas` and of `python -m barnabas`."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A script's `command &` starts it so. SIGINT ends a command, whatever started it (docs/command-line.md).
         signal.signal(signal.SIGINT, signal.default_int_handler)

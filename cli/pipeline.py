@@ -33,6 +33,7 @@ app = new_app("""Offsets, lag and health of groups over time, as Parquet tables,
 HOUR_S = 3600
 TIMES = ["%Y-%m-%d", *(f"%Y-%m-%d{between}%H:%M{more}" for between in "T " for more in ("", ":%S", "%z", ":%S%z"))]
 CELL_MAX = 60
+OF_GROUPS = ("offsets", "lag", "audit", "health")
 
 Every = Annotated[int, typer.Option("--every", min=1, max=86_400, metavar="SECONDS", help="A look every so many.")]
 Trigger = Annotated[
@@ -358,6 +359,15 @@ def _milliseconds(hours: float | None) -> int | None:
     return None if hours is None else int(hours * HOUR_S * 1000)
 
 
+def no_commits(*, is_stream: bool) -> str:
+    """Why a job about groups may have found nothing. A streaming query closes a window by what comes after it."""
+    lately = "in the last window, or nothing came after its window" if is_stream else "a few seconds ago"
+    return (
+        f": no group has committed anything that is there, unless it was {lately}. "
+        "Of a cluster, name all data directories or a broker"
+    )
+
+
 def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -> None:
     """Run a job, show its progress and its table, and end with its exit code."""
     from barnabas.pipeline.local_files import BusyError, OutError, check_file, only_run_in
@@ -385,12 +395,7 @@ def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -
     if summary.has_lost:
         raise typer.Exit(ExitCode.WENT_ON)
     if summary.is_empty:
-        of_groups = (
-            ": no group has committed anything that is there, unless it was a few seconds ago. "
-            "Of a cluster, name all data directories or a broker"
-            if job.source and name in ("offsets", "lag", "audit", "health")
-            else ""
-        )
+        of_groups = no_commits(is_stream=words.get("stream", False)) if job.source and name in OF_GROUPS else ""
         what = "Nothing new was there" if name == "export" else "Nothing was there"  # its table may have been emptied
         say(f"{what} to read in {job.source or job.out}{of_groups}.")
         raise typer.Exit(ExitCode.NOTHING_THERE)

@@ -13,6 +13,7 @@ from barnabas.cli.json_records import JsonRecord, read
 from barnabas.cli.shared import kafka_python
 from barnabas.cli.shared.client import connection, reason, told_in_sentences
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
+from barnabas.cli.shared.rights import asks_for
 from barnabas.cli.shared.target import Target, end_at_once, no_time_limit
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, new_app, print_json, progress
 from barnabas.cluster.leader_and_isr import NO_LEADER
@@ -137,6 +138,7 @@ def produce(
     barnabas produce orders --format json < records.jsonl
     """
     shape.check()
+    asks_for(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "write", "topic", topic)
     records = shape.records()
     settings = connection(target)
     from kafka import KafkaProducer

@@ -1,5 +1,6 @@
 """`barnabas quotas`: list, set, remove the quotas of clients and of addresses."""
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -158,7 +159,10 @@ def _alter(target: Target, parts: Parts, changes: dict[str, float | None], done:
         (result,) = answered(client, lambda: send(client, request)).entries
     row: dict[str, Any] = {"entity": _words(parts), "result": done}
     if result.error_code:
-        row |= {"result": "not changed", "error": reason(result.error_code, result.error_message)}
+        row |= {
+            "result": "not changed",
+            "error": reason(result.error_code, result.error_message, "alter-configs cluster"),
+        }
     print_outcomes("entity", [row], as_json)
 
 
@@ -174,7 +178,7 @@ def _described(client: Any, parts: Parts, *, strict: bool = False) -> list[Any]:
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = answered(client, lambda: send(client, request))
     if answer.error_code:
-        fail(f"the quotas are not told: {reason(answer.error_code, answer.error_message)}")
+        fail(f"the quotas are not told: {reason(answer.error_code, answer.error_message, 'describe-configs cluster')}")
     return sorted(answer.entries or (), key=lambda entry: sorted(map(_shown, entry.entity)))
 
 
@@ -188,7 +192,9 @@ def _rows(entry: Any) -> list[dict[str, Any]]:
     return [whom | {"quota": value.key, "value": _number(value.value)} for value in entry.values]
 
 
-def _number(value: float) -> int | float:
+def _number(value: float) -> int | float | str:
+    if not math.isfinite(value):
+        return "Infinity" if value > 0 else "NaN"  # JSON has no such numbers
     return int(value) if value == int(value) else value
 
 

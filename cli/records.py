@@ -1,5 +1,6 @@
 """`barnabas records`: delete."""
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -85,7 +86,7 @@ def delete(
         error_code = results[partition]["error_code"]
         row["result"] = "not deleted" if error_code else "deleted"
         if error_code:
-            row["error"] = reason(error_code)
+            row["error"] = reason(error_code, asked=f"delete topic {shlex.quote(partition.topic)}")
         else:
             row["new_log_start_offset"] = results[partition]["low_watermark"]
     print_outcomes("partition", outcomes, as_json)

@@ -1,17 +1,23 @@
 """`barnabas secure`: everything that a broker with TLS, logins and access rules needs, and its clients."""
 
+import ipaddress
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.runtime.env import real
+
+if TYPE_CHECKING:
+    from barnabas.cluster.security.authority import Authority
 
 app = new_app("""A secured broker: its authority, certificates, users, rules, and the files for its clients.
 
@@ -21,6 +27,13 @@ app = new_app("""A secured broker: its authority, certificates, users, rules, an
 
 PORT = 9092
 USER = "app"
+# Lists of settings have commas between them, and the clients' files have strings in quotes.
+NOT_IN_PATHS = re.compile(r"""[,"'`$\x00-\x1f]""")
+USER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a name in a certificate has no more characters
+NOT_USERS = ("admin", "broker", "ca")  # whose files have these names
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+AGAIN = "Remove it, and make it again."
+UNFINISHED = "server.properties.unfinished"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SECRET_BYTES = 18
 ENDS_WITHIN_S = 60
@@ -32,7 +45,8 @@ RULES = (
     ("idempotent-write", "cluster", ""),
 )
 SERVER = """\
-# A broker with TLS, logins and access rules. Clients log in at SASL_SSL, or show a certificate at SSL, as brokers do.
+# A broker with TLS, logins and access rules. The files name this folder: move it, and change them.
+# Clients log in at SASL_SSL, or show a certificate at SSL, as brokers do.
 listeners=SASL_SSL://{listen}:{port},SSL://{listen}:{next_port}
 advertised.listeners=SASL_SSL://{host}:{port},SSL://{host}:{next_port}
 security.inter.broker.protocol=SSL
@@ -144,15 +158,19 @@ def init(
         from barnabas.cluster.security.authority import Authority
     except ImportError:
         fail("certificates are made by `cryptography`, which is missing: pip install 'barnabas[keystores]'.")
-    if not user.isascii() or not all(each.isalnum() or each in "-_." for each in user) or user in ("admin", "broker"):
-        message = f"--user {user!r}: letters, digits and -_. make a name, other than those of admin and broker."
+    if not USER_NAME.fullmatch(user) or user in NOT_USERS:
+        message = f"--user {user!r}: up to 64 letters, digits and -_. make a name, other than {', '.join(NOT_USERS)}."
+        fail(message, ExitCode.NOT_VALID)
+    is_ipv6 = host is not None and _is_ipv6(host)
+    if host is not None and (host in ("0.0.0.0", "::") or not (is_ipv6 or HOST.fullmatch(host))):
+        message = f"--host {host!r}: the name or the address by which other machines reach this one."
         fail(message, ExitCode.NOT_VALID)
     folder = _empty_folder(directory)
     authority = Authority("Barnabas", real().clock.now_ms())
     words = {
         "folder": folder.replace("\\", "\\\\"),
-        "listen": "127.0.0.1" if host is None else "0.0.0.0",
-        "host": host or "localhost",
+        "listen": "127.0.0.1" if host is None else "[::]" if is_ipv6 else "0.0.0.0",
+        "host": f"[{host}]" if is_ipv6 else host or "localhost",
         "port": port,
         "next_port": port + 1,
         "user": user,
@@ -160,13 +178,40 @@ def init(
         "token": real().secret_bytes(SECRET_BYTES).hex(),
     }
     hosts = (*LOOPBACK, *([] if host is None else [host]))
-    files = {
+    files = _files(authority, folder, hosts, words)
+    try:
+        for name, text in files.items():
+            _write(f"{folder}/{name}", text)
+        _make_user_and_rules(folder, user, str(words["password"]))
+        real().disk.rename(f"{folder}/{UNFINISHED}", f"{folder}/server.properties")  # last: now it is complete
+    except OSError as error:
+        fail(f"{directory} is not complete: {error.strerror or error}. {AGAIN}")
+    start = f"barnabas start --config {shlex.quote(f'{directory}/server.properties')}"
+    use = f"barnabas topics list --bootstrap {words['host']}:{port} --command-config "
+    use += shlex.quote(f"{directory}/client.properties")
+    if as_json:
+        names = sorted({*files, "server.properties"} - {UNFINISHED})
+        print_json({"start": start, "use": use, "files": names})
+    else:
+        print(f"{start}\n{use}")
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return False
+
+
+def _files(authority: "Authority", folder: str, hosts: Sequence[str], words: Mapping[str, str | int]) -> dict[str, str]:
+    """What stands in each file of the folder."""
+    return {
+        UNFINISHED: SERVER.format(**words),  # first, so that it is there as long as something is missing
         "ca.pem": authority.pem,
         "ca.key": authority.key_pem,
         "broker.pem": authority.sign("broker", hosts),
         "admin.pem": authority.sign("admin"),
-        f"{user}.pem": authority.sign(user),
-        "server.properties": SERVER.format(**words),
+        f"{words['user']}.pem": authority.sign(str(words["user"])),
         "admin.properties": ADMIN.format(**words),
         "client.properties": CLIENT.format(**words),
         "kafka-python.json": _for_kafka_python(folder, words),
@@ -175,22 +220,17 @@ def init(
         "kafkajs_settings.js": KAFKAJS.format(**words),
         "franz_go.go": FRANZ_GO.format(**words),
     }
-    for name, text in files.items():
-        _write(f"{folder}/{name}", text)
-    _make_user_and_rules(folder, user, str(words["password"]))
-    start = f"barnabas start --config {directory}/server.properties"
-    use = f"barnabas topics list --bootstrap {words['host']}:{port} --command-config {directory}/client.properties"
-    if as_json:
-        print_json({"start": start, "use": use, "files": sorted(files)})
-    else:
-        print(f"{start}\n{use}")
 
 
 def _empty_folder(directory: str) -> str:
     folder, disk = os.path.abspath(directory), real().disk
+    if NOT_IN_PATHS.search(folder):
+        fail(f"{folder!r}: commas, quotes and $ cannot stand in its path: name another folder.", ExitCode.NOT_VALID)
     os.umask(0o077)  # the keys are for nobody else
     try:
         disk.make_directory(folder)
+        if disk.exists(f"{folder}/{UNFINISHED}"):
+            fail(f"{directory} is not complete: what made it was ended. {AGAIN}")
         if disk.list_directory(folder):
             fail(f"{directory} is not empty, and nothing there is written over: name another folder.")
     except OSError as error:
@@ -200,9 +240,17 @@ def _empty_folder(directory: str) -> str:
 
 def _write(path: str, text: str) -> None:
     file = real().disk.open(path, create=True)
-    file.write(0, text.encode())
+    is_java = ".properties" in path.rpartition("/")[2]
+    file.write(0, (_as_java_reads(text) if is_java else text).encode())
     file.sync()
     file.close()
+
+
+def _as_java_reads(text: str) -> str:
+    """For a .properties file: Java's clients take its bytes for ISO 8859-1, so a folder's name may need escapes."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
 
 
 def _for_kafka_python(folder: str, words: Mapping[str, str | int]) -> str:
@@ -239,7 +287,8 @@ def _make_user_and_rules(folder: str, user: str, password: str) -> None:
 
 @contextmanager
 def _broker(folder: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "barnabas", "start", "--json", "--config", f"{folder}/server.properties"]
+    command = [sys.executable, "-m", "barnabas", "start", "--json", "--exit-with-parent"]
+    command += ["--config", f"{folder}/{UNFINISHED}"]
     settings = {
         "listeners": "SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
         "advertised.listeners": "",
@@ -251,7 +300,8 @@ def _broker(folder: str) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            fail(f"the broker does not start: {process.communicate()[1].strip().splitlines()[-1:]}")
+            last = process.communicate()[1].strip().rpartition("\n")[2]
+            fail(f"the broker does not start: {last.removeprefix('barnabas: ')}. {AGAIN}")
         yield str(json.loads(line)["bootstrap"])
     finally:
         process.terminate()
@@ -263,4 +313,4 @@ def _run(folder: str, bootstrap: str, *words: str, stdin: str = "") -> None:
     command += ["--bootstrap", bootstrap, "--command-config", f"{folder}/admin.properties"]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ENDS_WITHIN_S)
     if done.returncode:
-        fail(f"{' '.join(words[:2])} has failed: {done.stderr.strip()}")
+        fail(f"{' '.join(words[:2])} has failed: {done.stderr.strip().removeprefix('barnabas: ')} {AGAIN}")

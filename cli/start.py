@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from barnabas.cli import ready
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
-from barnabas.cli.start_settings import CLUSTER_FILE, configure, profile_of
+from barnabas.cli.start_settings import CLUSTER_FILE, Settings, configure, profile_of
 from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
 from barnabas.runtime.parent import call_when_parent_is_gone
@@ -87,10 +87,7 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     from barnabas.storage.directory_plan import StartChoice
 
     env = real()
-    _allow_open_files()
-    if (most := env.disk.open_files_max()) < OPEN_FILES_MIN:
-        why = f"this process may have {most} files open, and a broker needs {OPEN_FILES_MIN}, better some thousands"
-        fail(f"{why}: raise the limit (ulimit -n).")
+    _allow_open_files(env)
     given = key_values(said.settings, "--set")
     if said.data is not None:
         if "," in said.data:
@@ -118,13 +115,12 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         fail(f"--profile {profile.name} is one broker: --brokers goes without it.", ExitCode.NOT_VALID)
     settings = configure(env, said.config, profile, given, said.port, variables)
     directories = tuple(map(os.path.abspath, settings.config.data_directories))
-    given_up = [_place(name) for name in said.give_up]
     order = Order(
         settings.config,
         StartChoice(
             said.adopt or (copied is not None and not said.set_aside),
             said.set_aside,
-            given_up,
+            [_place(name) for name in said.give_up],
             _cluster_id(os.environ) if profile.takes_environment else None,
         ),
         said.json,
@@ -135,23 +131,30 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         security,
     )
     if said.brokers is not None or (len(directories) == 1 and env.disk.exists(f"{directories[0]}/{CLUSTER_FILE}")):
-        from barnabas.cli import cluster_start
-
-        words = ["--log-level", said.log_level, *(("--config", said.config) if said.config is not None else ())]
-        for key, text in {**profile.settings, **given}.items():
-            words += ["--set", f"{key}={text}"]
-        plan = cluster_start.plan(
-            *(env, said.brokers, directories, words, settings.values, settings.by_user, given_up),
-            adopts=said.adopt,
-            sets_aside=said.set_aside,
-        )
-        for note in plan.notes:
-            say(f"barnabas: {note}")
-        supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
-        return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
+        return _run_cluster(env, said, {**profile.settings, **given}, settings, order, log)
     if said.restart:
         fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
     return _run(env, order)
+
+
+def _run_cluster(
+    env: "Env", said: argparse.Namespace, given: Mapping[str, str], settings: Settings, order: Order, log: TextIO
+) -> int:
+    from barnabas.cli import cluster_start
+
+    words = ["--log-level", said.log_level, *(("--config", said.config) if said.config is not None else ())]
+    for key, text in given.items():
+        words += ["--set", f"{key}={text}"]
+    directories = tuple(map(os.path.abspath, settings.config.data_directories))
+    plan = cluster_start.plan(
+        *(env, said.brokers, directories, words, settings.values, settings.by_user, order.choice.given_up),
+        adopts=said.adopt,
+        sets_aside=said.set_aside,
+    )
+    for note in plan.notes:
+        say(f"barnabas: {note}")
+    supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
+    return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
 
 
 class Parser(argparse.ArgumentParser):
@@ -328,7 +331,7 @@ def collect_seldom() -> None:
     gc.freeze()
     # A request leaves no cycles behind, so collections need not come often. The young objects are looked at in small
     # parts, because a large group that rebalances makes many in a moment.
-    gc.set_threshold(5_000, 20, 100)
+    gc.set_threshold(1_000, 5, 2_000)
     gc.enable()
 
 
@@ -382,13 +385,19 @@ def _run(env: "Env", order: Order) -> int:
         return runner.run(_run_until_told(order, partial(_serve, env, order)))
 
 
-def _allow_open_files() -> None:
-    """Raise the limit of open files to the hard limit; the usual 1024 are too few for segments and connections."""
+def _allow_open_files(env: "Env") -> None:
+    """Raise the limit of open files to the hard limit; the usual 1024 are too few for segments and connections.
+
+    Failure when a broker could not even start with so few.
+    """
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if (most := env.disk.open_files_max()) < OPEN_FILES_MIN:
+        why = f"this process may have {most} files open, and a broker needs {OPEN_FILES_MIN}, better some thousands"
+        fail(f"{why}: raise the limit (ulimit -n).")
 
 
 async def _run_until_told(

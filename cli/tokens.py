@@ -13,6 +13,7 @@ from barnabas.cli.shared.login import ask
 from barnabas.cli.shared.login import read as read_access
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
+from barnabas.cluster.security.scram import HASHES
 from barnabas.protocol.message import Message
 from barnabas.protocol.messages import (
     CreateDelegationTokenRequest,
@@ -94,7 +95,7 @@ def create(
         print_json(row)
         return
     print_table(["", "token"], [(name.replace("_", " "), row[name]) for name in row if name != "jaas"])
-    typer.echo(f"\nIn a client's file:\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config={row['jaas']}")
+    typer.echo(f"\nIn a client's file:\nsasl.mechanism={_mechanism(target)}\nsasl.jaas.config={row['jaas']}")
 
 
 @app.command("list")
@@ -228,3 +229,9 @@ def _secret(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         fail("an HMAC is Base64, as `barnabas tokens list --hmac` shows it.", ExitCode.NOT_VALID)
+
+
+def _mechanism(target: Target) -> str:
+    """By which a client logs in with a token: the one of this command, if it is one of SCRAM's."""
+    login = read_access(target.command_config).login
+    return login.mechanism if login is not None and login.mechanism in HASHES else next(reversed(HASHES))

@@ -197,7 +197,10 @@ def create(
         if result["error_code"] == TOPIC_ALREADY_EXISTS and if_not_exists:
             row["result"] = "exists already"
         elif result["error_code"]:
-            row |= {"result": "not created", "error": reason(result["error_code"], result["error_message"])}
+            row |= {
+                "result": "not created",
+                "error": reason(result["error_code"], result["error_message"], _right("create", result["name"])),
+            }
         rows.append(row)
     print_outcomes("topic", rows, as_json)
 
@@ -237,7 +240,10 @@ def alter(
         "partitions": partitions,
     }
     if result.error_code:
-        row |= {"result": "not altered", "error": reason(result.error_code, result.error_message)}
+        row |= {
+            "result": "not altered",
+            "error": reason(result.error_code, result.error_message, _right("alter", topic)),
+        }
     print_outcomes("topic", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -260,7 +266,10 @@ def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = Fa
     for result in results:
         row = {"topic": result["name"], "result": "deleted"}
         if result["error_code"]:
-            row |= {"result": "not deleted", "error": reason(result["error_code"], result.get("error_message"))}
+            row |= {
+                "result": "not deleted",
+                "error": reason(result["error_code"], result.get("error_message"), _right("delete", result["name"])),
+            }
         elif result["name"] in GONE_WITH:
             say(f"barnabas: {result['name']} was deleted: {GONE_WITH[result['name']]}")
         rows.append(row)
@@ -277,3 +286,8 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
         "replicas": max(replicas, default=0),
         "internal": topic["is_internal"],
     }
+
+
+def _right(operation: str, topic: str) -> str:
+    """As `barnabas acls add` takes it."""
+    return f"{operation} topic {shlex.quote(topic)}"

@@ -50,7 +50,7 @@ def list_users(target: Target, as_json: AsJson = False) -> None:
     with admin(target) as client:
         rows = [
             {"user": result.user, "mechanisms": _mechanisms(result)}
-            for result in _described(client, None)
+            for result in described_users(client, None)
             if not result.error_code
         ]
     if as_json:
@@ -110,7 +110,7 @@ def remove(target: Target, user: User, mechanism: Mechanisms = None, yes: Yes = 
 
     named = _named(mechanism)
     with admin(target) as client:
-        there = {name for result in _described(client, user) for name in _mechanisms(result)}
+        there = {name for result in described_users(client, user) for name in _mechanisms(result)}
     names = [name for name in named if name in there]
     if not names:
         fail(f"{user} has no credentials of {' or '.join(named)}.", ExitCode.NOTHING_THERE)
@@ -130,18 +130,19 @@ def _alter(target: Target, user: str, deletions: list[Any], upsertions: list[Any
         (result,) = answered(client, lambda: send_to_controller(client, request)).results
     row: dict[str, Any] = {"user": user, "result": done}
     if result.error_code:
-        row |= {"result": "not changed", "error": reason(result.error_code, result.error_message)}
+        row |= {"result": "not changed", "error": reason(result.error_code, result.error_message, "alter cluster")}
     print_outcomes("user", [row], as_json, nothing_there=result.error_code == NOT_THERE)
 
 
-def _described(client: Any, user: str | None) -> list[Any]:
+def described_users(client: Any, user: str | None) -> list[Any]:
+    """The mechanisms of a user, or of all who have a password of SCRAM."""
     from kafka.protocol.admin import DescribeUserScramCredentialsRequest
 
     wanted = None if user is None else [DescribeUserScramCredentialsRequest.UserName(name=user)]
     request = DescribeUserScramCredentialsRequest(users=wanted)
     answer = answered(client, lambda: send(client, request))
     if answer.error_code:
-        fail(f"the users are not told: {reason(answer.error_code, answer.error_message)}")
+        fail(f"the users are not told: {reason(answer.error_code, answer.error_message, 'describe cluster')}")
     return list(answer.results)
 
 

@@ -21,7 +21,8 @@ from barnabas.cluster.security.mechanism import AuthenticationError
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError
 from barnabas.protocol import frames
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.frames import EncodedFrame
 from barnabas.protocol.message import Message
 from barnabas.runtime.pending import Pending
@@ -40,7 +41,7 @@ ANSWER_BYTES_MAX = 1 << 30  # a fetched batch may be as large as message.max.byt
 START_BYTES = 8192  # of an answer, read together with its size; small answers are complete in it
 CORRELATION_IDS = 1 << 31
 RETIRED_AFTER = 0.8  # of the time for which a login counts
-LOGIN_TOLD_EVERY_MS = 60_000.0
+TOLD_EVERY_MS = 60_000.0
 
 
 class _Request:
@@ -263,6 +264,8 @@ class _Connection(asyncio.BufferedProtocol):
             self._cannot_read(ProtocolError(what))
             return
         self._waiting.popleft()
+        if getattr(message, "error_code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            self._client.tell_missing_right(request.message)
         request.pending.complete(message)
         if self._is_retired and not self._waiting:
             self.lose("the login ends soon")
@@ -316,7 +319,7 @@ class BrokerClient:
         """`config` says how to log in; None: the listener wants no login. `tls` None: it has no TLS."""
         self._config = config
         self.tls = tls
-        self._login_told_ms = -math.inf  # when it was said last that a login has failed
+        self._told_ms = -math.inf  # when it was said last that a login has failed, or that a right is missing
         self.env = env
         self.endpoint = endpoint
         self.client_id = client_id
@@ -354,10 +357,25 @@ class BrokerClient:
 
     def tell_failed_login(self, error: Exception) -> None:
         """Log it now and then: the next request tries again."""
-        now_ms = self.env.clock.monotonic_ms()
-        if now_ms >= self._login_told_ms + LOGIN_TOLD_EVERY_MS:
-            self._login_told_ms = now_ms
+        if self._is_time_to_tell():
             logger.error("cannot log in to %s: %s", self.name, error)
+
+    def tell_missing_right(self, request: Message) -> None:
+        """Log it now and then: until somebody gives the right, this broker is none for the other one."""
+        if self._config is not None and self._is_time_to_tell():
+            logger.error(
+                "%s refuses %s (CLUSTER_AUTHORIZATION_FAILED): it does not know this broker as one. Name the user of "
+                "this broker in super.users of that one, whose log has the name, and start it again; or give that user "
+                "the right: barnabas acls add User:NAME cluster-action cluster",
+                *(self.name, ApiKey(request.API_KEY).name),
+            )
+
+    def _is_time_to_tell(self) -> bool:
+        now_ms = self.env.clock.monotonic_ms()
+        if now_ms < self._told_ms + TOLD_EVERY_MS:
+            return False
+        self._told_ms = now_ms
+        return True
 
     def forget(self, connection: _Connection) -> None:
         """A connection is lost: the next request makes another."""

@@ -5,7 +5,6 @@ conditional write. The node of a user holds its SCRAM credentials, too, so what 
 """
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 
 from barnabas.cluster.quota_table import CONNECTIONS, DEFAULT, OF_CLIENTS, Entity, Name, QuotaTable, text_of
@@ -58,6 +57,7 @@ class ClientQuotas:
     def __init__(self, coordination: Coordination) -> None:
         self.table = QuotaTable()
         self.on_change: Callable[[], None] = lambda: None
+        self.unreadable: set[Entity] = set()  # whose nodes somebody has written by hand: they have no quotas
         self._coordination = coordination
 
     async def load(self) -> None:
@@ -79,8 +79,10 @@ class ClientQuotas:
             return
         try:
             values = _values((await config_nodes.read(self._coordination, path)).settings)
-        except ValueError as error:  # somebody wrote it by hand: it has no quotas
+            self.unreadable.discard(entity)
+        except ValueError as error:
             logger.error("the quotas of %s cannot be read: %s", entity, error)
+            self.unreadable.add(entity)
             values = {}
         if self.table.set(entity, values):
             told = ", ".join(f"{key}={text_of(key, value)}" for key, value in values.items())
@@ -108,6 +110,6 @@ class ClientQuotas:
 def _values(settings: Mapping[str, str]) -> dict[str, float]:
     """The quotas among the settings. ValueError: one is no number."""
     values = {key: float(settings[key]) for key in KEYS if key in settings}
-    if not all(math.isfinite(value) and value >= 0 for value in values.values()):
+    if not all(value >= 0 for value in values.values()):
         raise ValueError(f"a quota is a number that is not negative: {values}")
     return values

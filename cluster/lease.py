@@ -110,6 +110,6 @@ class Lease:
                 self._lasts_ms,
             )
         else:
-            logger.info("the coordination tree answers again: committed records and offsets are served")
+            logger.info("the coordination tree answers again, and confirms the session")
         for act in self.on_lapsed if is_lapsed else self.on_regained:
             act()

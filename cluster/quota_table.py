@@ -68,24 +68,31 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
     return entity
 
 
+def has_key(entity: Entity, key: str) -> bool:
+    """Whether there is a quota of this name for this kind of entity."""
+    return key in ((CONNECTIONS,) if entity.ip is not None else OF_CLIENTS)
+
+
 def check_value(entity: Entity, key: str, value: float | None) -> None:
     """Problem: this entity has no such quota, or not with this value (None: it is to be removed)."""
-    if key not in ((CONNECTIONS,) if entity.ip is not None else OF_CLIENTS):
+    if not has_key(entity, key):
         raise Problem(f"Invalid configuration key {key}")
     if value is None:
         return
-    if not math.isfinite(value) or value < 0 or (value == 0 and entity.ip is None):
+    if not value > 0:  # nor is it a number, perhaps
         raise Problem(f"Quota {key} must be greater than 0")
     if key in WHOLE_NUMBERS:
-        if value > WHOLE_NUMBERS[key]:
-            raise Problem(f"Proposed value for {key} is too large for a {'INT' if key == CONNECTIONS else 'LONG'}.")
+        if value > float(WHOLE_NUMBERS[key]):
+            raise Problem(f"Proposed value for {key} is too large for {'an INT' if key == CONNECTIONS else 'a LONG'}.")
         if value != int(value):
             raise Problem(f"{key} cannot be a fractional value.")
 
 
 def text_of(key: str, value: float) -> str:
-    """How the tree has the value."""
-    return str(int(value)) if key in WHOLE_NUMBERS else repr(float(value))
+    """How the tree has the value: as Java's numbers are written."""
+    if key in WHOLE_NUMBERS:
+        return str(int(min(value, WHOLE_NUMBERS[key])))
+    return "Infinity" if math.isinf(value) else repr(float(value))
 
 
 class Match(NamedTuple):
@@ -106,6 +113,8 @@ def check_filter(matches: Sequence[Match]) -> None:
         if match.kind in seen:
             raise Problem(f"Entity type {match.kind} cannot appear more than once in the filter.")
         seen.add(match.kind)
+        if not match.kind:
+            raise Problem("Invalid empty entity type.")
         if match.kind not in (USER, CLIENT_ID, IP):
             raise NotImplementedError(f"Unsupported entity type {match.kind}")
         if match.type not in (EXACT, DEFAULT_NAME, ANY_NAME):
@@ -116,7 +125,10 @@ def check_filter(matches: Sequence[Match]) -> None:
             kind = "MATCH_TYPE_DEFAULT" if match.type == DEFAULT_NAME else "MATCH_TYPE_SPECIFIED"
             raise Problem(f"Request specified {kind}, but also specified a match string.")
     if IP in seen and len(seen) > 1:
-        raise Problem("Invalid entity filter component combination, IP filter component should not be used with other")
+        raise Problem(
+            "Invalid entity filter component combination. IP filter component should not be used with user or clientId "
+            "filter component."
+        )
 
 
 def is_matched(entity: Entity, matches: Sequence[Match], *, strict: bool) -> bool:

@@ -10,8 +10,22 @@ from copy import copy
 
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.broker_settings import BROKER_SETTINGS
-from barnabas.config.listeners import Endpoint, check_http, check_listeners, http_endpoints, own_endpoints
-from barnabas.config.sasl import check_sasl, listeners_with_tls, zookeeper_has_tls
+from barnabas.config.listeners import (
+    HTTPS,
+    Endpoint,
+    check_http,
+    check_listeners,
+    http_endpoints,
+    own_endpoints,
+    read_endpoints,
+)
+from barnabas.config.sasl import (
+    MECHANISMS,
+    check_sasl,
+    check_zookeeper_login,
+    listeners_with_tls,
+    zookeeper_has_tls,
+)
 from barnabas.config.settings import ConfigError, Dynamic, Setting, Value
 from barnabas.protocol.errors import ErrorCode
 
@@ -59,9 +73,10 @@ AUTHORIZERS = (
     "kafka.security.auth.SimpleAclAuthorizer",
 )
 # What may be set for one listener, or for a mechanism there (config/sasl.py).
+JAAS_LINE = "sasl.jaas.config"  # counts for one mechanism of a listener only, as in Kafka
 PER_LISTENER = frozenset(
     (
-        *("connections.max.reauth.ms", "max.connection.creation.rate", "sasl.enabled.mechanisms", "sasl.jaas.config"),
+        *("connections.max.reauth.ms", "max.connection.creation.rate", "sasl.enabled.mechanisms", JAAS_LINE),
         *("sasl.login.callback.handler.class", "sasl.server.callback.handler.class"),
         *(
             name
@@ -70,6 +85,10 @@ PER_LISTENER = frozenset(
         ),
     )
 )
+# Listeners are opened at a start. By what the tree says of them, a broker would look for others where they are not.
+_AT_START = ("listeners", "listener.security.protocol.map")
+_ENCODED = ("passwordLength:", "encryptedPassword:", "cipherAlgorithm:")  # a password, as Kafka 3.9 keeps it
+_MECHANISM_PREFIXES = tuple(mechanism.lower() for mechanism in MECHANISMS)
 # Names of Kafka 0.8: if they were ignored, the broker would listen somewhere else.
 _REPLACED = {"port": "listeners", "host.name": "listeners"}
 # Names of Kafka 0.8 and 0.9, and what they are called since. The newer name counts if both are set.
@@ -159,7 +178,13 @@ class BrokerConfig(BrokerAttributes):
 
     def without_effect(self) -> list[str]:
         """Names set at start that have no effect here: the author of the file should be told."""
-        return sorted(name for name in self.file if not _has_effect(name))
+        return sorted(name for name in self.file if not _has_effect(name) or self.lacks_listener(name))
+
+    def lacks_listener(self, name: str) -> bool:
+        """Whether it is a setting of a listener that is not there. Names are in small letters in it, as in Kafka."""
+        listener = name.removeprefix("listener.name.").partition(".")[0]
+        known = {endpoint.name.lower() for endpoint in read_endpoints(self.listeners)} | {HTTPS.lower()}
+        return name.startswith("listener.name.") and listener not in known
 
     def set_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> None:
         """Take these as all dynamic settings there are: of all brokers, and of this one.
@@ -224,6 +249,9 @@ def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: 
         message = "Cannot update these configs at default cluster level, broker id must be specified"
         raise _invalid_request(f"{message}: Set({of_brokers})")
     for name, text in changed.items():
+        if name in _AT_START and text != getattr(config, name.replace(".", "_")):
+            message = f"{name} counts at a start here: set it in the broker's file of settings, and start it again"
+            raise _invalid_request(f"Validation of dynamic config update failed: {message}", name)
         setting = BROKER_SETTINGS.get(name)
         if setting is not None:
             try:
@@ -287,6 +315,16 @@ def _valid(values: Mapping[str, str], level: Dynamic) -> dict[str, str]:
         if not _may_change(name, cluster=level is Dynamic.CLUSTER):
             logger.warning("ignored dynamic config %s: it cannot be changed while the broker runs", name)
             continue
+        if name in _AT_START:
+            logger.warning("ignored dynamic config %s: it counts at a start here, as the broker's file says it", name)
+            continue
+        if all(word in text for word in _ENCODED):
+            logger.error(
+                "ignored dynamic config %s: Kafka has encoded it with password.encoder.secret, which is not read here. "
+                "Set it anew: barnabas configs set broker …",
+                name,
+            )
+            continue
         if setting is not None:
             try:
                 setting.parse(text)
@@ -316,14 +354,16 @@ def _contradictory(file: Mapping[str, str], cluster: Mapping[str, str], broker: 
 def _has_effect(name: str) -> bool:
     """Whether anything here reads the setting, perhaps for one listener."""
     if name.startswith("listener.name."):
-        tail = name.split(".")[3:]
-        bases = (BROKER_SETTINGS.get(".".join(tail[start:])) for start in range(min(len(tail), 2)))
-        return any(base is not None and base.name in PER_LISTENER for base in bases)
+        tail = ".".join(name.split(".")[3:])
+        mechanism, _, of_mechanism = tail.partition(".")
+        if mechanism in _MECHANISM_PREFIXES:
+            return of_mechanism in PER_LISTENER
+        return tail in PER_LISTENER and tail != JAAS_LINE
     if name.startswith("zookeeper.ssl."):
         from barnabas.config.tls import ZOOKEEPER_SETTINGS
 
         return name in ZOOKEEPER_SETTINGS
-    return name in BROKER_SETTINGS and BROKER_SETTINGS[name].has_effect
+    return name in BROKER_SETTINGS and BROKER_SETTINGS[name].has_effect and name != JAAS_LINE
 
 
 def is_known(name: str) -> bool:
@@ -396,9 +436,10 @@ _RULES: tuple[tuple[Callable[[BrokerConfig], Value], str, str], ...] = (
         "zookeeper.connect and coordination.path name two coordination trees: set one of them",
     ),
     (
-        lambda c: not c.zookeeper_set_acl or c.zookeeper_digest_credentials,
+        lambda c: not c.zookeeper_set_acl or c.zookeeper_sasl_jaas_config or c.zookeeper_digest_credentials,
         "zookeeper.set.acl",
-        "zookeeper.set.acl needs a user: set zookeeper.digest.credentials to user:password",
+        "zookeeper.set.acl needs a user: set zookeeper.sasl.jaas.config to `org.apache.zookeeper.server.auth."
+        'DigestLoginModule required username="…" password="…";`, or zookeeper.digest.credentials to user:password',
     ),
     (
         lambda c: ":" in (c.zookeeper_digest_credentials or ":"),
@@ -452,6 +493,11 @@ _RULES: tuple[tuple[Callable[[BrokerConfig], Value], str, str], ...] = (
         "group.coordinator.rebalance.protocols",
         "Disabling the 'classic' protocol is not supported.",
     ),
+    (
+        lambda c: bool(c.group_consumer_assignors),
+        "group.consumer.assignors",
+        "group.consumer.assignors must not be empty",
+    ),
 )
 
 
@@ -468,10 +514,11 @@ def _combined_problems(config: BrokerConfig) -> Iterator[ConfigError]:
             yield ConfigError(f"{value} must be greater than or equal to {low}", key=value)
         if middle > most:
             yield ConfigError(f"{value} must be less than or equal to {high}", key=value)
-    listener_problems = list(check_listeners(config))
+    listener_problems = list(check_listeners(config, config.file))
     yield from listener_problems
     http_problems = list(check_http(config))
     yield from http_problems
+    yield from check_zookeeper_login(config)
     if not listener_problems:
         yield from check_sasl(config)
     if listener_problems or http_problems or not (listeners_with_tls(config) or zookeeper_has_tls(config)):

@@ -381,5 +381,6 @@ class BrokerAttributes:
     zookeeper_connection_timeout_ms: int | None
     zookeeper_digest_credentials: str | None
     zookeeper_max_in_flight_requests: int
+    zookeeper_sasl_jaas_config: str | None
     zookeeper_session_timeout_ms: int
     zookeeper_set_acl: bool

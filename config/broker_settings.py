@@ -45,8 +45,9 @@ zookeeper.connect | STRING | null | - | - hidden | ZooKeeper that keeps the coor
 zookeeper.connection.timeout.ms | INT | null | >= 1 | - hidden | Wait for ZooKeeper at start; not set: as long as a session.
 zookeeper.digest.credentials | PASSWORD | null | - | - hidden | user:password told to ZooKeeper (its digest scheme; no setting of Kafka).
 zookeeper.max.in.flight.requests | INT | 10 | >= 1 | - hidden | Requests to ZooKeeper that wait for an answer at the same time.
+zookeeper.sasl.jaas.config | PASSWORD | null | - | - hidden | JAAS line of the login at ZooKeeper (SASL, DIGEST-MD5): what Kafka has in the section Client of its JAAS file.
 zookeeper.session.timeout.ms | INT | 18000 | >= 1 | - hidden | A broker is dead when ZooKeeper has not heard of it for so long.
-zookeeper.set.acl | BOOLEAN | false | - | - hidden | Only this broker's user may write the nodes that it makes; needs the credentials.
+zookeeper.set.acl | BOOLEAN | false | - | - hidden | Only this broker's user may write the nodes that it makes; needs a login.
 message.max.records | INT | 1048576 | >= 1 | cluster hidden | Most records in one batch, if the broker reads the records.
 message.max.unpacked.bytes | INT | 134217728 | >= 1 | cluster hidden | Most bytes of the records in one compressed batch.
 # Network
@@ -155,7 +156,7 @@ follower.replication.throttled.rate | LONG | null | >= 0 | cluster hidden | -
 replica.alter.log.dirs.io.max.bytes.per.second | LONG | null | >= 0 | cluster hidden | -
 # Groups and offsets
 group.consumer.assignment.interval.ms | INT | 1000 | >= 0 | cluster | Least time between two assignments of a consumer group: those who join meanwhile are assigned together.
-group.consumer.assignors | LIST | uniform,range | - | - | How partitions may be shared out in consumer groups (KIP-848); the first is the default.
+group.consumer.assignors | LIST | uniform,range | uniform, range, org.apache.kafka.coordinator.group.assignor.UniformAssignor, org.apache.kafka.coordinator.group.assignor.RangeAssignor | - | How partitions may be shared out in consumer groups (KIP-848); the first is the default.
 group.consumer.heartbeat.interval.ms | INT | 5000 | >= 1 | - | Time between heartbeats of consumer groups' members.
 group.consumer.max.assignment.interval.ms | INT | 15000 | >= 0 | - | The longest assignment interval that a group may have.
 group.consumer.max.heartbeat.interval.ms | INT | 15000 | >= 1 | - | The longest time between heartbeats that a group may have.

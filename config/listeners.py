@@ -1,12 +1,13 @@
 """Listeners: how `NAME://host:port` lists are read, and the rules between the settings about listeners."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from barnabas.config.broker_attributes import BrokerAttributes
 from barnabas.config.settings import ConfigError, split_list
 
 HTTPS = "HTTPS"  # a listener of the HTTP API with TLS; listener.name.https.ssl.… are its settings
+BETWEEN_BROKERS = "security.inter.broker.protocol"
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -99,8 +100,8 @@ def check_http(config: BrokerAttributes) -> Iterator[ConfigError]:
         yield ConfigError(message, key="http.token")
 
 
-def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
-    """Everything wrong with listeners, advertised.listeners and what goes with them."""
+def check_listeners(config: BrokerAttributes, said: Collection[str]) -> Iterator[ConfigError]:
+    """Everything wrong with listeners, advertised.listeners and what goes with them. `said`: which settings are set."""
     key = "listener.security.protocol.map"
     try:
         protocols = security_protocols(config.listener_security_protocol_map)
@@ -136,13 +137,26 @@ def check_listeners(config: BrokerAttributes) -> Iterator[ConfigError]:
         if endpoint.name not in {listener.name for listener in listeners}:
             message = f"advertised.listeners names {endpoint.name}, which listeners does not have"
             yield ConfigError(message, key="advertised.listeners")
-    inter_broker = config.inter_broker_listener_name
-    if inter_broker is not None and inter_broker.upper() not in protocols:
-        message = f"Listener with name {inter_broker} defined in inter.broker.listener.name not found in "
-        yield ConfigError(message + "listener.security.protocol.map.", key="inter.broker.listener.name")
-        return
     names = [endpoint.name for endpoint in advertised or listeners]
-    if inter_broker is not None and inter_broker.upper() not in names:
+    yield from _check_between_brokers(config, BETWEEN_BROKERS in said, protocols, names)
+
+
+def _check_between_brokers(
+    config: BrokerAttributes, has_protocol: bool, protocols: Collection[str], listeners: list[str]
+) -> Iterator[ConfigError]:
+    """What is wrong with the listener at which brokers reach each other.
+
+    Whoever names none, and no protocol, gets the first one; Kafka wants PLAINTEXT then.
+    """
+    key, name = "inter.broker.listener.name", config.inter_broker_listener_name
+    if name is not None and has_protocol:
+        yield ConfigError(f"Only one of {key} and {BETWEEN_BROKERS} should be set.", key=BETWEEN_BROKERS)
+    elif name is not None and name.upper() not in protocols:
+        message = f"Listener with name {name} defined in {key} not found in listener.security.protocol.map."
+        yield ConfigError(message, key=key)
+    elif has_protocol:
+        name, key = config.security_inter_broker_protocol, BETWEEN_BROKERS
+    if name is not None and name.upper() in protocols and name.upper() not in listeners:
         message = "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "
-        message += f"options based on currently configured listeners are {','.join(names)}"
-        yield ConfigError(message, key="inter.broker.listener.name")
+        message += f"options based on currently configured listeners are {','.join(listeners)}"
+        yield ConfigError(message, key=key)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from barnabas.config.broker import BrokerConfig, problems
+from barnabas.config.broker import JAAS_LINE, BrokerConfig, problems
+from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.listeners import own_endpoints, read_endpoints
 from barnabas.config.settings import ConfigError
 
@@ -119,7 +120,7 @@ def notes(source: str, file: Properties) -> list[str]:
     """The settings of a server.properties that have no effect here. `complaints` must have found nothing."""
     config = BrokerConfig.of(file.values)
     found = [
-        f"{source}:{file.lines[name]}: {_printable(name)} {_why(name)}"
+        f"{source}:{file.lines[name]}: {_printable(name)} {_why(config, name)}"
         for name in config.without_effect()
         if name in file.lines
     ]
@@ -128,6 +129,11 @@ def notes(source: str, file: Properties) -> list[str]:
         if endpoint.name not in kept:
             place = f"{source}:{file.lines.get('listeners', 0)}"
             found.append(f"{place}: listener {endpoint.name} is ignored: controllers need none here")
+    for principal in (config.super_users or "").split(";"):
+        if ",User:" in principal or (principal.strip() and not principal.strip().startswith("User:")):
+            place = f"{source}:{file.lines.get('super.users', 0)}"
+            rule = "each begins with User:, and semicolons stand between them"
+            found.append(f"{place}: super.users: nobody is called {_printable(principal.strip())}: {rule}")
     return found
 
 
@@ -140,7 +146,14 @@ _WHY = (
 )
 
 
-def _why(name: str) -> str:
+def _why(config: BrokerConfig, name: str) -> str:
+    if config.lacks_listener(name):
+        return "has no effect: listeners names no such listener (here it is written in small letters)"
+    if name.endswith(JAAS_LINE):
+        return f"has no effect: it is written listener.name.NAME.MECHANISM.{JAAS_LINE}, in small letters"
+    setting = ".".join(name.split(".")[3:]) if name.startswith("listener.name.") else name
+    if name.startswith(("ssl.", "sasl.", "listener.name.")) and setting not in BROKER_SETTINGS:
+        return "has no effect: there is no such setting"
     for prefixes, why in _WHY:
         if name.startswith(prefixes):
             return why

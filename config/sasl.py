@@ -1,5 +1,5 @@
 """The settings about SASL: which mechanisms a listener has, whose passwords its JAAS lines name, and what is wrong.
-Which listeners have TLS stands here, too: only a broker with one imports `tls.py`.
+The login at ZooKeeper stands here, too, and which listeners have TLS: only a broker with one imports `tls.py`.
 
 A setting of one listener is written `listener.name.NAME.SETTING`, one of a mechanism there
 `listener.name.NAME.MECHANISM.SETTING`, both names in small letters, as in Kafka.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
 
 MECHANISMS = tuple(jaas.MODULES)
+ZOOKEEPER_LOGIN = "zookeeper.sasl.jaas.config"
 _PACKAGE = "org.apache.kafka.common.security"
 # Classes that may be named, because what they do is built here, too.
 _CLASSES = {
@@ -61,6 +62,42 @@ def zookeeper_has_tls(config: "BrokerConfig") -> bool:
     return (config.text("zookeeper.ssl.client.enable") or "").strip().lower() == "true"
 
 
+def _line(config: "BrokerConfig", key: str) -> JaasLine | None:
+    text = config.text(key)
+    try:
+        return None if text is None else jaas.read(text)
+    except ValueError as error:
+        raise ConfigError(f"{key} cannot be read: {error}", key=key) from None
+
+
+def zookeeper_login(config: "BrokerConfig") -> JaasLine | None:
+    """The login at ZooKeeper; None: there is none. ConfigError, which shows nothing of it, if it is wrong."""
+    line = _line(config, ZOOKEEPER_LOGIN)
+    if line is None:
+        return None
+    if line.module != jaas.ZOOKEEPER_MODULE:
+        note = " (Kerberos is not built)" if "Krb5" in line.module else ""
+        raise ConfigError(f"{ZOOKEEPER_LOGIN} must name {jaas.ZOOKEEPER_MODULE}{note}", key=ZOOKEEPER_LOGIN)
+    for option, charset in (("username", "ASCII"), ("password", "ISO 8859-1")):
+        value = line.options.get(option, "")
+        if not value:
+            raise ConfigError(f'{ZOOKEEPER_LOGIN} lacks {option}="…"', key=ZOOKEEPER_LOGIN)
+        try:
+            value.encode(charset)
+        except UnicodeEncodeError:
+            message = f"{ZOOKEEPER_LOGIN}: its {option} has characters that are not of {charset}"
+            raise ConfigError(message, key=ZOOKEEPER_LOGIN) from None
+    return line
+
+
+def check_zookeeper_login(config: "BrokerConfig") -> Iterator[ConfigError]:
+    """What is wrong with the login at ZooKeeper."""
+    try:
+        zookeeper_login(config)
+    except ConfigError as error:
+        yield error
+
+
 def of_listener(config: "BrokerConfig", listener: str, setting: str, mechanism: str | None = None) -> str | None:
     """The text of a setting for a listener (and a mechanism there): its own, or else the one for all."""
     prefix = f"listener.name.{listener.lower()}"
@@ -88,13 +125,9 @@ def jaas_key(listener: str, mechanism: str) -> str:
 def jaas_line(config: "BrokerConfig", listener: str, mechanism: str) -> JaasLine | None:
     """The JAAS line of a mechanism; None: there is none. ConfigError, which shows nothing of it, if it is wrong."""
     key = jaas_key(listener, mechanism)
-    text = config.text(key)
-    if text is None:
+    line = _line(config, key)
+    if line is None:
         return None
-    try:
-        line = jaas.read(text)
-    except ValueError as error:
-        raise ConfigError(f"{key} cannot be read: {error}", key=key) from None
     if line.module != jaas.MODULES[mechanism]:
         raise ConfigError(f"{key} must name {jaas.MODULES[mechanism]}", key=key)
     return line
@@ -118,7 +151,10 @@ def check_sasl(config: "BrokerConfig") -> Iterator[ConfigError]:
             continue
         enabled = mechanisms(config, endpoint.name)
         key = "sasl.enabled.mechanisms"
-        for mechanism in enabled or ("none",):
+        if not enabled:
+            message = f"listener {endpoint.name} has logins, and no mechanism for them: set {key} to one or more of "
+            yield ConfigError(message + ", ".join(MECHANISMS), key=key)
+        for mechanism in enabled:
             if mechanism in MECHANISMS:
                 yield from _check_mechanism(config, endpoint.name, mechanism)
                 continue

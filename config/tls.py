@@ -77,9 +77,10 @@ class TlsSettings(NamedTuple):
         return self.keystore_location is not None or self.keystore_key is not None
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """The files that they name."""
-        return tuple(each for each in (self.keystore_location, self.truststore_location) if each is not None)
+    def files(self) -> dict[str, str]:
+        """The files that they name, by setting."""
+        named = {"ssl.keystore.location": self.keystore_location, "ssl.truststore.location": self.truststore_location}
+        return {name: path for name, path in named.items() if path is not None}
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong with them, without a look at the files: the setting, and a sentence about it."""

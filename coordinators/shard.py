@@ -27,7 +27,7 @@ from barnabas.runtime.turns import Pieces
 from barnabas.storage.validation import AppendOrigin, AppendResult
 
 Done = Callable[[ErrorCode], None]
-AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a work of `turns`
+AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a task of `turns`
 BATCH_RECORDS_MAX: Final = 500  # a batch with so many records takes no further write
 MARKERS: Final = ""  # the key under which markers are written: they belong to a producer, in any number of keys
 UNSTORABLE_MS: Final = 5_000.0  # how long a failed append counts
@@ -176,6 +176,7 @@ class CoordinatorShard(Generic[Records]):
         "_replayed_offset",
         "_timeout_timer",
         "_turns",
+        "_unencodable_ms",
         "_unwritten",
         "_unwritten_count",
         "_write_timeout_ms",
@@ -220,6 +221,7 @@ class CoordinatorShard(Generic[Records]):
         self._held: dict[str, deque[Callable[[], None]]] = {}  # held key -> what waits for its release
         self._timeout_timer: Timer | None = None
         self._failed_ms = float("-inf")  # when the last append failed
+        self._unencodable_ms = float("-inf")  # when a record could last not be encoded
         self._replayed_offset = 0  # the end of the last batch that was replayed
 
     @property
@@ -288,7 +290,7 @@ class CoordinatorShard(Generic[Records]):
         return key in self._writing
 
     def _flush(self) -> None:
-        """Append the records of this pass: few records at once, many as a work of `turns`."""
+        """Append the records of this pass: few records at once, many as a task of `turns`."""
         if self._unwritten_count <= AT_ONCE_MAX:
             self._flush_is_due = False
             self._append_some()
@@ -348,9 +350,13 @@ class CoordinatorShard(Generic[Records]):
                 self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         records = PlainRecords()
-        for write in writes:
-            if write.records is not None:
-                write.records.append_to(records)
+        try:
+            for write in writes:
+                if write.records is not None:
+                    write.records.append_to(records)
+        except Exception as error:
+            self._end_unencodable(writes, error)
+            return
         if not records.count:
             end_offset = self._in_flight[-1].end_offset if self._in_flight else self.log.high_watermark
             self._park(writes, end_offset, end_offset, self._acks)
@@ -379,8 +385,7 @@ class CoordinatorShard(Generic[Records]):
             return
         if result.error:
             if len(writes) > 1 and result.error in TOO_LARGE:
-                for write in writes:  # only the write that is too large fails
-                    self._append([write])
+                self._append_apart(writes)
                 return
             # Once, because writers try again and again. The log itself has logged that it cannot be written.
             is_told = self.is_unstorable or result.error is ErrorCode.KAFKA_STORAGE_ERROR
@@ -393,6 +398,25 @@ class CoordinatorShard(Generic[Records]):
             return
         assert result.last_offset - result.base_offset == records.count - 1
         self._park(writes, result.base_offset, result.last_offset + 1, acks)
+
+    def _append_apart(self, writes: list[Write[Records]]) -> None:
+        """Only the write that is the reason for a failure fails."""
+        for write in writes:
+            self._append([write])
+
+    def _end_unencodable(self, writes: list[Write[Records]], error: Exception) -> None:
+        """A write among these has a number that its record has no room for, after damage, say. Nothing of it counts."""
+        if len(writes) > 1:
+            self._append_apart(writes)
+            return
+        (write,) = writes
+        is_told = self._clock.monotonic_ms() - self._unencodable_ms < UNSTORABLE_MS  # because writers try again
+        self._unencodable_ms = self._clock.monotonic_ms()
+        text = "%s partition %d: %s: its records cannot be written, and this change of it is refused: %r. %s"
+        then = "If it is at its last epoch, as after damage: stop its members and delete it, and it begins anew"
+        level = logging.DEBUG if is_told else logging.ERROR
+        self.logger.log(level, text, self.kind, self.partition, write.key, error, then)
+        self._end(write, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _end_failed(self, writes: list[Write[Records]], error: ErrorCode) -> None:
         """The log did not take these writes."""

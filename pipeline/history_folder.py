@@ -19,9 +19,8 @@ beside the history, and takes the place of the old one by renames. If a run is k
 finishes them. Large files stay as they are, because putting them together costs more than reading them.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.parquet_files import FILES
 from barnabas.pipeline.ranges import Ranges
 from barnabas.pipeline.schemas import COMMITS, UNREADABLE
-from barnabas.pipeline.source import Identity
+from barnabas.pipeline.source import SOURCE, Identity, note_whose
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructField, StructType
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
 SCHEMA = StructType([*COMMITS.spark, StructField("day", DateType())])
 PLACE = ("day", "log_partition")
-SOURCE = "_source.json"
 CODEC = "zstd"  # of commits it makes half of what snappy makes, in the same time
 SMALL_BYTES = 1 << 20
 SMALL_FILES_MAX = 8  # if there are more small files of one day and log partition, its files become one
@@ -76,24 +74,11 @@ class HistoryFolder:
         self._files = Files(spark, path)
         self._files.check_ours(self._path, "the place of the history", "_complete")
         self._files.make_folder(f"{self._path}/_complete")
-        self._be_of(identity or Identity())
+        # Log offsets say what is here already, so they must be those of one log.
+        note_whose(self._files, f"{self._path}/{SOURCE}", self._path, identity or Identity())
         self.state, self._number = self._load()
         self._writing = f"{self._path}/_complete/writing"
         self.staged = f"{self._path}/_complete/files"
-
-    def _be_of(self, identity: Identity) -> None:
-        """Log offsets say what is here already, so they must be those of one log."""
-        path = f"{self._path}/{SOURCE}"
-        text = self._files.read(path)
-        try:
-            before = Identity() if text is None else Identity(**json.loads(text))
-        except (ValueError, TypeError):  # a run was killed while it wrote this, or the disk was full
-            before = Identity()
-        if before.differs(identity):
-            raise OutError(f"{self._path} has the commits of {before}, and --source is {identity}: name another --out")
-        both = before.with_more(identity)
-        if both != before:
-            self._files.write(path, json.dumps(asdict(both)))
 
     def _load(self) -> tuple[HistoryState, int]:
         """The newest state that is whole, and its number. 0: there is none, or an earlier version wrote it."""

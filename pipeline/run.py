@@ -196,7 +196,7 @@ class Run:
         """A table that streams add to."""
         settings = self.settings
         of_table = settings.get("format", "parquet"), partitioned_by, settings.get("table"), by_file
-        return LiveTable(self.spark, f"{self.out}/{name}", *of_table)
+        return LiveTable(self.spark, f"{self.out}/{name}", *of_table, self.source)
 
     def add(self, name: str, rows: "DataFrame", to_topic: ToTopic | None = None) -> "tuple[int, DataFrame, str]":
         """Add by day what the streams have: how many rows came, all rows, and where they are."""

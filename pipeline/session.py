@@ -30,6 +30,7 @@ SETTINGS = {
     "spark.sql.maxConcurrentOutputFileWriters": "8",  # of a task, by day or outcome; without it all rows are sorted
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",  # twice as fast as 3, and no larger
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 costs more, and has no smallest and largest
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # else Java is told the line of Python of each column
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

@@ -28,7 +28,7 @@ from barnabas.pipeline.parquet_files import FileWriting
 from barnabas.pipeline.run import Summary
 from barnabas.pipeline.runs import export_summary, is_small, with_losses
 from barnabas.pipeline.schemas import RECORDS
-from barnabas.pipeline.source import Source
+from barnabas.pipeline.source import SOURCE, Identity, Source, note_whose
 from barnabas.pipeline.sources import RecordSource
 from barnabas.pipeline.streamed import STARTS_MAX, check_place
 from barnabas.pipeline.streaming import LogStreamReader, StreamOffset
@@ -54,6 +54,7 @@ def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summa
     records = RecordSource(options)
     try:
         export = SmallExport(f"{folder}/export/{topic}", f"{folder}/export/_checkpoints/{topic}")
+        export.belongs_to(source)
         for starts_left in reversed(range(STARTS_MAX if goes_on else 1)):
             try:
                 export.add(records.streamReader(records.schema()))
@@ -80,6 +81,10 @@ class SmallExport:
         self.added = 0  # rows
         check_place(self.files, self.path, self.checkpoint)
         self._check_columns()
+
+    def belongs_to(self, source: Source) -> None:
+        """Note whose records they are. OutError: they are of another cluster."""
+        note_whose(self.files, f"{self.checkpoint}/{SOURCE}", self.path, Identity(source.cluster_id()))
 
     def _check_columns(self) -> None:
         for name in data_files(self.files, self.path)[:1]:

@@ -1,20 +1,24 @@
 """Where a job reads from: what `--source` says."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.pipeline.history_state import DELETE_RETENTION_MS, LogEnds
+from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.options import READ_COMMITTED, read_options
 from barnabas.pipeline.wire import Cluster, UnreachableError, why_silent
 from barnabas.storage.checkpoints import META_PROPERTIES
 
 if TYPE_CHECKING:
+    from barnabas.pipeline.files import AnyFiles
     from barnabas.pipeline.origin import Origin
     from pyspark.sql import DataFrame, SparkSession
 
+SOURCE = "_source.json"  # whose rows are in a folder
 NOT_THERE = "is neither a directory that exists nor HOST:PORT"
 
 
@@ -36,7 +40,21 @@ class Identity:
 
     def __str__(self) -> str:
         cluster = f"cluster {self.cluster_id}" if self.cluster_id else "a cluster without an id"
-        return f"{cluster}, topic __consumer_offsets {self.offsets_topic_id or 'without an id'}"
+        return f"{cluster}, topic __consumer_offsets {self.offsets_topic_id}" if self.offsets_topic_id else cluster
+
+
+def note_whose(files: "AnyFiles", path: str, where: str, identity: Identity) -> None:
+    """Note in a file whose rows are there, as far as it says nothing yet. OutError: they are of another cluster."""
+    text = files.read(path)
+    try:
+        before = Identity() if text is None else Identity(**json.loads(text))
+    except (ValueError, TypeError):  # a run was killed while it wrote this, or the disk was full
+        before = Identity()
+    if before.differs(identity):
+        raise OutError(f"{where} is of {before}, and --source is {identity}: name another --out")
+    both = before.with_more(identity)
+    if both != before:
+        files.write(path, json.dumps(asdict(both)))
 
 
 @dataclass(frozen=True)
@@ -74,15 +92,20 @@ class Source:
                 cluster.refresh([OFFSETS_TOPIC])
                 ids = [one.topic_id for (topic, _), one in cluster.partitions.items() if topic == OFFSETS_TOPIC]
                 return Identity(cluster.cluster_id, next(iter(ids), None))
-        clusters = (_cluster_id(Path(one)) for one in self.directories)
         logs = (
             log
             for one in self.directories
             for log in logs_of(one, (OFFSETS_TOPIC,), with_internal=True, until_high_watermark=False)
         )
-        return Identity(
-            next((one for one in clusters if one), None), next((log.topic_id for log in logs if log.topic_id), None)
-        )
+        return Identity(self.cluster_id(), next((log.topic_id for log in logs if log.topic_id), None))
+
+    def cluster_id(self) -> str | None:
+        """Of which cluster it is; None: nothing says it."""
+        if self.brokers:
+            with Cluster(self.brokers) as cluster:
+                cluster.refresh([])
+                return cluster.cluster_id
+        return next((found for one in self.directories if (found := _cluster_id(Path(one)))), None)
 
     def size_bytes(self, topics: Sequence[str] = ()) -> int | None:
         """How large the logs of these topics (none: of all) are, each partition once; None: the brokers do not say."""

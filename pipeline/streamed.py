@@ -22,6 +22,7 @@ from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.file_sink import FORMATS, STAGED, WRITTEN, FileSink, newest
 from barnabas.pipeline.files import AnyFiles, Files
 from barnabas.pipeline.local_files import OutError
+from barnabas.pipeline.source import SOURCE, Identity, Source, note_whose
 from barnabas.pipeline.wire import Cluster
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
@@ -46,6 +47,7 @@ class LiveTable:
     partitioned_by: tuple[str, ...] = ()
     name: str | None = None  # of a table in a catalog, which is made if it is not there; else the files are in `path`
     by_file: tuple[str, ...] = ()  # rows of a micro-batch with the same values come together, and in one file
+    source: Source | None = None  # whose rows they are
 
     @property
     def checkpoint(self) -> str:
@@ -91,12 +93,13 @@ class LiveTable:
         return FileSink(self.path, self.checkpoint, self.format, self.partitioned_by, self.by_file)
 
     def check(self, rows: "DataFrame") -> None:
-        """OutError if the table and the checkpoint cannot be those of earlier runs of the same query."""
-        if not self._has_files:
-            return
-        check_place(self._files, self.path, self.checkpoint)
-        if self.format == "parquet":
-            self._check_columns(rows)
+        """OutError if the table and the checkpoint cannot be those of earlier runs of the same query and cluster."""
+        if self._has_files:
+            check_place(self._files, self.path, self.checkpoint)
+            if self.format == "parquet":
+                self._check_columns(rows)
+        if self.source is not None:
+            note_whose(self._files, f"{self.checkpoint}/{SOURCE}", self.where, Identity(self.source.cluster_id()))
 
     def _check_columns(self, rows: "DataFrame") -> None:
         if self.read(rows).isEmpty():

@@ -37,7 +37,7 @@ def in_java_order(keys: Collection[K], hash_code: Callable[[K], int]) -> list[K]
 def in_java_order_by_pieces(
     keys: Collection[K], hash_code: Callable[[K], int], *, is_copy: bool = False
 ) -> Generator[None, None, list[K]]:
-    """`in_java_order` for many keys: a work in pieces, a key at a time.
+    """`in_java_order` for many keys: in pieces, a key at a time.
 
     `is_copy`: of a HashSet that was made of another collection. It is larger if that just fills a smaller one.
     """

@@ -461,9 +461,10 @@ class Partition:
 
     def has_silent_follower(self, since_ms: float) -> bool:
         """Whether a member of the ISR was not caught up since then: slow, dead, or the follower of another leader."""
-        return any(
-            replica.caught_up_ms < since_ms for replica in self.remote.values() if replica.replica_id in self.isr
-        )
+        for replica in self.remote.values():
+            if replica.caught_up_ms < since_ms and replica.replica_id in self.isr:
+                return True
+        return False
 
     def isr_confirmed(self, confirmed: LeaderAndIsr) -> None:
         """The controller has written what was proposed, or says what it had written already."""

@@ -186,7 +186,9 @@ class ReplicaFetcher:
             return
         error = lane.session.answered(response)
         if error is not ErrorCode.NONE:
-            logger.info("%s: Fetch from broker %d failed: %s", lane.name, self.leader_id, error.name)
+            is_told = error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # by the client, with what to do
+            level = logging.DEBUG if is_told else logging.INFO
+            logger.log(level, "%s: Fetch from broker %d failed: %s", lane.name, self.leader_id, error.name)
             lane.is_busy = False
             if error in SESSION_ERRORS:
                 self._begin_soon(lane)

@@ -1,20 +1,21 @@
 """The operating system, and the loop: the only package that asks for time, files, sockets and randomness.
 
-`ports.py` is what a broker may ask of the world, and `clock.py`, `disk.py` and `network.py` do it. `tls.py` is TLS over
-any connection, `tls_context.py` makes OpenSSL's contexts of keys and certificates; `web.py` asks a web server, in a
-thread. `pending.py` is an
-answer that is not there yet. `turns.py` does long tasks a few pieces at a time, `tasks.py` holds what requests asked
-for, `upkeep.py` what a broker does again and again by itself (rules 4, 1 and 6), and `backlog.py` what it does when
-there are news. For the process: `output.py`
-prints and logs in threads, which may block, because the loop must not; `counted.py` puts numbers and nouns together,
-`strict_json.py` reads the JSON of clients and refuses what has two meanings,
-`build.py` says whether compiled modules run,
-`parent.py` notices that the process which started the broker is gone, and `watchdog.py` that the loop stands still;
-`processes.py` tells one process from another that gets its number, `lock_holders.py` finds the process that keeps
-others from the tree; `temporary.py` makes and removes temporary data, `directory_copies.py` copies data directories.
-For tests, `lives.py` lets a broker begin again on such a copy, in the same process, `meeting.py` all brokers of a
-cluster together, `restoring.py` puts the copy in the place of the data, and `broken_machine.py` is a disk and a network
-that fail on command.
+`ports.py` is what a broker may ask of the world; `clock.py`, `disk.py` and `network.py` do it, and `env.py` puts them
+together. `tls.py` is TLS over any connection, `tls_context.py` makes OpenSSL's contexts of keys and certificates;
+`web.py` asks a web server, in a thread; `hand_over.py` is the way from threads to the loop.
+
+`pending.py` is an answer that is not there yet. `turns.py` does long tasks a few pieces at a time, `tasks.py` holds
+what requests asked for, `upkeep.py` what a broker does again and again by itself (rules 4, 1 and 6 of ARCHITECTURE.md),
+and `backlog.py` what it does when there is news.
+
+For the process: `output.py` prints and logs in threads, which may block, because the loop must not; `counted.py` puts
+numbers and nouns together, `strict_json.py` reads the JSON of clients and refuses what has two meanings, `build.py`
+says whether compiled modules run, `parent.py` notices that the process which started the broker is gone, and
+`watchdog.py` that the loop stands still; `processes.py` tells one process from another that gets its number,
+`lock_holders.py` finds the process that keeps others from the tree; `temporary.py` makes and removes temporary data,
+`directory_copies.py` copies data directories. For tests, `lives.py` lets a broker begin again on such a copy, in the
+same process, `meeting.py` all brokers of a cluster together, `restoring.py` puts the copy in the place of the data, and
+`broken_machine.py` is a disk and a network that fail on command.
 
 **Waiting, and work that is done later: which to use when.** Of what is not in this package the path says where it is.
 

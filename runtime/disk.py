@@ -296,8 +296,8 @@ def _rights_of_others(path: str) -> int:
 
 
 def descriptor_of(path: str, *, create: bool, read_only: bool) -> int:
-    """Open a file for reading and writing; `create` makes it when it is missing."""
-    flags = os.O_RDONLY if read_only else os.O_RDWR
+    """Open a file for reading and writing; `create` makes it when it is missing. A pipe is open at once, and empty."""
+    flags = os.O_NONBLOCK | (os.O_RDONLY if read_only else os.O_RDWR)
     return os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
 

@@ -29,6 +29,7 @@ from barnabas.runtime.ports import Disk
 LIVES_PER_COLLECTION = 8  # an ended life is a cycle of objects, half a megabyte
 
 logger = logging.getLogger("barnabas.broker")
+_ALL_LOGGERS = logging.getLogger("barnabas")
 
 
 class SnapshotError(Exception):
@@ -83,6 +84,28 @@ class _SoundTrees:
                 self._looks[path] = look
 
 
+class _Quiet:
+    """Between two lives a log of INFO says nothing of how brokers end and start, ten lines for each test.
+
+    What is wrong is said, and with DEBUG everything.
+    """
+
+    def __init__(self) -> None:
+        self._level_before: int | None = None  # None: it is not quiet
+
+    def begin(self) -> None:
+        """Say only what is wrong."""
+        if self._level_before is None and _ALL_LOGGERS.getEffectiveLevel() == logging.INFO:
+            self._level_before = _ALL_LOGGERS.level
+            _ALL_LOGGERS.setLevel(logging.WARNING)
+
+    def end(self) -> None:
+        """Say everything again."""
+        if self._level_before is not None:
+            _ALL_LOGGERS.setLevel(self._level_before)
+            self._level_before = None
+
+
 class _Replaced(NamedTuple):
     """How things were before a restore."""
 
@@ -126,6 +149,7 @@ class Lives:
         self._own_folder = own_folder  # for snapshots whose folder nobody chose; made with the first one
         self._lock: int | None = None
         self._snapshots = 0
+        self._quiet = _Quiet()
         self._same = restoring.Same()
         self._sound = _SoundTrees()
         self.gate: object = None  # that of the life before: the next one takes from it what goes on
@@ -133,6 +157,7 @@ class Lives:
         self._meeting: Meeting | None = None  # with the other brokers of a cluster, which got the same command
         self._answer: Pending[Path | SnapshotError] | None = None
         self._outcome = _Outcome(False, "")
+        self._done = ""  # what was done with its folder, for the log
         self._is_wanted = asyncio.Event()
         self._replaced: _Replaced | None = None  # until it is known that a broker can start with what took its place
         self._forgetting: threading.Thread | None = None  # removes what was there before the last restore
@@ -168,6 +193,9 @@ class Lives:
 
     async def serves(self) -> None:
         """This life serves: answer the command that began it, and remove what was there before a restore."""
+        self._quiet.end()
+        done = self._outcome
+        logger.info("life %d of this broker serves: %s", self.number, done.error or f"{self._done} {done.folder}")
         if self._meeting is not None:
             await self._together()
             self._meeting.close()
@@ -176,9 +204,9 @@ class Lives:
         self._replaced = None
         answer, self._answer = self._answer, None
         if answer is not None:
-            done = self._outcome
             answer.complete(SnapshotError(done.error) if done.error else Path(done.folder))
-        if self._forgetting is not None:  # after the answer, because the thread takes its time from that
+            await asyncio.sleep(0)  # the answer leaves first: uvloop sends it when this pass of the loop has ended
+        if self._forgetting is not None:
             self._forgetting.start()
         if self.number % LIVES_PER_COLLECTION == 0:
             gc.collect()
@@ -209,14 +237,14 @@ class Lives:
                 each.cancel()
             if stop.is_set():
                 return False
-            if self._meeting is None:
-                return True
-            try:
-                await self._meeting.reach()
-            except MeetingError as error:
-                self._go_on(SnapshotError(f"the brokers of the cluster do not come together: {error}"))
-            else:
-                return True
+            if self._meeting is not None:
+                try:
+                    await self._meeting.reach()
+                except MeetingError as error:
+                    self._go_on(SnapshotError(f"the brokers of the cluster do not come together: {error}"))
+                    continue
+            self._quiet.begin()
+            return True
 
     @property
     def has_others(self) -> bool:
@@ -260,6 +288,7 @@ class Lives:
         """No broker uses the data: do what was commanded."""
         command, self._command = self._command, None
         assert command is not None, "a life has ended without a command"
+        self._done = "restored" if command.plan_in else "made the snapshot"
         self._is_wanted.clear()
         self.keeps_data = True
         if self._forgetting is not None:

@@ -88,5 +88,7 @@ def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
         with suppress(OSError):  # a living broker holds it
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(entry.path)
+            # A broker that is ending may have written into it meanwhile. Without a lock it would stay for good.
+            os.close(os.open(os.path.join(entry.path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     finally:
         os.close(descriptor)

@@ -89,6 +89,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._timer: Timer | None = None
         self._turn: Work | None = None
         self._is_paused = False
+        self._is_full = False  # the other side does not take what is sent
+        self._waits_for_room = False  # nothing is read until it does
         self._has_ended = False  # the other side sends no more
         self._told_end = False
 
@@ -151,18 +153,22 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The other side takes what is sent too slowly."""
+        self._is_full = True
         self.above.pause_writing()
 
     def resume_writing(self) -> None:
         """It has taken what was sent."""
+        self._is_full = False
+        if self._waits_for_room:
+            self._waits_for_room = False
+            self._read_on()
         self.above.resume_writing()
 
     # ------------------------------------------------------------------ the handshake
 
     def _take_turn(self) -> Any:
         self._turn = None
-        if not self._is_paused and not self.below.is_closing():
-            self.below.resume_reading()
+        self._read_on()
         self._shake_hands()
         return
         yield
@@ -184,7 +190,20 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         except (ssl.SSLError, ValueError) as error:  # ValueError: a name that no certificate can have
             self._fail(HandshakeError(words_for(error)))
         else:
-            self._open()
+            if self._resumes_an_expired_certificate():
+                self._fail(HandshakeError("its certificate is refused: certificate has expired"))
+            else:
+                self._open()
+
+    def _resumes_an_expired_certificate(self) -> bool:
+        """Whether a client resumes a session (TLS 1.2) whose certificate has expired since.
+
+        OpenSSL has looked at the certificate only when the session began.
+        """
+        if self._object is None or not self._object.session_reused:
+            return False
+        ends = (self._object.getpeercert() or {}).get("notAfter")
+        return ends is not None and ssl.cert_time_to_seconds(str(ends)) * 1000 < self._side.clock.now_ms()
 
     def _open(self) -> None:
         self._end_handshake()
@@ -243,6 +262,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self.above.buffer_updated(filled)
         else:
             return
+        if self._outgoing.pending and self._is_full:
+            # TLS itself answers, to requests for new keys: who asks for them without end must take the answers.
+            self._waits_for_room = True
+            self.below.pause_reading()
         self._send_outgoing()
         if self._has_ended and not self._told_end and self._state is State.OPEN:
             self._told_end = True
@@ -338,9 +361,13 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         """Read again; what had come already is delivered in the next pass of the loop."""
         self._is_paused = False
-        if self._turn is None:
-            self.below.resume_reading()
+        self._read_on()
         self._side.clock.call_soon(self._deliver)
+
+    def _read_on(self) -> None:
+        """Read from the socket, unless something is waited for."""
+        if not (self._is_paused or self._waits_for_room or self._turn or self.below.is_closing()):
+            self.below.resume_reading()
 
     def is_reading(self) -> bool:
         """Whether bytes are read."""

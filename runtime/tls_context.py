@@ -16,6 +16,7 @@ VERSIONS = {
 }
 _OFF = {"TLSv1.1": ssl.OP_NO_TLSv1_1, "TLSv1.2": ssl.OP_NO_TLSv1_2}
 SUITES_OF_TLS_1_3 = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
+HANDSHAKE_STEPS_MAX = 10
 CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -43,7 +44,8 @@ def server_context(
         if keys.trusted is None:
             raise TlsError("clients show certificates, and there are none to trust (ssl.truststore.location)")
         _trust(context, keys.trusted)
-        # Each connection shows its certificate anew, so that one that is over is refused.
+        # Each connection shows its certificate anew, so that one that is over is refused. A session of TLS 1.2 goes on
+        # all the same: tls.py looks at the end of its certificate.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
@@ -60,6 +62,27 @@ def client_context(
     else:
         _trust(context, keys.trusted)
     return context
+
+
+def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """TlsError if a client and a server with these contexts would not take each other, whatever their hosts are."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    checked, client.check_hostname = client.check_hostname, False
+    try:
+        waiting = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    finally:
+        client.check_hostname = checked
+    for _ in range(HANDSHAKE_STEPS_MAX):
+        for side in [*waiting]:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                raise TlsError(error.verify_message) from None
+            except ssl.SSLError as error:
+                raise TlsError(_reason(error)) from None
+            waiting.remove(side)
 
 
 def _context(kind: int, keys: Keys, protocols: Sequence[str], cipher_suites: Sequence[str]) -> ssl.SSLContext:

@@ -5,8 +5,8 @@ A file that cannot be read is never guessed at: `CheckpointError` says which fil
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from barnabas.protocol import uuids
@@ -179,15 +179,17 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
     return {(row[0], _integer(path, row, 1)): _integer(path, row, 2) for row in _read_lines(disk, path, 3)}
 
 
-def offsets_text(offsets: Mapping[tuple[str, int], int]) -> str:
-    """What `write_offsets` writes."""
-    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
-    return f"0\n{len(lines)}\n" + "".join(lines)
+def offsets_texts(offsets: Mapping[tuple[str, int], int], lines_max: int) -> Iterator[str]:
+    """What `write_offsets` writes, in pieces of so many lines."""
+    yield f"0\n{len(offsets)}\n"
+    items = iter(offsets.items())
+    while lines := [f"{topic} {partition} {offset}\n" for (topic, partition), offset in islice(items, lines_max)]:
+        yield "".join(lines)
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
     """Replace the file."""
-    write_text(disk, path, offsets_text(offsets))
+    write_text(disk, path, "".join(offsets_texts(offsets, len(offsets))))
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ BESIDE_THE_TREE = re.compile(r"(-wal|-shm|-journal|\.newest|\.session-\d+(\.ende
 _KAFKA_NAMES = frozenset(("__cluster_metadata-0", "bootstrap.checkpoint", "remote-log-index-cache"))
 _DIRECTORY_KEY = "barnabas.directory."  # in meta.properties, before the id of another directory of the same broker
 TREE_KEY = "barnabas.coordination"  # in meta.properties: the file of the coordination tree, if it is elsewhere
-_CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
+CHECKPOINT_NAMES = (*OFFSET_CHECKPOINTS, checkpoints.CLEANER_OFFSETS)
 
 
 class DataDirectoryError(Exception):
@@ -248,7 +248,7 @@ def _read_folder(disk: Disk, directory: str, name: str, *, was_clean: bool) -> L
 
 def _is_ours(disk: Disk, directory: str, name: str) -> bool:
     stem = name.removesuffix(".tmp")
-    if stem in (checkpoints.META_PROPERTIES, *_CHECKPOINT_NAMES, RESTORE_PLAN, RESTORED_PLAN) or name == "lost+found":
+    if stem in (checkpoints.META_PROPERTIES, *CHECKPOINT_NAMES, RESTORE_PLAN, RESTORED_PLAN) or name == "lost+found":
         return True
     return _is_deleted_folder(disk, directory, name)
 

@@ -13,6 +13,7 @@ from barnabas.runtime.ports import DirectoryLock, Env, Timer
 from barnabas.runtime.turns import at_once, chunks
 from barnabas.storage import checkpoints, missing_records
 from barnabas.storage.directory_contents import (
+    CHECKPOINT_NAMES,
     OFFSET_CHECKPOINTS,
     DataDirectoryError,
     DirectoryContents,
@@ -25,6 +26,7 @@ from barnabas.storage.directory_contents import (
 )
 from barnabas.storage.durability import flush_together
 from barnabas.storage.log import Log
+from barnabas.storage.offset_checkpoint import OffsetCheckpoint
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.recovery import Pieces, open_log
 
@@ -74,9 +76,10 @@ class LogDirectory:
         self._is_begun = False
         self._lock: DirectoryLock | None = None
         self._recovery_points: dict[tuple[str, int], int] = {}
-        self._written: dict[str, dict[tuple[str, int], int]] = {}  # by checkpoint file
-        self._writing: dict[str, list[Pending[None]]] = {}  # by checkpoint file: those that wait until it is written
-        self._not_writable: dict[str, OSError] = {}  # checkpoint files that could not be written the last time
+        self._checkpoints = {
+            name: OffsetCheckpoint(env, self.path_of(name), partial(self._collect, name), lambda: self.is_open)
+            for name in CHECKPOINT_NAMES
+        }
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
         self._strays_in_place: set[tuple[str, int]] = set()  # they could not be renamed
@@ -168,8 +171,9 @@ class LogDirectory:
         """Open every log, and recover it if the last stop was not clean. Yields in long logs and after each log."""
         assert self._is_taken, "a directory is locked before its logs are opened"
         disk = self._env.disk
-        self._written = {name: dict(self.contents.offsets.get(name, {})) for name in OFFSET_CHECKPOINTS}
-        self._recovery_points = dict(self._written[checkpoints.RECOVERY_POINTS])
+        for name in OFFSET_CHECKPOINTS:
+            self._checkpoints[name].written = dict(self.contents.offsets.get(name, {}))
+        self._recovery_points = dict(self._checkpoints[checkpoints.RECOVERY_POINTS].written)
         self._read_cleaner_offsets()
         strays = [name for name in self.contents.names if name.endswith("-stray")]
         if strays:
@@ -178,7 +182,7 @@ class LogDirectory:
             )
         for name in deleted_folders(disk, self.contents):
             remove_deleted_folder(disk, self.path_of(name))
-        log_starts, high_watermarks = (self._written[name] for name in OFFSET_CHECKPOINTS[1:])
+        log_starts, high_watermarks = (self._checkpoints[name].written for name in OFFSET_CHECKPOINTS[1:])
         # A log that is left out is of another topic: if the partition is to be here, what it had is gone all the same.
         self.missing = [key for key, offset in high_watermarks.items() if offset > 0 and key not in self.folders]
         if self.folders and not self.was_clean:
@@ -203,7 +207,7 @@ class LogDirectory:
             self.cleaner_offsets = checkpoints.read_offsets(self._env.disk, self.path_of(checkpoints.CLEANER_OFFSETS))
         except checkpoints.CheckpointError as error:
             logger.warning("compaction starts again at the log start of every log in %s: %s", self.path, error)
-        self._written[checkpoints.CLEANER_OFFSETS] = dict(self.cleaner_offsets)
+        self._checkpoints[checkpoints.CLEANER_OFFSETS].written = dict(self.cleaner_offsets)
 
     def begin(self) -> Pieces[None]:
         """Make durable what was recovered, piece by piece. From here on, a stop is clean only if `close` says so.
@@ -222,7 +226,7 @@ class LogDirectory:
             for log in logs:
                 if log.write_blocked is not None:  # the part that was cut off could come back behind what is appended
                     raise log.write_blocked
-            self._write_now(checkpoints.RECOVERY_POINTS)
+            self._checkpoints[checkpoints.RECOVERY_POINTS].write_now()
             logger.info("recovered %s in %s after an unclean stop", counted(len(self.logs), "log"), self.path)
         self._is_begun = True
 
@@ -299,8 +303,9 @@ class LogDirectory:
             return
         self._end_names()
         self.checkpoint()
-        if self._written[checkpoints.CLEANER_OFFSETS] != self.cleaner_offsets:
-            self._write_now(checkpoints.CLEANER_OFFSETS)
+        cleaned = self._checkpoints[checkpoints.CLEANER_OFFSETS]
+        if cleaned.written != self.cleaner_offsets:
+            cleaned.write_now()
         if all(log.failed is None and log.write_blocked is None for log in self.logs.values()):
             checkpoints.write_clean_epoch(self._env.disk, self.path_of(checkpoints.CLEAN_SHUTDOWN), broker_epoch)
         self._release_lock()
@@ -381,8 +386,8 @@ class LogDirectory:
         """
         stale = False
         for name in OFFSET_CHECKPOINTS:
-            self._end_writing(name)
-            stale = stale or self._written.get(name, {}).get(key, 0) > 0
+            self._checkpoints[name].end_writing()
+            stale = stale or self._checkpoints[name].written.get(key, 0) > 0
         if stale:
             self.checkpoint()
 
@@ -442,14 +447,14 @@ class LogDirectory:
     def checkpoint(self) -> None:
         """Write all offset checkpoints; they are durable when this returns."""
         for name in OFFSET_CHECKPOINTS:
-            self._write_now(name)
+            self._checkpoints[name].write_now()
 
     def write_log_starts(self) -> None:
         """Before segments are removed: write where the logs begin.
 
         If the disk is too full for that, they go all the same.
         """
-        self._write_now(checkpoints.LOG_START_OFFSETS)
+        self._checkpoints[checkpoints.LOG_START_OFFSETS].write_now()
 
     def write_log_starts_later(self) -> Pending[None]:
         """As `write_log_starts`, without blocking: a sync may take long on a busy disk."""
@@ -478,99 +483,30 @@ class LogDirectory:
         key = (log.topic, log.partition)
         if self.logs.get(key) is not log:
             return False
-        written = self._written[checkpoints.RECOVERY_POINTS].get(key, 0)
+        written = self._checkpoints[checkpoints.RECOVERY_POINTS].written.get(key, 0)
         return max(written, self._recovery_points.get(key, 0)) > log.durability.recovery_point
 
     def write_recovery_points(self) -> OSError | None:
         """Write the recovery points. They are durable when this returns."""
-        return self._write_now(checkpoints.RECOVERY_POINTS)
+        return self._checkpoints[checkpoints.RECOVERY_POINTS].write_now()
 
     def write_recovery_points_later(self, log: Log) -> Pending[OSError | None]:
         """As `write_recovery_points`, without blocking, for a log whose point was lowered."""
         durable: Pending[OSError | None] = Pending()
-        name = checkpoints.RECOVERY_POINTS
+        points = self._checkpoints[checkpoints.RECOVERY_POINTS]
 
         def written(_: None) -> None:
-            if self._written[name].get((log.topic, log.partition), 0) > log.durability.recovery_point:
-                durable.complete(self._not_writable.get(name) or OSError(errno.EIO, "not written", self.path_of(name)))
+            if points.written.get((log.topic, log.partition), 0) > log.durability.recovery_point:
+                durable.complete(points.not_writable or OSError(errno.EIO, "not written", points.path))
             else:
                 self._env.disk.sync_in_background([], durable.complete, [self.path])
 
-        self.write_later(name).then(written)
+        points.write_later().then(written)
         return durable
 
-    def _write_now(self, name: str) -> OSError | None:
-        offsets = self._collect(name)
-        try:
-            checkpoints.write_offsets(self._env.disk, self.path_of(name), offsets)
-        except OSError as error:
-            self._not_written(name, error)
-            return error
-        finally:
-            self._end_writing(name)
-        self._was_written(name, offsets)
-        return None
-
-    def _was_written(self, name: str, offsets: dict[tuple[str, int], int]) -> None:
-        self._written[name] = offsets
-        if name in self._not_writable:
-            del self._not_writable[name]
-            logger.info("%s is written again", self.path_of(name))
-
-    def _not_written(self, name: str, error: OSError) -> None:
-        """The older file stays, so that a start after a crash checks more.
-
-        Say it once; it is tried again every time.
-        """
-        is_known = name in self._not_writable
-        self._not_writable[name] = error
-        if not is_known:
-            logger.error("could not write %s, a recovery will check more: %s", self.path_of(name), error)
-
     def write_later(self, name: str) -> Pending[None]:
-        """Write a checkpoint if anything has changed. The file gets its name when a thread has synced it.
-
-        The Pending completes then, or when the file could not be written.
-        """
-        ended: Pending[None] = Pending()
-        offsets = self._collect(name)
-        if self._written.get(name) == offsets and name not in self._writing:
-            ended.complete(None)
-            return ended
-        disk, path = self._env.disk, self.path_of(name)
-        temporary = path + ".tmp"
-        waiting = self._writing[name] = [*self._writing.get(name, ()), ended]
-
-        def synced(error: OSError | None) -> None:
-            if self._writing.get(name) is not waiting:  # a newer file is on its way, or was written at once
-                return
-            try:
-                if error is not None:
-                    raise error
-                disk.rename(temporary, path)
-            except OSError as failure:
-                self._not_written(name, failure)
-            else:
-                self._was_written(name, offsets)
-            self._end_writing(name)
-
-        try:
-            file = disk.open(temporary, create=True)
-            try:
-                file.truncate(0)
-                file.write(0, checkpoints.offsets_text(offsets).encode())
-                disk.sync_in_background([file], synced)
-            finally:
-                file.close()
-        except OSError as error:
-            self._not_written(name, error)
-            self._end_writing(name)
-        return ended
-
-    def _end_writing(self, name: str) -> None:
-        """No file of that name is on its way any more: tell those that wait for it."""
-        for ended in self._writing.pop(name, ()):
-            ended.complete(None)
+        """Write a checkpoint if anything has changed. The Pending completes when that is done, or has failed."""
+        return self._checkpoints[name].write_later()
 
 
 class _RecoveryPoint:

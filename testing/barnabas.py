@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import selectors
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,8 +139,14 @@ class Barnabas:
             self._may_be_behind.discard(process.node_id)
             if self._watcher is not None and process.pid is not None:
                 self._watcher.tell(process.pid)
-        for process in begun:
-            process.wait_until_ready()
+        # Whoever speaks first, or ends: those that serve already would wait for ever for one that has ended.
+        with selectors.DefaultSelector() as outputs:
+            for process in begun:
+                outputs.register(process.output, selectors.EVENT_READ, process)
+            while outputs.get_map():
+                for key, _ in outputs.select():
+                    outputs.unregister(key.fileobj)
+                    key.data.wait_until_ready()
 
     def stop(self) -> None:
         """End all brokers, and remove their data. Nothing happens if they have ended already."""

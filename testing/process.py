@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 STOPS_WITHIN_S = 20.0
 LINES_SHOWN = 30
@@ -53,6 +54,13 @@ class BrokerProcess:
         """Its process id; None: it does not run."""
         return self._process.pid if self._process is not None and self.runs else None
 
+    @property
+    def output(self) -> IO[str]:
+        """Where its process says that it serves."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout
+
     def begin(self, clock_ahead_ms: int = 0) -> None:
         """Start the process, its wall clock so far ahead. Call `wait_until_ready` before it is used."""
         assert not self.runs, f"broker {self.node_id} runs already"
@@ -69,10 +77,9 @@ class BrokerProcess:
 
     def wait_until_ready(self) -> None:
         """Return when it serves. StartError if it does not."""
-        process = self._process
+        process, line = self._process, self.output.readline()
+        self._is_awaited = False
         assert process is not None
-        assert process.stdout is not None
-        line, self._is_awaited = process.stdout.readline(), False
         if not line:
             process.wait()
             said = "\n".join(self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])

@@ -1,8 +1,9 @@
 """`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
-The tests are divided into parts, and three parts run at once, because some of them only wait, most of the time, for the
-processes that they start. Each line that is printed begins with the name of its part. At the end stands what became of
-each part, and the end of what a failed one has printed.
+The tests are divided into parts. Some parts wait, most of the time, for clocks and for the processes that they start;
+others compute all the time. Some of both kinds run at once, and those that compute give way, so that nothing is late.
+Each line that is printed begins with the name of its part. At the end stands what became of each part, and the end of
+what a failed one has printed.
 """
 
 import argparse
@@ -26,7 +27,9 @@ CHECKS = (
     ("tests/check_types.py",),
 )
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-AT_ONCE = 3  # on two cores; more would only make those late that wait for clocks
+COMPUTING = ("simulations", "others", "spark")  # how the names of these parts begin
+COMPUTING_AT_ONCE, WAITING_AT_ONCE = 2, 4  # on two cores; four that wait use about one
+GIVES_WAY = ("nice", "-n", "5")
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
 PIPELINE = "tests/pipeline"
@@ -43,17 +46,17 @@ def half(folder: str, number: int) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names if (name >= HALVES_MEET_AT) == (number == 2))
 
 
-# The longest first, so that none begins when all others have ended.
+# The longest of each kind first, so that none begins when all others have ended.
 ALL: dict[str, Sequence[str]] = {
     "spark 2": half(PIPELINE, 2),
     "simulations": SIMULATIONS,
-    "clients 2": half(CLIENTS, 2),
-    "clients 1": half(CLIENTS, 1),
-    "clusters 2": (*half(CLUSTERS, 2), "tests/zookeeper"),
-    "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, *SIMULATIONS))),
-    "crash": ("tests/crash",),
-    "clusters 1": half(CLUSTERS, 1),
     "spark 1": half(PIPELINE, 1),
+    "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, *SIMULATIONS))),
+    "clients 1": half(CLIENTS, 1),
+    "clients 2": half(CLIENTS, 2),
+    "clusters 2": half(CLUSTERS, 2),
+    "crash": ("tests/crash", "tests/zookeeper"),
+    "clusters 1": half(CLUSTERS, 1),
 }
 # Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
@@ -84,6 +87,11 @@ class Part:
     code: int = 0
     seconds: float = 0.0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+
+    @property
+    def computes(self) -> bool:
+        """Whether it computes all the time."""
+        return self.name.startswith(COMPUTING)
 
     @property
     def has_failed(self) -> bool:
@@ -117,8 +125,10 @@ def check(chosen: dict[str, Sequence[str]]) -> int:
 
 def run_all(parts: Sequence[Part]) -> int:
     """Run parts of the tests, some at once, and say what became of them; the exit code of a failed one."""
-    with ThreadPoolExecutor(AT_ONCE) as lanes:
-        list(lanes.map(run, parts))
+    with ThreadPoolExecutor(COMPUTING_AT_ONCE) as computing, ThreadPoolExecutor(WAITING_AT_ONCE) as waiting:
+        runs = [(computing if part.computes else waiting).submit(run, part) for part in parts]
+    for each in runs:
+        each.result()
     summarize(parts)
     return next((part.code for part in parts if part.has_failed), 0)
 
@@ -128,7 +138,7 @@ def run(part: Part) -> None:
     words = (*TESTS, *part.words)
     announce(words)
     began = time.monotonic()
-    command = [sys.executable, *words]
+    command = [*(GIVES_WAY if part.computes else ()), sys.executable, *words]
     with subprocess.Popen(
         command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:

@@ -30,7 +30,10 @@ LEFT_OUT = shutil.ignore_patterns(
     *("messages.pyi", "records.pyi"),  # the build makes them
 )
 OPTIMIZE = {"BARNABAS_OPTIMIZE": "0"}
-ON_BOTH = ("tests/scenarios", "tests/unit/protocol", "tests/clients/test_kafka_python.py")
+ON_BOTH = (
+    *("tests/scenarios", "tests/unit/protocol", "tests/wire/test_request_garbage.py"),
+    "tests/clients/test_kafka_python.py",
+)
 
 
 def make_wheel(folder: Path, *, compiled: bool = False) -> Path:

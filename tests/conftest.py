@@ -1,4 +1,4 @@
-"""What all tests need of the process that runs them: signals for its children, short pauses, and a clean checkout."""
+"""What all tests need of the process that runs them: signals for children, short pauses, turns, a clean checkout."""
 
 import gc
 import os
@@ -10,9 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import turns
 from checkout import SHARED, entries, leaves_nothing
 
 AT_START = pytest.StashKey[set[str]]()
+WAITING = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,6 +27,24 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     config.stash[AT_START] = entries()
+    config.addinivalue_line("markers", turns.MARKER)
+
+
+@pytest.hookimpl(trylast=True)  # after those who say what takes turns
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave those out whose turn it is not."""
+    waiting = turns.waiting(config, items)
+    config.stash[WAITING] = len(waiting)
+    if waiting:
+        config.hook.pytest_deselected(items=waiting)
+        left_out = set(waiting)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | list[str]:
+    """Say how many."""
+    count = config.stash.get(WAITING, 0)
+    return turns.report(count) if count else []
 
 
 def pytest_collection_finish() -> None:

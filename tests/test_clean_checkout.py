@@ -25,7 +25,7 @@ LEAVES = "from pathlib import Path\n\ndef test():\n    Path('data').mkdir(exist_
 def test_a_run_fails_for_what_it_has_left(tmp_path: Path, before: tuple[str, ...], shared: bool, code: int) -> None:
     tests = tmp_path / "tests"
     tests.mkdir()
-    for name in ("conftest.py", "checkout.py"):
+    for name in ("conftest.py", "checkout.py", "turns.py"):
         shutil.copy(Path(__file__).parent / name, tests)
     (tests / "test_it.py").write_text(LEAVES)
     for name in before:

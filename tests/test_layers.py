@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from barnabas.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -100,6 +101,7 @@ ALLOWED = {
     },
     ("cluster/tree/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
     ("cluster/tree/zookeeper.py", "kazoo."): "requests of ZooKeeper's protocol, which are values",
+    ("cluster/tree/zookeeper_login.py", "kazoo."): "a login, which kazoo's thread makes when it has connected",
     ("cluster/tree/zookeeper_requests.py", "kazoo."): "requests and errors of ZooKeeper's protocol, which are values",
     ("cli/demo.py", "subprocess."): "a client: it starts the broker that it shows",
     ("cli/demo.py", "tempfile."): "a client: data that is gone when the show is over",
@@ -113,6 +115,10 @@ ALLOWED = {
     },
     ("cli/secure.py", "subprocess."): "a client: the broker that it makes users and rules in, for a moment",
     ("cli/shared/login.py", "open"): "a client: the file that a person names",
+    (
+        "cli/shared/target.py",
+        "threading.",
+    ): "a client: kafka-python, which does not come back from a broker that closes",
     ("cli/offset_targets.py", "open"): "a client: the file that a person names",
     ("cli/shared/terminal.py", "os.open"): "a client: output goes nowhere when its reader has left",
 }
@@ -232,6 +238,14 @@ def test_the_map_is_true(path: str) -> None:
     own = str(Path(path).parent)
     for name in named:
         assert any((ROOT / folder / name).is_file() for folder in [own, "", *LAYERS]), f"there is no {name}"
+
+
+@pytest.mark.parametrize("folder", sorted({str(Path(path).parent) for path in sources()} - {"broker/api"}))
+def test_every_file_is_explained(folder: str) -> None:
+    """The docstring of a folder says what each file in it is for. Those of APIs and commands have their names."""
+    explained = re.findall(r"`(?:[a-z_]+/)?([a-z_0-9]+)\.py`", (ROOT / folder / "__init__.py").read_text())
+    files = {path.stem for path in (ROOT / folder).glob("[a-z]*.py")}
+    assert files - {*explained, *(COMMANDS if folder == "cli" else ())} == set()
 
 
 def test_every_folder_is_explained() -> None:

@@ -30,7 +30,7 @@ from barnabas.runtime.turns import Pieces
 NOT_ASKED = -(2**31)
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 KEY_TYPES = {0: GROUP, 1: TRANSACTIONAL_ID}  # of FindCoordinator
-FIRST_VERSION_WITH_GROUPS = 8  # of OffsetFetch
+FIRST_VERSION_WITH_ERROR = 2  # of OffsetFetch: at the top of the answer, and not in each row
 FIRST_VERSION_WITH_KEYS = 4  # of FindCoordinator
 
 member = whole(AclOperation.READ, GROUP, "group_id")  # SyncGroup, Heartbeat, LeaveGroup
@@ -142,19 +142,22 @@ def offset_fetch(asked: Asked) -> Reply:
 def _fetch_of_one(asked: Asked) -> Reply:
     request = asked.request
     if not asked.may(AclOperation.DESCRIBE, GROUP, request.group_id):
-        return asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        answer = asked.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if asked.context.api_version >= FIRST_VERSION_WITH_ERROR:
+            answer.topics = []
+        return answer
     if request.topics is None:
         return _fetch_all(asked)
     allowed, refused = parted(request.topics, lambda topic: asked.may(AclOperation.DESCRIBE, TOPIC, topic.name))
     kept = with_rows(request, "topics", allowed)
-    answer = OffsetFetchResponse
+    make = OffsetFetchResponse
     rows = [
-        answer.OffsetFetchResponseTopic(
-            name=topic.name, partitions=_refused_rows(answer.OffsetFetchResponsePartition, topic)
+        make.OffsetFetchResponseTopic(
+            name=topic.name, partitions=_refused_rows(make.OffsetFetchResponsePartition, topic)
         )
         for topic in refused
     ]
-    return then(asked.handle(kept), lambda there: joined(there, answer(topics=rows)))
+    return then(asked.handle(kept), lambda there: joined(there, make(topics=rows)))
 
 
 _fetch_all = only_with(AclOperation.DESCRIBE, TOPIC, "topics", lambda row: row.name)
@@ -190,7 +193,8 @@ def _fetch_of_groups(asked: Asked) -> Reply:
                 topics = []
                 for topic in group.topics:
                     yield
-                    if asked.rights.may(AclOperation.DESCRIBE, TOPIC, topic.name):
+                    name = topic.name or asked.services.metadata_cache.topic_name(topic.topic_id)
+                    if name is not None and asked.rights.may(AclOperation.DESCRIBE, TOPIC, name):
                         topics.append(topic)
                 group.topics = topics
             if not group.error_code:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from barnabas.protocol.api_keys import ApiKey
 
-Right = tuple[AclOperation, ResourceType, str]
+Right = tuple[AclOperation, ResourceType, str | None]  # None: on all of the type
 CLUSTER, GROUP, TOPIC = ResourceType.CLUSTER, ResourceType.GROUP, ResourceType.TOPIC
-ALL = "*"
 
 
 class HttpAccess(NamedTuple):
@@ -39,7 +38,7 @@ def of_cluster(api_key: ApiKey, operation: AclOperation) -> HttpAccess:
 def sees_all(api_key: ApiKey) -> HttpAccess:
     """Describe the cluster, and all topics and groups: the answer is of all of them."""
     all_of_them = tuple(
-        (AclOperation.DESCRIBE, *each) for each in ((CLUSTER, CLUSTER_NAME), (TOPIC, ALL), (GROUP, ALL))
+        (AclOperation.DESCRIBE, *each) for each in ((CLUSTER, CLUSTER_NAME), (TOPIC, None), (GROUP, None))
     )
     return HttpAccess(api_key, lambda request: all_of_them)
 

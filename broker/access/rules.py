@@ -111,7 +111,7 @@ def _divided_in_pieces(
 
 
 def handled(asked: Asked, request: Any) -> Pieces[Any]:
-    """The answer to the request, or to the part of it that is given, in the turns of a work that waits for it."""
+    """The answer to the request, or to the part of it that is given, in a task of `turns` that waits for it."""
     reply = asked.handle(request)
     if isinstance(reply, Pending):
         reply = yield reply

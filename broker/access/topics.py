@@ -32,6 +32,7 @@ from barnabas.protocol.messages import (
 from barnabas.runtime.turns import Pieces, chunks
 
 NOT_ASKED = -(2**31)
+FIRST_VERSION_WITH_IDS = 12  # of Metadata; 10 and 11 have the field, too
 NOT_AUTHORISED = MESSAGES[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 create_partitions = each(AclOperation.ALTER, TOPIC, "topics")
@@ -64,6 +65,8 @@ def _of_named(asked: Asked) -> Pieces[Any]:
     refused: list[Any] = []
     for some in chunks(request.topics, ROWS_PER_PIECE):
         yield
+        if asked.context.api_version < FIRST_VERSION_WITH_IDS and any(map(_has_id, some)):
+            return (yield from handled(asked, None))  # the handler refuses all of it, and says nothing of topics
         fine, not_allowed = parted(some, is_allowed)
         allowed += fine
         refused += map(_refused_topic, not_allowed)
@@ -75,6 +78,11 @@ def _of_named(asked: Asked) -> Pieces[Any]:
     yield from _told(asked, answer, leaves_out=False)
     answer.topics += refused
     return answer
+
+
+def _has_id(row: MetadataRequest.MetadataRequestTopic) -> bool:
+    """Whether a topic is meant by its id."""
+    return row.name is None or row.topic_id != NO_TOPIC_ID
 
 
 def _name(asked: Asked, row: Any) -> str | None:

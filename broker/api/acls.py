@@ -31,15 +31,19 @@ from barnabas.protocol.messages import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
+RULES_PER_PIECE = 100
 NO_AUTHORIZER = "No Authorizer is configured."
 FIRST_VERSION_WITH_PATTERNS = 1
 
 Created = CreateAclsResponse.AclCreationResult
+Described = DescribeAclsResponse.AclDescription
 Filtered = DeleteAclsResponse.DeleteAclsFilterResult
+Removed = DeleteAclsResponse.DeleteAclsMatchingAcl
 WordT = TypeVar("WordT", bound=IntEnum)
 
 
@@ -74,11 +78,17 @@ def describe_acls(services: "Services", request: DescribeAclsRequest, context: R
     if services.authorizer is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
     wanted = _filter(request, context.api_version)
-    resources: dict[Resource, list[DescribeAclsResponse.AclDescription]] = {}
-    for rule in services.authorizer.table:
+    return services.env.turns.run(_described(list(services.authorizer.table), wanted))
+
+
+def _described(rules: list[Acl], wanted: AclFilter) -> Pieces[DescribeAclsResponse]:
+    resources: dict[Resource, list[Described]] = {}
+    for number, rule in enumerate(rules):
+        if number % RULES_PER_PIECE == 0:
+            yield
         if wanted.finds(rule):
             resources.setdefault(rule.resource, []).append(
-                DescribeAclsResponse.AclDescription(
+                Described(
                     principal=rule.principal,
                     host=rule.host,
                     operation=rule.operation,
@@ -112,19 +122,24 @@ async def create_acls(services: "Services", request: CreateAclsRequest, context:
         for result in answer.results:
             result.error_message = NO_AUTHORIZER
         return answer
-    results = []
+    results = [Created(error_message="") for _ in request.creations]
+    rows: dict[Resource, list[tuple[Acl, Created]]] = {}  # those of one resource are written together
     pace = services.env.turns.pace()
-    for asked in request.creations:
+    for asked, result in zip(request.creations, results, strict=True):
         await pace.rest()
-        result = Created(error_message="")
-        results.append(result)
         try:
-            await services.authorizer.add([_rule(asked, context.api_version)])
+            rule = _rule(asked, context.api_version)
+            rows.setdefault(rule.resource, []).append((rule, result))
         except InvalidRuleError as error:
             result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, str(error)
             services.refusals.note(context, ErrorCode.INVALID_REQUEST, "%s", str(error))
+    for together in rows.values():
+        await pace.rest()
+        try:
+            await services.authorizer.add([rule for rule, _ in together])
         except CoordinationError as error:
-            result.error_code, result.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+            for _, result in together:
+                result.error_code, result.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
     return CreateAclsResponse(results=results)
 
 
@@ -165,6 +180,15 @@ def delete_acls_failed(request: DeleteAclsRequest, error: ErrorCode) -> DeleteAc
     return DeleteAclsResponse(filter_results=[Filtered(error_code=error) for _ in request.filters])
 
 
+def _unknown(wanted: AclFilter) -> str | None:
+    """What of a filter is not known here, in Kafka's words: whoever sent it may mean more than is found."""
+    if wanted.type is ResourceType.UNKNOWN or wanted.pattern is PatternType.UNKNOWN:
+        return "Unknown patternFilter."
+    if wanted.operation is AclOperation.UNKNOWN or wanted.permission is Permission.UNKNOWN:
+        return "Unknown entryFilter."
+    return None
+
+
 @api(
     ApiKey.DELETE_ACLS,
     versions=(0, 3),
@@ -183,15 +207,20 @@ async def delete_acls(services: "Services", request: DeleteAclsRequest, context:
     pace = services.env.turns.pace()
     for asked in request.filters:
         await pace.rest()
+        wanted = _filter(asked, context.api_version)
         result = Filtered(error_message=None)
         results.append(result)
+        if (unknown := _unknown(wanted)) is not None:
+            result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, unknown
+            continue
         try:
-            removed = await services.authorizer.remove(_filter(asked, context.api_version))
+            removed = await services.authorizer.remove(wanted)
         except CoordinationError as error:
             result.error_code, result.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
             continue
-        result.matching_acls = [
-            DeleteAclsResponse.DeleteAclsMatchingAcl(
+        for rule in removed:
+            await pace.rest()
+            row = Removed(
                 error_message=None,
                 resource_type=rule.resource.type,
                 resource_name=rule.resource.name,
@@ -201,6 +230,5 @@ async def delete_acls(services: "Services", request: DeleteAclsRequest, context:
                 operation=rule.operation,
                 permission_type=rule.permission,
             )
-            for rule in removed
-        ]
+            result.matching_acls.append(row)
     return DeleteAclsResponse(filter_results=results)

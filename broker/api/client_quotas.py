@@ -1,5 +1,6 @@
 """DescribeClientQuotas (key 48) and AlterClientQuotas (49), versions 0-1 (KIP-546, 612). Any broker answers."""
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
@@ -10,6 +11,7 @@ from barnabas.cluster.quota_table import (
     check_filter,
     check_value,
     entity_of,
+    has_key,
     is_matched,
 )
 from barnabas.cluster.tree.port import CoordinationError
@@ -84,11 +86,14 @@ def alter_failed(request: AlterClientQuotasRequest, error: ErrorCode) -> AlterCl
 
 
 def _answer(entry: AlterClientQuotasRequest.EntryData, error: ErrorCode, message: str | None) -> Altered:
-    parts = sorted((part.entity_type, part.entity_name) for part in entry.entity)
+    parts = sorted(entry.entity, key=attrgetter("entity_type"))  # a name may be null
     return Altered(
         error_code=error,
         error_message=message,
-        entity=[AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts],
+        entity=[
+            AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+            for part in parts
+        ],
     )
 
 
@@ -111,9 +116,11 @@ async def alter_client_quotas(
             entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
             changes: dict[str, float | None] = {}
             for op in entry.ops:
+                if op.remove and not has_key(entity, op.key):
+                    continue  # nobody has such a quota, and its node may have a password of that name
                 changes[op.key] = None if op.remove else op.value
                 check_value(entity, op.key, changes[op.key])
-            if not request.validate_only:
+            if changes and not request.validate_only:
                 await services.client_quotas.alter(entity, changes)
         except Problem as problem:
             response.entries.append(_answer(entry, ErrorCode.INVALID_REQUEST, str(problem)))

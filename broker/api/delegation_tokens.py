@@ -10,6 +10,7 @@ from barnabas.broker.access import rules as access_rules
 from barnabas.broker.access import tokens as token_access
 from barnabas.broker.access.tokens import may_ask, may_describe, named, owner_of, parted
 from barnabas.broker.requests import RequestContext, api
+from barnabas.cluster.security.acls import THIS_BROKER
 from barnabas.cluster.tree.payloads import DelegationToken
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -53,7 +54,8 @@ async def create_delegation_token(
     """Give out a token: its secret is told now, and to those who may describe it."""
     owner = owner_of(request, context)
     problem = _problem(services, context)
-    if problem is None and any(renewer.principal_type != USER for renewer in request.renewers):
+    is_foreign = owner == THIS_BROKER or any(renewer.principal_type != USER for renewer in request.renewers)
+    if problem is None and is_foreign:
         problem = ErrorCode.INVALID_PRINCIPAL_TYPE
     if problem is not None:
         answer = create_failed(request, problem)

@@ -359,9 +359,13 @@ def _session(
     sessions = services.fetch_sessions
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     now_ms = services.env.clock.monotonic_ms()
+    named = sessions.of(request.session_id)
+    is_of_another = named is not None and named.privileged and not is_of_follower(request)
     if request.session_epoch not in (EPOCH_FINAL, EPOCH_INITIAL):
+        if is_of_another:  # a follower reads every topic, and nobody else does so by its session
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return sessions.resume(request.session_id, request.session_epoch, uses_topic_ids=by_id, now_ms=now_ms)
-    if request.session_id:
+    if request.session_id and not is_of_another:
         sessions.close(request.session_id)
     if request.session_epoch == EPOCH_FINAL:
         return None

@@ -68,9 +68,10 @@ def _after_creations(
         there = services.metadata_cache.topics
         absent.update({topic.name: None for topic in topics if topic.name is not None and topic.name not in there})
     if absent and not is_by_id:
+        may_change = services.throttles.mutations(context).may
         for name in absent:
             yield
-            refusals[name] = services.auto_topics.create(name)
+            refusals[name] = services.auto_topics.create(name, may_change)
         yield services.auto_topics.creations_ended(list(absent))
     return (yield from _metadata(services, request, context, refusals))
 

@@ -152,14 +152,14 @@ def _append_transactional(
         entries = [(topic, index, context.kept(records)) for topic, index, records in entries]
         context.keep_frame()
 
-        def go_on(refused: list[Refusal]) -> Reply:
-            is_refused = _refuse(services, context, refused, entries, places, answers)
-            return _append(
-                services, request, context, response, entries, places, answers, has_error or is_refused, has_large
-            )
-
         # Its records are not in the logs yet: the requests behind it wait, so batches stay in their order.
-        return refused.and_then(go_on)
+        return refused.and_then(
+            lambda refused: _append(
+                *(services, request, context, response, entries, places, answers),
+                _refuse(services, context, refused, entries, places, answers) or has_error,
+                has_large,
+            )
+        )
     if refused:
         has_error = _refuse(services, context, refused, entries, places, answers) or has_error
     return _append(services, request, context, response, entries, places, answers, has_error, has_large)

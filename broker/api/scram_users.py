@@ -50,7 +50,7 @@ async def describe_user_scram_credentials(
             response.results.append(result)
             continue
         try:
-            credentials = await services.credentials.kept(name)
+            credentials = await services.credentials.kept(name) if name else {}
         except ValueError as error:
             result.error_code, result.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
             response.results.append(result)

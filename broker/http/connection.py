@@ -304,15 +304,11 @@ class HttpConnection(asyncio.Protocol):
         token, known = self._server.config.http_token, self._server.services.logins
         authorization = headers.get(b"authorization", "")
         if not self._has_token(authorization) and not logins.shows_login(known, authorization):
-            if self._server.gate.authorizer is not None:
-                has_logins = known.has_passwords or known.has_signed_tokens
-                challenge = logins.CHALLENGES if has_logins else [("WWW-Authenticate", "Bearer")]
-                message = logins.MISSING_HTTP_TOKEN if token is None else logins.MISSING_TOKEN_OF_AUTHORIZER
-                return HttpError(401, "TOKEN_NEEDED", logins.MISSING_LOGIN if has_logins else message, challenge)
-            if not is_loopback(self._peer):
-                challenge = [("WWW-Authenticate", "Bearer")]
-                message = logins.NO_TOKEN if token is None else logins.MISSING_TOKEN
-                return HttpError(401, "TOKEN_NEEDED", message, challenge)
+            has_authorizer = self._server.gate.authorizer is not None
+            if has_authorizer or not is_loopback(self._peer):
+                if authorization:  # who guesses the token must not do so unseen
+                    self._server.server.note_failed_login(self._peer, logins.WRONG_TOKEN)
+                return logins.refusal(known, has_token=token is not None, has_authorizer=has_authorizer)
             if host and not self._is_own(host):
                 message = (
                     f"the Host {host!r} is not this machine. Ask http://127.0.0.1 or http://localhost, or send the"

@@ -73,14 +73,14 @@ def explain_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer
     """Events are in memory only, and bounded: a coordinator that starts, or has just taken the group, knows none."""
     name = request.path["group"]
     shard = shard_of(services, name)
-    events = services.group_coordinator.events.of_group(name)
+    events = [_seen(event, request) for event in services.group_coordinator.events.of_group(name)]
     if not events and view(shard, name) is None and not shard.offsets.of_group(name):
         raise no_group(name)
     story = rebalances(events)
     rows = []
     for rebalance in story:
         yield
-        rows.append(_rebalance(rebalance))
+        rows.append(_rebalance(rebalance, request))
     told = {id(event) for rebalance in story for event in rebalance.events}
     return HttpAnswer.json(
         {
@@ -94,8 +94,20 @@ def explain_group(services: Services, request: HttpRequest) -> Pieces[HttpAnswer
     )
 
 
-def _rebalance(rebalance: Rebalance) -> dict[str, Any]:
+def _seen(event: Event, request: HttpRequest) -> Event:
+    """The event without topics that the sender may not describe."""
+    topics = event.details.get("topics")
+    if not topics or request.rights is None:
+        return event
+    details = event.details | {"topics": [*request.seen(dict.fromkeys(topics))] or None}
+    return Event(event.kind, event.at_ms, event.monotonic_ms, event.member, details)
+
+
+def _rebalance(rebalance: Rebalance, request: HttpRequest) -> dict[str, Any]:
     moved = rebalance.moved
+    if moved is not None:
+        may_see = request.seen({topic: None for topic, *_ in moved})
+        moved = [row for row in moved if row[0] in may_see]
     return {
         "at_ms": rebalance.at_ms,
         "cause": rebalance.cause,

@@ -119,6 +119,11 @@ BEHIND = record(
     partitions=integer("In how many partitions."),
     since_ms=integer("Since when, in one of them, as far as this leader knows."),
 )
+UNREADABLE = record(
+    "Something that the coordination tree has, and that cannot be read: somebody has written it by hand.",
+    of=text("What it is of.", one_of=["users", "quotas", "acls"]),
+    name=text("Whose it is, or for what."),
+)
 HEALTH = record(
     "What a broker knows of its own troubles.",
     node_id=integer("The broker."),
@@ -136,6 +141,8 @@ HEALTH = record(
         text("A file."), "Files of the coordination tree that may hold passwords, and others can read."
     ),
     why_not_registered=text("Why it is not registered any more, and serves nothing; null: it is.", nullable=True),
+    is_told_by_controller=boolean("Whether a controller has told it of the cluster since it started."),
+    unreadable=array(UNREADABLE, f"What of users, quotas and access rules cannot be read; {LOGS_MAX} at most."),
     undecided=array(
         UNDECIDED, f"Partitions here that wait for it, because an older tree was put back; {LOGS_MAX} at most."
     ),
@@ -193,6 +200,8 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
             if services.tree_path is None
             else read_by_others(services.env.disk, services.tree_path),
             "why_not_registered": services.own_registration.why_not,
+            "is_told_by_controller": bool(services.metadata_cache.brokers),
+            "unreadable": _unreadable(services)[:LOGS_MAX],
             "undecided": [
                 {"topic": topic, "partition": index, "waits_for": list(missing)}
                 for (topic, index), missing in islice(services.restored_tree.waits_for.items(), LOGS_MAX)
@@ -210,6 +219,16 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
             **groups,
         }
     )
+
+
+def _unreadable(services: Services) -> list[dict[str, str]]:
+    """What of users, quotas and access rules cannot be read."""
+    found = [("users", repr(user)) for user in sorted(services.credentials.unreadable)]
+    found += [("quotas", name) for name in sorted(map(str, services.client_quotas.unreadable))]
+    if services.authorizer is not None:
+        resources = sorted(services.authorizer.unreadable)
+        found += [("acls", f"{resource.type.name.lower()} {resource.name!r}") for resource in resources]
+    return [{"of": kind, "name": name} for kind, name in found]
 
 
 def _logs(services: Services) -> Pieces[dict[str, Any]]:

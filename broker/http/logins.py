@@ -3,6 +3,7 @@ OAUTHBEARER. They count as at any listener with a login."""
 
 import base64
 
+from barnabas.broker.http.routes import HttpError
 from barnabas.broker.logins import REFUSED as REFUSED
 from barnabas.broker.logins import Logins
 from barnabas.cluster.security.mechanism import AuthenticationError
@@ -25,6 +26,21 @@ MISSING_HTTP_TOKEN = (
     "this broker has an authorizer, and no http.token, so all requests of its HTTP API are refused: set one."
 )
 NO_TOKEN = "requests from other hosts than loopback are refused, because this broker has no http.token: set one."
+
+
+WRONG_TOKEN = "HTTP: it is not the token of http.token, and no other login counts here"
+
+
+def refusal(logins: Logins, *, has_token: bool, has_authorizer: bool) -> HttpError:
+    """What somebody is told who shows no login, or one of a kind that there is not. `has_token`: there is a
+    http.token."""
+    challenge = [("WWW-Authenticate", "Bearer")]
+    message = MISSING_TOKEN if has_token else NO_TOKEN
+    if has_authorizer:
+        message = MISSING_TOKEN_OF_AUTHORIZER if has_token else MISSING_HTTP_TOKEN
+        if logins.has_passwords or logins.has_signed_tokens:
+            challenge, message = CHALLENGES, MISSING_LOGIN
+    return HttpError(401, "TOKEN_NEEDED", message, challenge)
 
 
 def shows_login(logins: Logins, authorization: str) -> bool:

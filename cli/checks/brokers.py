@@ -20,6 +20,16 @@ FREE_BYTES_FOR_A_WRITE = 16 << 20
 FREE_BYTES_ENOUGH = 50 << 30  # five per cent of a large disk is not little
 
 
+def _if_lost(facts: Facts, broker: Broker, directory: str | None) -> str:
+    """What to do then. The command does not say it: somebody may run that while a disk is only not mounted."""
+    alone = [each.name for _, each in facts.partitions() if tuple(each.replicas) == (broker.node_id,)]
+    empty = f" These have no other replica, and begin empty: {listed(alone)}." if alone else ""
+    return (
+        f"If it is lost for good, add --give-up {directory} to the command: it begins with an empty one, and copies "
+        f"what the others have.{empty}"
+    )
+
+
 @check("brokers", "brokers that have replicas and are not registered, or are registered and do not answer")
 def broken_brokers(facts: Facts) -> Iterator[Finding]:
     """A broker is away, stands still, or has lost its lease."""
@@ -30,10 +40,7 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
             why = "The others serve, but one more that goes may stop acks=all, commits, or partitions."
             directory = directory_of(facts, broker)
             if directory in facts.missing_directories:
-                why += (
-                    f" Its data directory {directory} is gone. Put it back; or, if it is lost for good, the command "
-                    "starts it with an empty one, and it copies what the others have."
-                )
+                why += f" Its data directory {directory} is gone: put it back. {_if_lost(facts, broker, directory)}"
             yield Finding(
                 Severity.ERROR,
                 where,
@@ -110,6 +117,21 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
             "Leaders are not elected, and topics cannot be made, until one is. An election takes a second or two.",
             ("cluster",),
         )
+
+
+@check("told brokers", "brokers that no controller has told of the cluster", Needs.HTTP)
+def untold_brokers(facts: Facts) -> Iterator[Finding]:
+    """They do not lead, do not follow, and know of no topic."""
+    for broker, health in facts.healths:
+        if health["is_lease_held"] and health["why_not_registered"] is None and not health["is_told_by_controller"]:
+            yield Finding(
+                Severity.ERROR,
+                f"broker {broker.node_id}",
+                "no controller has told it of the cluster: it knows of no broker and no topic",
+                "The controller does not reach it, cannot log in, or is refused: its user must be in super.users of "
+                f"broker {broker.node_id}. The logs of both say which.",
+                ("configs", "describe", "broker", str(broker.node_id), "super.users"),
+            )
 
 
 @check("replicas", "partitions without a leader, with too few replicas in sync, or with some missing")

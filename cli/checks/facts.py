@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from barnabas.cli.open_transactions import Described, Open
+from barnabas.cluster.security.acls import Acl
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag
 
@@ -22,6 +23,8 @@ LATER_FIELDS: Row = {
     "tree_trouble": None,
     "tree_held_by": None,
     "why_not_registered": None,
+    "is_told_by_controller": True,
+    "unreadable": (),
     "undecided": (),
     "read_by_others": (),
 }
@@ -74,6 +77,11 @@ class Settings:
         return found is not None and found.source == TOPIC_SOURCE
 
     @property
+    def hides_static(self) -> bool:
+        """Whether some of what was set when the broker started is not told."""
+        return any(each.source == STATIC_SOURCE and each.value is None for each in self.values.values())
+
+    @property
     def static(self) -> dict[str, str]:
         """What was set when the broker started, as far as it is told."""
         rows = self.values.items()
@@ -87,7 +95,8 @@ NO_SETTINGS = Settings({})
 class Broker:
     """A broker: one that the cluster knows, or that replicas are assigned to.
 
-    `settings` None: it does not answer. `health`: its answer to /v1/health; None: `why_not` says why.
+    `settings` None: it does not answer. `untold`: why it does not tell them. `health`: its answer to /v1/health; None:
+    `why_not` says why.
     """
 
     node_id: int
@@ -98,6 +107,7 @@ class Broker:
     health: Row | None = None
     has_http: bool = True
     why_not: str | None = None
+    untold: str | None = None
     certificate_ends_ms: int | None = None  # None: the command has not seen it
 
     @property
@@ -147,7 +157,10 @@ class Facts:
     `lags`: of groups that seemed to have a problem, what their coordinator and the leaders said when they were asked.
     `not_confirmed`: groups that seemed to have one, and could not be asked. `transactions`: those that are open for
     long. `hanging`: those that no coordinator knows. `transactions_not_known`: why they are not known.
+    `rules`: access rules, `scram_users`: who has a password of SCRAM; None: they are not known, or there are none.
     `missing_directories`: of brokers that are away, those that are certainly gone from this machine.
+    `consumer_groups`: the groups of the consumer protocol (KIP-848). `group_version`: the level of `group.version`;
+    None: it is not known.
     """
 
     now_ms: int
@@ -162,6 +175,10 @@ class Facts:
     hanging: Sequence[Open] = ()
     transactions_not_known: str | None = None
     missing_directories: Collection[str] = ()
+    rules: Sequence[Acl] | None = None
+    scram_users: frozenset[str] | None = None
+    consumer_groups: Collection[str] = ()
+    group_version: int | None = None
 
     @property
     def living(self) -> list[Broker]:

@@ -21,6 +21,7 @@ class Needs(StrEnum):
     """What a check must be able to ask."""
 
     KAFKA = "Kafka's protocol"
+    SETTINGS = "the settings of each broker"
     HTTP = "the HTTP API of each broker"
 
 

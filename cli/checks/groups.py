@@ -10,6 +10,7 @@ from barnabas.coordinators.groups.explanation import STORM_COUNT, STORM_WITHIN_M
 from barnabas.offsets.lag import READ_UNCOMMITTED, PartitionLag, Status
 from barnabas.runtime.counted import counted
 
+PROTOCOLS = "group.coordinator.rebalance.protocols"
 HANGING_MS, HANGING_LONG_MS = 30_000, 300_000
 STORM_OVER_MS = 300_000  # so long without a rebalance: it is over
 STORM_DEPARTURES = 2  # where members only come, the group grows
@@ -205,6 +206,36 @@ def expiring(facts: Facts) -> Iterator[Finding]:
             "If they are to come back, start their consumers, or let all brokers keep offsets for longer.",
             command,
         )
+
+
+@check("consumer groups", "groups of the consumer protocol (KIP-848) where brokers refuse it")
+def refused_protocol(facts: Facts) -> Iterator[Finding]:
+    """One for all: the level is that of the cluster, and brokers have the same setting."""
+    names = sorted(facts.consumer_groups)
+    without = [broker for broker, settings in facts.settings if _has_no_consumer(settings.text(PROTOCOLS))]
+    if not names or (facts.group_version != 0 and not without):
+        return
+    with_members = [name for name in names if (facts.groups or {}).get(name) != "Empty"]
+    command = command_of("features upgrade --feature group.version=1", ())
+    off = "group.version is 0"
+    if facts.group_version != 0:
+        off = f"{PROTOCOLS} has no consumer"
+        command = start_again(facts, without[0], {PROTOCOLS: "classic,consumer"})
+    severity, found, have = (
+        (Severity.ERROR, with_members, "with") if with_members else (Severity.NOTE, names, "without")
+    )
+    yield Finding(
+        severity,
+        "groups",
+        f"{counted(len(found), 'group')} of group.protocol=consumer {have} members, and {off}: {listed(found)}",
+        "Brokers refuse the heartbeats of their members, which lose their places, and do not describe these groups. "
+        "The committed offsets stay. Turn the protocol on, or start the consumers with group.protocol=classic.",
+        command,
+    )
+
+
+def _has_no_consumer(protocols: str | None) -> bool:
+    return protocols is not None and "consumer" not in protocols.replace(" ", "").split(",")
 
 
 @check("hanging members", "members for which a rebalance waits", Needs.HTTP)

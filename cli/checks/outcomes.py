@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from barnabas.cli.checks import brokers, groups, security, settings, transactions  # noqa: F401
+from barnabas.cli.checks import access_rules, brokers, groups, security, settings, transactions  # noqa: F401
 from barnabas.cli.checks.facts import Facts
 from barnabas.cli.checks.findings import TABLE, Check, Finding, Needs, Severity, listed
 
@@ -41,13 +41,14 @@ class Outcome:
 
 def examine(facts: Facts, findings_max: int) -> list[Outcome]:
     """All checks, those with the worst findings first. Of each, at most `findings_max` findings."""
-    why_not, outside = unasked(facts), in_no_cluster(facts)
+    why_not = {Needs.KAFKA: None, Needs.SETTINGS: untold(facts), Needs.HTTP: unasked(facts)}
+    outside = in_no_cluster(facts)
     found = []
     for each in TABLE:
         is_made = outside is None or each.name in OF_ITSELF
         all_of_it = each.find(facts) if is_made else ()
         rows = sorted(all_of_it, key=lambda finding: (-finding.severity, finding.since_ms or facts.now_ms))
-        not_made = outside if not is_made else why_not if each.needs is Needs.HTTP else None
+        not_made = outside if not is_made else why_not[each.needs]
         counts = Counter(finding.severity for finding in rows)
         found.append(Outcome(each, rows[:findings_max], counts, not_made))
     return sorted(found, key=lambda outcome: -1 if outcome.worst is None else outcome.worst, reverse=True)
@@ -63,6 +64,11 @@ def in_no_cluster(facts: Facts) -> str | None:
     names = listed(str(broker.node_id) for broker, _ in known)
     are = f"broker {names} is" if len(known) == 1 else f"brokers {names} are"
     return f"{are} in no cluster now, and what is said of topics, settings and groups may be untrue"
+
+
+def untold(facts: Facts) -> str | None:
+    """Which brokers do not tell their settings; None: all that answer do."""
+    return next((f"broker {broker.node_id}: {broker.untold}" for broker in facts.living if broker.untold), None)
 
 
 def unasked(facts: Facts) -> str | None:

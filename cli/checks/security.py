@@ -13,7 +13,6 @@ from barnabas.config.settings import ConfigError, split_list
 ENDS_SOON_MS = 30 * DAY_MS
 OLD_PROTOCOLS = ("TLSv1", "TLSv1.1")
 CHECK_HOSTS = "ssl.endpoint.identification.algorithm"
-AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 def _listeners(settings: Settings) -> Mapping[str, tuple[str, str]]:
@@ -27,14 +26,15 @@ def _listeners(settings: Settings) -> Mapping[str, tuple[str, str]]:
     return {each.name: (protocols[each.name], str(each)) for each in outside}
 
 
-def _of_listener(settings: Settings, listener: str, name: str) -> str:
+def of_listener(settings: Settings, listener: str, name: str) -> str:
+    """The text of a setting for a listener; "": it is not set."""
     return settings.text(f"listener.name.{listener.lower()}.{name}") or settings.text(name) or ""
 
 
 def _of_oauth(settings: Settings, listener: str) -> Text:
     return lambda name: (
         settings.text(f"listener.name.{listener.lower()}.oauthbearer.{name}")
-        or _of_listener(settings, listener, name)
+        or of_listener(settings, listener, name)
         or None
     )
 
@@ -43,14 +43,14 @@ def _restart(facts: Facts, broker: Broker, **changes: str) -> tuple[str, ...]:
     return start_again(facts, broker, {name.replace("_", "."): value for name, value in changes.items()})
 
 
-@check("open listeners", "listeners that other machines reach without a login, or without encryption")
+@check("open listeners", "listeners that other machines reach without a login, or without encryption", Needs.SETTINGS)
 def open_listeners(facts: Facts) -> Iterator[Finding]:
     """Whoever reaches them may do everything; or hears passwords and records."""
     for broker, settings in facts.settings:
         has_rules = bool(settings.text("authorizer.class.name"))
         for name, (protocol, shown) in _listeners(settings).items():
             knows = protocol.startswith("SASL_") or (
-                protocol == "SSL" and _of_listener(settings, name, "ssl.client.auth") == "required"
+                protocol == "SSL" and of_listener(settings, name, "ssl.client.auth") == "required"
             )
             if not knows and not has_rules:
                 yield Finding(
@@ -58,10 +58,10 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
                     f"broker {broker.node_id}",
                     f"whoever reaches {shown} may read, write and delete everything",
                     "It has no logins, and the broker has no access rules. On a network that only friends reach, "
-                    "nothing is wrong.",
-                    _restart(facts, broker, authorizer_class_name=AUTHORIZER),
+                    "nothing is wrong. docs/security.md says how to begin; who turns rules on names super.users, too.",
+                    ("configs", "describe", "broker", str(broker.node_id), "authorizer.class.name", "--docs"),
                 )
-            enabled = split_list(_of_listener(settings, name, "sasl.enabled.mechanisms"))
+            enabled = split_list(of_listener(settings, name, "sasl.enabled.mechanisms"))
             if protocol.startswith("SASL_") and OAUTHBEARER in enabled and not takes_signed(_of_oauth(settings, name)):
                 yield Finding(
                     Severity.WARNING,
@@ -75,12 +75,12 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
                     Severity.WARNING,
                     f"broker {broker.node_id}",
                     f"passwords cross the network as they are at {shown}",
-                    "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM.",
-                    _restart(facts, broker, sasl_enabled_mechanisms="SCRAM-SHA-512"),
+                    "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM, whose users are made first.",
+                    ("users", "list"),
                 )
 
 
-@check("weak settings", "old versions of TLS, and host names that are not checked")
+@check("weak settings", "old versions of TLS, and host names that are not checked", Needs.SETTINGS)
 def weak(facts: Facts) -> Iterator[Finding]:
     """What an attack in the middle of a connection would use."""
     for broker, settings in facts.settings:
@@ -89,7 +89,7 @@ def weak(facts: Facts) -> Iterator[Finding]:
                 continue
             old = [
                 each
-                for each in split_list(_of_listener(settings, name, "ssl.enabled.protocols"))
+                for each in split_list(of_listener(settings, name, "ssl.enabled.protocols"))
                 if each in OLD_PROTOCOLS
             ]
             if old:
@@ -103,7 +103,7 @@ def weak(facts: Facts) -> Iterator[Finding]:
         protocols = security_protocols(settings.text("listener.security.protocol.map") or "")
         between = settings.text("inter.broker.listener.name") or settings.text("security.inter.broker.protocol") or ""
         has_tls = protocols.get(between.upper(), "").endswith("SSL")
-        if has_tls and len(facts.brokers) > 1 and _of_listener(settings, between, CHECK_HOSTS) == "":
+        if has_tls and len(facts.brokers) > 1 and of_listener(settings, between, CHECK_HOSTS) == "":
             yield Finding(
                 Severity.WARNING,
                 f"broker {broker.node_id}",
@@ -128,6 +128,28 @@ def files_that_others_read(facts: Facts) -> Iterator[Finding]:
             )
 
 
+UNREADABLE = {
+    "users": "the passwords of user {} cannot be read: nobody can log in by them",
+    "quotas": "the quotas of {} cannot be read: it has none",
+    "acls": "the access rules for {} cannot be read: only super.users may do anything with it",
+}
+
+
+@check("unreadable", "users, quotas and access rules in the coordination tree that cannot be read", Needs.HTTP)
+def unreadable(facts: Facts) -> Iterator[Finding]:
+    """Somebody has written a node by hand. One finding for all brokers, because they have one tree."""
+    rows = [(row["of"], row["name"]) for _, health in facts.healths for row in health["unreadable"]]
+    for kind, name in dict.fromkeys(rows):
+        yield Finding(
+            Severity.WARNING,
+            "cluster",
+            UNREADABLE[kind].format(name),
+            "Somebody, or something else than a broker, has written its node in the coordination tree. The brokers' "
+            "logs say what is wrong with it. Set it anew.",
+            (kind, "list"),
+        )
+
+
 @check("certificates", "certificates of brokers that end within 30 days, if the command speaks TLS with them")
 def certificates(facts: Facts) -> Iterator[Finding]:
     """Clients refuse a broker whose certificate has ended. The clock of the broker counts, as for all its settings."""
@@ -140,7 +162,7 @@ def certificates(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR if left_ms < DAY_MS else Severity.WARNING,
             f"broker {broker.node_id}",
-            f"the certificate at {broker.host}:{broker.port} ends in {duration(max(left_ms, 0))}",
+            f"the certificate at {broker.host}:{broker.port} ends in {duration(max(left_ms, 0) / 1000)}",
             "Then no client that checks it connects any more. Put a new one into the file of ssl.keystore.location: "
             "the broker reads it within a second.",
             ("configs", "describe", "broker", str(broker.node_id), "ssl.keystore.location"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from barnabas.cli.checks.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
-from barnabas.cli.checks.findings import Finding, Severity, check, command_of, listed
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check, command_of, listed
 from barnabas.cli.checks.starting import OWN, start_again
 from barnabas.cli.shared.words import duration, size
 from barnabas.config.topic import BROKER_NAMES
@@ -64,7 +64,7 @@ def mended(
         yield found, ("configs", "set", "broker", "default", f"{BROKER_NAMES[key][0]}={value(found[0])}")
 
 
-@check("in-sync replicas", "min.insync.replicas against the number of replicas")
+@check("in-sync replicas", "min.insync.replicas against the number of replicas", Needs.SETTINGS)
 def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
     """More than there are, as many as there are, or one of several."""
 
@@ -119,7 +119,11 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("replication", "numbers of replicas against the number of brokers: of the internal topics, and of new topics")
+@check(
+    "replication",
+    "numbers of replicas against the number of brokers: of the internal topics, and of new topics",
+    Needs.SETTINGS,
+)
 def replication(facts: Facts) -> Iterator[Finding]:
     """Too few for the cluster, or more than it has."""
     settings, known = facts.any_settings, len(facts.brokers)
@@ -187,7 +191,9 @@ def _transaction_log(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("unclean elections", "unclean.leader.election.enable: replicas that lead although they lack records")
+@check(
+    "unclean elections", "unclean.leader.election.enable: replicas that lead although they lack records", Needs.SETTINGS
+)
 def unclean(facts: Facts) -> Iterator[Finding]:
     """Records that were acknowledged with acks=all can go."""
     found = of_topics(
@@ -206,7 +212,7 @@ def unclean(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("retention", "sizes and times of retention against segments, checks, and groups that wait")
+@check("retention", "sizes and times of retention against segments, checks, and groups that wait", Needs.SETTINGS)
 def retention(facts: Facts) -> Iterator[Finding]:
     """Records stay longer than meant, or go before groups come back."""
 
@@ -331,7 +337,7 @@ def _waits(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("sizes", "sizes of messages against those of requests and fetches")
+@check("sizes", "sizes of messages against those of requests and fetches", Needs.SETTINGS)
 def sizes(facts: Facts) -> Iterator[Finding]:
     """A batch that is accepted in one place and not in the next."""
     settings = facts.any_settings
@@ -375,7 +381,7 @@ def sizes(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("group settings", "time-outs of sessions and rebalances that consumers meet")
+@check("group settings", "time-outs of sessions and rebalances that consumers meet", Needs.SETTINGS)
 def group_settings(facts: Facts) -> Iterator[Finding]:
     """Consumers with their default settings are refused, or wait."""
     settings = facts.any_settings
@@ -430,7 +436,7 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("compaction", "topics that live by compaction, and whether they are compacted")
+@check("compaction", "topics that live by compaction, and whether they are compacted", Needs.SETTINGS)
 def compaction(facts: Facts) -> Iterator[Finding]:
     """Offsets are deleted by age, or logs grow for ever."""
     lossy = of_topics(
@@ -462,7 +468,7 @@ def compaction(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("time-outs", "time-outs between brokers that contradict each other")
+@check("time-outs", "time-outs between brokers that contradict each other", Needs.SETTINGS)
 def time_outs(facts: Facts) -> Iterator[Finding]:
     """Followers leave and join the ISR all the time."""
     if not facts.is_cluster:
@@ -498,7 +504,7 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
             )
 
 
-@check("settings that differ", "settings that are not the same on all brokers")
+@check("settings that differ", "settings that are not the same on all brokers", Needs.SETTINGS)
 def differing(facts: Facts) -> Iterator[Finding]:
     """What holds depends on who leads."""
     known = facts.settings
@@ -527,7 +533,7 @@ def differing(facts: Facts) -> Iterator[Finding]:
         )
 
 
-@check("HTTP access", "whether the HTTP API can be reached where it listens")
+@check("HTTP access", "whether the HTTP API can be reached where it listens", Needs.SETTINGS)
 def http_access(facts: Facts) -> Iterator[Finding]:
     """It listens for other hosts, and refuses all of them."""
     for broker, settings in facts.settings:

@@ -11,6 +11,7 @@ OWN = {
     *("http.address", "http.listeners", "metadata.log.dir", "process.roles", "control.plane.listener.name"),
     *("controller.listener.names", "advertised.host.name", "host.name", "port", "advertised.port"),
 }
+FILE = "server.properties"  # stands for the file by which the broker was started
 NO_CHANGES: Mapping[str, str] = {}
 # Without these it would be a broker alone.
 OF_THE_CLUSTER = ("coordination.path", "zookeeper.connect")
@@ -25,10 +26,14 @@ def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CH
     counts up with it, or any free one if theirs are, and the settings that all of them have. If they have none of
     these, nobody knows, and the command only shows the cluster.
     """
+    if broker.settings is not None and broker.settings.hides_static:
+        return _with_its_file(facts, broker.node_id, changes)
     if broker.settings is not None:
         static = {name: value for name, value in broker.settings.static.items() if name not in {*OWN, *changes}}
         return _command(facts, broker.node_id, directories_of(broker.settings), broker.port, static, changes)
     others = facts.settings
+    if any(settings.hides_static for _, settings in others):
+        return _with_its_file(facts, broker.node_id, changes)
     directory = directory_of(facts, broker)
     bases = {each.port - each.node_id for each, _ in others if each.port}
     are_free = all((settings.text("listeners") or "").endswith(":0") for _, settings in others)
@@ -42,8 +47,7 @@ def start_again(facts: Facts, broker: Broker, changes: Mapping[str, str] = NO_CH
         for name, value in first.items()
         if name not in {*OWN, *changes} and all(each.get(name) == value for each in rest)
     }
-    command = _command(facts, number, directory, port, common, changes)
-    return (*command, "--give-up", directory) if directory in facts.missing_directories else command
+    return _command(facts, number, directory, port, common, changes)
 
 
 def directory_of(facts: Facts, broker: Broker) -> str | None:
@@ -62,6 +66,12 @@ def _parent(directory: str, node_id: int) -> str | None:
     """`/data` of `/data/2` for broker 2."""
     found = re.fullmatch(r"([^,]+)/(\d+)", directory)
     return found[1] if found and int(found[2]) == node_id else None
+
+
+def _with_its_file(facts: Facts, node_id: int, changes: Mapping[str, str]) -> tuple[str, ...]:
+    """For a broker with passwords, or with users who may do everything: nobody is told these."""
+    settings = ({"node.id": str(node_id)} if facts.is_cluster else {}) | {**changes}
+    return ("start", "--config", FILE, *(word for row in settings.items() for word in ("--set", "=".join(row))))
 
 
 def _command(

@@ -11,9 +11,10 @@ from typing import Any, NoReturn, TypeVar
 
 from barnabas.cli.shared import kafka_python
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.login import Login, try_login
 from barnabas.cli.shared.login import read as read_access
-from barnabas.cli.shared.login import try_login
-from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.rights import know_user, missing
+from barnabas.cli.shared.target import KNOWS_NOBODY, Target
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
@@ -38,13 +39,6 @@ DESCRIPTIONS = {
     UNKNOWN_MEMBER_ID: "the group has no such member (barnabas groups describe)",
     KAFKA_STORAGE_ERROR: "the broker cannot use its disk or the tree (barnabas status, or its log, says why)",
 }
-# What is said beside these: who may look into the broker's log finds there who wanted which right on what.
-RIGHTS = {
-    29: " (a right on the topic is missing: barnabas acls add User:NAME read|write|create|… topic NAME)",
-    30: " (a right on the group is missing: barnabas acls add User:NAME read|describe|delete group NAME)",
-    31: " (a right on the cluster is missing: barnabas acls add User:NAME describe|alter|… cluster)",
-    53: " (a right is missing: barnabas acls add User:NAME write transactional-id NAME)",
-}
 NOTHING_THERE = {"UNKNOWN_TOPIC_OR_PARTITION", "GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_ID"}
 
 # kafka-python's warnings repeat what its exceptions say.
@@ -61,11 +55,17 @@ def connection(target: Target) -> dict[str, Any]:
     access = read_access(target.command_config)
     login = access.login
     bootstrap = target.reach()
+    if isinstance(login, Login):
+        know_user(login.user)
+    elif login is None and access.tls is None:  # a certificate would have named somebody
+        know_user("ANONYMOUS")
     if login is not None:
         host, _, port = bootstrap.rpartition(":")
         refused = try_login((host.strip("[]"), int(port)), login, access.tls)
         if refused is not None:
             fail(f"{bootstrap} refuses {login.named}: {refused}")
+    else:
+        target.look_whether_login_is_wanted(bootstrap)
     # A broker that stands still accepts connections and answers nothing.
     kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {
@@ -96,7 +96,7 @@ def told_in_sentences(target: Target) -> Iterator[None]:
         name, number = getattr(error, "message", None) or type(error).__name__, getattr(error, "errno", 0)
         code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED
         words = DESCRIPTIONS.get(number) if number == KAFKA_STORAGE_ERROR else None
-        fail(f"{name}: {words or getattr(error, 'description', None) or error}{RIGHTS.get(number, '')}", code)
+        fail(f"{name}: {words or getattr(error, 'description', None) or error}{missing(number)}", code)
     except RuntimeError as error:
         if NO_CONTROLLER not in str(error):
             raise
@@ -115,10 +115,23 @@ def admin(target: Target) -> Iterator[Any]:
         client = KafkaAdminClient(**settings)
         # Only now, because the client waits as long for an address of --bootstrap that it has chosen again.
         kafka_python.connect_again_after(client, ASKED_AGAIN_AFTER_MS)
+        client.describe_cluster = partial(_known_cluster, client, client.describe_cluster)
         try:
             yield client
         finally:
             client.close()
+
+
+def _known_cluster(client: Any, describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The cluster as a broker describes it that knows some: one that refuses the controller's requests, or has not
+    heard from it yet, knows of none."""
+    found = describe()
+    if not found["brokers"]:
+        kafka_python.ask_who_knows_brokers(client, REPLICA_ANSWERS_WITHIN_MS)
+        found = describe()
+    if not found["brokers"]:
+        fail(KNOWS_NOBODY.format("that was asked"))
+    return found
 
 
 def broker_setting(client: Any, node_id: int, name: str) -> str | None:
@@ -248,13 +261,13 @@ def await_controller(client: Any) -> None:
     answered(client, lambda: kafka_python.send_to_controller(client, request))
 
 
-def reason(error_code: int, message: str | None = None) -> str:
-    """A broker's error as `NAME: message`."""
+def reason(error_code: int, message: str | None = None, asked: str | None = None) -> str:
+    """A broker's error as `NAME: message`. `asked`: the right without which it is refused (`delete topic orders`)."""
     from kafka.errors import for_code
 
     error = for_code(error_code)
     text = f"{error.message}: {message or DESCRIPTIONS.get(error_code) or error.description}"
-    return text + RIGHTS.get(error_code, "")
+    return text + missing(error_code, asked)
 
 
 def no_topic(name: str) -> NoReturn:

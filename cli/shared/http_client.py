@@ -27,6 +27,10 @@ class _NotReceivedError(Exception):
     """A request was certainly not received, or repeating it does no harm."""
 
 
+class _NotTrustedError(_NotReceivedError):
+    """The HTTP API shows a certificate that nobody here trusts."""
+
+
 class HttpApi:
     """The HTTP API of the brokers that an admin client knows.
 
@@ -118,7 +122,7 @@ class HttpApi:
                 address = address or (self.entry() if node_id is None else self.address(node_id))
                 status, headers, content = self._send(method, address, target, body)
             except _NotReceivedError as error:
-                if is_last:
+                if is_last or isinstance(error, _NotTrustedError):
                     fail(str(error))
                 address = None
                 self._addresses.clear()
@@ -161,7 +165,7 @@ class HttpApi:
     def why_not_serving(self, node_ids: Iterable[int]) -> dict[int, str | None]:
         """Why brokers do not serve clients, as they say themselves or because they do not answer; None: it serves.
 
-        None also if it is not known, because the broker has no HTTP API (Apache Kafka).
+        None also if it is not known: the broker has no HTTP API (Apache Kafka), or one that is not trusted here.
         """
         return of_each(self._why_not_serving, node_ids)
 
@@ -174,6 +178,8 @@ class HttpApi:
                 return None
             status, _, content = self._send("GET", address, "/health", None, LOOKED_WITHIN_S)
             return str(json.loads(content)["why"]) if status == 503 else None
+        except _NotTrustedError:
+            return None
         except (KafkaError, _NotReceivedError, ValueError, KeyError, TypeError):
             return "it does not answer"
 
@@ -198,6 +204,11 @@ class HttpApi:
             response = connection.getresponse()
             return response.status, response.headers, response.read()
         except (OSError, http.client.HTTPException) as error:
+            if type(error).__name__ == "SSLCertVerificationError":  # of ssl, which is imported late
+                raise _NotTrustedError(
+                    f"the certificate of the HTTP API at {address} is not trusted here: {error}. Name a file of "
+                    "--command-config that has ssl.truststore.location, as for a listener with TLS."
+                ) from None
             why = (
                 f"the HTTP API at {address} does not answer: {error or type(error).__name__}. If the broker runs on "
                 "another machine, set its http.listeners to an address that this one reaches, and http.token."

@@ -37,6 +37,20 @@ def connect_again_after(client: Any, wait_ms: int) -> None:
     client._manager.config["reconnect_backoff_ms"] = wait_ms
 
 
+def ask_who_knows_brokers(client: Any, within_ms: int) -> None:
+    """Have an admin client ask, of now on, only brokers that know of some, if there are such: it asks any."""
+    from kafka.errors import KafkaError
+    from kafka.protocol.metadata import MetadataRequest
+
+    manager, knowing = client._manager, []
+    for broker in manager.cluster.brokers():
+        with suppress(KafkaError):
+            if send(client, MetadataRequest(topics=[], min_version=1), broker.node_id, within_ms).brokers:
+                knowing.append(broker.node_id)
+    if knowing:
+        manager.least_loaded_node = lambda: next((n for n in knowing if not manager.connection_delay(n)), knowing[0])
+
+
 def send(client: Any, request: Any, node_id: int | None = None, within_ms: int | None = None) -> Any:
     """Send a request of the protocol that the admin client has no method for, to this node or to any; its answer."""
     return client._manager.run(client._manager.send, request, node_id, within_ms)
@@ -119,6 +133,11 @@ class _NoValue(bytes):
     pass
 
 
+UNSUPPORTED_VERSION = 35
+TURN_CONSUMER_PROTOCOL_ON = (
+    "To turn it on: barnabas features upgrade --feature group.version=1, and consumer among "
+    "group.coordinator.rebalance.protocols, if that is set"
+)
 NO_VALUE = _NoValue()  # as the value of a header, or of a record without key: it has none
 
 
@@ -215,11 +234,15 @@ def take_up_every_assignment() -> None:
 
 
 def describe_consumer_groups(client: Any, groups: list[str]) -> dict[str, Any]:
-    """Those of the groups that are consumer groups (KIP-848), in the form of its `describe_groups`."""
+    """Those of the groups that are consumer groups (KIP-848), in the form of its `describe_groups`.
+
+    Where the brokers refuse the protocol, they do not describe such a group. They list it: then it has an error, unless
+    it has no members.
+    """
     from kafka.errors import IncompatibleBrokerVersion
 
     request = _describe_request()
-    described = {}
+    described, refused = {}, set()
     for group in groups:
         [coordinator] = client._manager.run(client._find_coordinator_ids, [group]).values()
         try:
@@ -229,7 +252,30 @@ def describe_consumer_groups(client: Any, groups: list[str]) -> dict[str, Any]:
         for found in response.groups:
             if not found.error_code:
                 described[found.group_id] = _as_classic(found)
-    return described
+            elif found.error_code == UNSUPPORTED_VERSION:
+                refused.add(found.group_id)
+    listed = consumer_groups(client.list_groups()) if refused else []
+    return described | {row["group_id"]: _as_listed(row) for row in listed if row["group_id"] in refused}
+
+
+def consumer_groups(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of its `list_groups` that are of the consumer protocol (KIP-848)."""
+    return [row for row in listed if row.get("group_type") == "consumer"]
+
+
+def _as_listed(row: dict[str, Any]) -> dict[str, Any]:
+    state = row["group_state"]
+    is_off = f"it is {state}, but group.protocol=consumer is off here, so brokers do not tell its members, whose "
+    is_off += f"heartbeats they refuse. Its offsets: barnabas groups lag {row['group_id']}. {TURN_CONSUMER_PROTOCOL_ON}"
+    return {
+        "error": None if state == "Empty" else is_off,
+        "group_id": row["group_id"],
+        "group_state": state,
+        "protocol_type": "consumer",
+        "is_consumer_group": True,
+        "protocol_data": "",
+        "members": [],
+    }
 
 
 def _as_classic(found: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import functools
 import ipaddress
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,11 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_WAIT_S = 0.5
+KNOWS_NOBODY = (
+    "the broker {} knows of no broker, not even of itself: it has not heard from the controller. Its log says why, or "
+    "that of the controller. Others may know more (--bootstrap)."
+)
+LOGIN_LOOKED_FOR_AFTER_S = 1.0  # few commands take so long
 SECONDS_MAX = 10_000_000  # four months; the operating system's timer takes no infinity
 
 
@@ -133,13 +139,47 @@ class Target:
         """If the broker wants a login, and there is none: what to do."""
         from barnabas.cli.shared.login import read, wanted_by
 
-        mechanisms = wanted_by(address, read(self.command_config).tls)
-        if not mechanisms:
-            return ""
+        access = read(self.command_config)
+        mechanisms = wanted_by(address, access.tls)
+        if access.login is not None or not mechanisms:
+            return self._knows_nobody(address)
         return (
             f"the broker at {self.bootstrap} wants its clients to log in (SASL: {', '.join(mechanisms)}). Say how with "
             "--command-config FILE, a client.properties as Kafka's tools take it, or BARNABAS_CONFIG."
         )
+
+    def _knows_nobody(self, address: tuple[str, int]) -> str:
+        """If the broker answers, and knows of no broker: what to do."""
+        from barnabas.cli.shared.login import ask, read
+        from barnabas.protocol.messages import MetadataRequest
+
+        answer, _ = ask(address, read(self.command_config), MetadataRequest(topics=[]), 1)
+        if answer is None or answer.brokers:
+            return ""
+        return KNOWS_NOBODY.format(f"at {self.bootstrap}")
+
+    def look_whether_login_is_wanted(self, bootstrap: str) -> None:
+        """For a command without a login: end it soon if the broker wants one, and not only when its time is over.
+
+        Clients take a broker that closes their connections for one that is about to answer.
+        """
+        host, _, port = bootstrap.rpartition(":")
+
+        def look() -> None:
+            with suppress(Exception):
+                from barnabas.cli.shared.login import ask, read
+                from barnabas.protocol.messages import MetadataRequest
+
+                address, access = (host.strip("[]"), int(port)), read(self.command_config)
+                if ask(address, access, MetadataRequest(topics=[]), 1)[0] is not None:
+                    return
+                if message := self._wants_login(address):
+                    Failure(message, ExitCode.FAILED).tell(self.as_json)
+                    os._exit(ExitCode.FAILED)
+
+        looking = threading.Timer(LOGIN_LOOKED_FOR_AFTER_S, look)
+        looking.daemon = True
+        looking.start()
 
     def _end(self, _number: int, _frame: Any, reason: Callable[[], str] = str) -> None:
         # No connection is closed in order: a broker that does not answer would not answer that either.

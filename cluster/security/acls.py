@@ -5,6 +5,7 @@ whose names begin with a prefix. A rule that denies is stronger than all that al
 alter something may describe it, and who may alter settings may describe them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
@@ -15,6 +16,7 @@ ANONYMOUS = "User:ANONYMOUS"
 EVERYBODY = "User:*"
 THIS_BROKER = "Broker:itself"  # the principal of what a broker asks itself; no client can have it
 EVERYWHERE = ANY_NAME = "*"
+NO_NAME = ""  # which only rules for all are about
 CLUSTER_NAME = "kafka-cluster"
 NAME_CHARACTERS_MAX = 250  # of a name that a client chose and the broker remembers; those of topics have no more
 
@@ -184,7 +186,7 @@ class AclTable:
 
     def __init__(self) -> None:
         self._rules: dict[Resource, frozenset[Acl]] = {}
-        self._prefix_lengths: dict[ResourceType, set[int]] = {}
+        self._prefix_lengths: dict[ResourceType, Counter[int]] = {}  # of how many resources each
 
     def __iter__(self) -> Iterator[Acl]:
         for resource in sorted(self._rules):
@@ -201,16 +203,16 @@ class AclTable:
 
     def put(self, resource: Resource, rules: Iterable[Acl]) -> None:
         """These are the rules for it from now on."""
-        kept = frozenset(rules)
+        kept, had_rules = frozenset(rules), resource in self._rules
         if kept:
             self._rules[resource] = kept
         else:
             self._rules.pop(resource, None)
-        lengths: dict[ResourceType, set[int]] = {}
-        for each in self._rules:
-            if each.pattern is PatternType.PREFIXED:
-                lengths.setdefault(each.type, set()).add(len(each.name))
-        self._prefix_lengths = lengths
+        if resource.pattern is PatternType.PREFIXED and had_rules != bool(kept):
+            lengths, length = self._prefix_lengths.setdefault(resource.type, Counter()), len(resource.name)
+            lengths[length] += -1 if had_rules else 1
+            if not lengths[length]:
+                del lengths[length]
 
     def matching(self, type: ResourceType, name: str) -> Iterator[Acl]:
         """All rules that are about the resource of this name."""
@@ -250,10 +252,29 @@ class AclTable:
             return Decision(True, None, "nobody has rules for it (allow.everyone.if.no.acl.found=true)")
         return Decision(False, None, "no rule allows it")
 
+    def allows_on_all(
+        self, principal: str, host: str, operation: AclOperation, type: ResourceType, *, allow_without_rules: bool
+    ) -> bool:
+        """Whether the principal may do it with every resource of the type: a rule allows it with all, and none denies
+        it with some."""
+
+        def allows(name: str) -> bool:
+            asked = (principal, host, operation, type, name)
+            return self.decide(*asked, allow_without_rules=allow_without_rules).allowed
+
+        return allows(NO_NAME) and all(
+            allows(resource.name)
+            for resource, rules in self._rules.items()
+            if resource.type is type
+            and (allow_without_rules or any(rule.permission is Permission.DENY for rule in rules))
+        )
+
     def allows_on_any(
         self, principal: str, host: str, operation: AclOperation, type: ResourceType, *, allow_without_rules: bool
     ) -> bool:
         """Whether there is, or may come, a resource of the type with which the principal may do it."""
+        if self.decide(principal, host, operation, type, NO_NAME, allow_without_rules=allow_without_rules).allowed:
+            return True  # by a rule for all, or because nobody has one
         mine = [
             rule
             for resource, rules in self._rules.items()
@@ -265,7 +286,7 @@ class AclTable:
         if Resource(type, ANY_NAME) in denied:
             return False
         prefixes = tuple(each.name for each in denied if each.pattern is PatternType.PREFIXED)
-        return allow_without_rules or any(
+        return any(
             rule.permission is Permission.ALLOW
             and (rule.resource == Resource(type, ANY_NAME) or not rule.resource.name.startswith(prefixes))
             and (rule.resource.pattern is PatternType.PREFIXED or rule.resource not in denied)

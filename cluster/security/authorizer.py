@@ -7,9 +7,12 @@ its own change before it answers.
 
 import logging
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 
 from barnabas.cluster.security import acl_nodes
 from barnabas.cluster.security.acls import (
+    EVERYBODY,
+    EVERYWHERE,
     NAME_CHARACTERS_MAX,
     OPERATIONS_OF,
     THIS_BROKER,
@@ -18,6 +21,7 @@ from barnabas.cluster.security.acls import (
     AclOperation,
     AclTable,
     Decision,
+    Permission,
     Resource,
     ResourceType,
 )
@@ -40,6 +44,7 @@ logger = logging.getLogger("barnabas.cluster")
 
 CHANGE_TRIES, CHANGE_BACKOFF_MS = 10, (100.0, 50.0)  # when others change the same resource; the second part is random
 DECISIONS_MAX = 100_000  # remembered for all principals together: clients may ask about names that are not there
+TOLD_MAX = 50  # rules of one resource, for which the log has a line each
 PRINCIPALS_MAX = 10_000  # and hosts, for which decisions are remembered
 
 
@@ -74,6 +79,10 @@ class Rights(dict[tuple[AclOperation, ResourceType, str], bool]):
         """Whether it is allowed on some resource of the type, which need not exist yet."""
         return self.is_super or self._authorizer.allows_on_any(self.principal, self.host, operation, type)
 
+    def may_on_all(self, operation: AclOperation, type: ResourceType) -> bool:
+        """Whether it is allowed on every resource of the type."""
+        return self.is_super or self._authorizer.allows_on_all(self.principal, self.host, operation, type)
+
     def operations(self, type: ResourceType, name: str) -> int:
         """The operations that are allowed on this resource, as bits (KIP-430)."""
         return sum(1 << operation for operation in OPERATIONS_OF[type] if self.may(operation, type, name))
@@ -103,6 +112,7 @@ class Authorizer:
     ) -> None:
         """`is_registered`: whether this broker is registered in the session that is open now."""
         self.table = AclTable()
+        self.unreadable: set[Resource] = set()  # whose nodes somebody has written by hand: they are denied to all
         self._env = env
         self._coordination = coordination
         self._super_users = super_users(config.super_users) | {THIS_BROKER}
@@ -118,16 +128,12 @@ class Authorizer:
         ]
 
     async def start(self) -> None:
-        """Read all rules, then follow their changes. CoordinationError when a node cannot be decoded."""
+        """Read all rules, then follow their changes."""
         for path in acl_nodes.PERSISTENT:
             await make_if_missing(self._coordination, path)
-        try:
-            for notices in self._notices:
-                await notices.begin()
-            await self._load()
-        except ValueError as error:
-            text = f"the access rules in the tree cannot be read: {error}. Restore the tree from a backup."
-            raise CoordinationError(paths.ACLS, text) from error
+        for notices in self._notices:
+            await notices.begin()
+        await self._load()
         for notices in self._notices:
             notices.follow()
 
@@ -144,7 +150,7 @@ class Authorizer:
                 found += [Resource(type, name, pattern) for name in names]
         nodes = await self._coordination.get_many([acl_nodes.path_of(resource) for resource in found])
         rules = {
-            resource: [] if node is None else acl_nodes.decode(resource, node[0])
+            resource: [] if node is None else self._decoded(resource, node[0])
             for resource, node in zip(found, nodes, strict=True)
         }
         for resource in {*self.table.resources, *rules}:
@@ -160,8 +166,29 @@ class Authorizer:
         try:
             data, stat = await self._coordination.get(acl_nodes.path_of(resource))
         except NoNodeError:
+            self.unreadable.discard(resource)
             return [], -1
-        return acl_nodes.decode(resource, data), stat.version
+        return self._decoded(resource, data), stat.version
+
+    def _decoded(self, resource: Resource, data: bytes) -> list[Acl]:
+        """The rules of a node. If they cannot be read, one that denies everything: a rule that denies may be lost.
+
+        It is listed, and removed, as any other: then the node is written anew, or goes.
+        """
+        try:
+            rules = acl_nodes.decode(resource, data)
+            self.unreadable.discard(resource)
+            return rules
+        except ValueError as error:
+            self.unreadable.add(resource)
+            nobody = Acl(resource, EVERYBODY, EVERYWHERE, AclOperation.ALL, Permission.DENY)
+            if self.table.of(resource) != {nobody}:
+                logger.error(
+                    "the node %s cannot be read: %s. Until its rules are set anew (`barnabas acls add`, and remove the "
+                    "one that denies), only super.users may do anything with %s %s",
+                    *(acl_nodes.path_of(resource), error, resource.type.name.lower(), resource.name),
+                )
+            return [nobody]
 
     def _put(self, resource: Resource, rules: Sequence[Acl]) -> None:
         before = self.table.of(resource)
@@ -169,10 +196,8 @@ class Authorizer:
             return
         self.table.put(resource, rules)
         self.forget()
-        for rule in sorted(self.table.of(resource) - before):
-            logger.info("new access rule: %s", rule)
-        for rule in sorted(before - self.table.of(resource)):
-            logger.info("removed access rule: %s", rule)
+        _tell("new", self.table.of(resource) - before)
+        _tell("removed", before - self.table.of(resource))
 
     def forget(self) -> None:
         """Remember no decision."""
@@ -205,6 +230,10 @@ class Authorizer:
         """Whether there is, or may come, a resource of the type with which the principal may do it."""
         return self.table.allows_on_any(principal, host, operation, type, allow_without_rules=self._allow_without_rules)
 
+    def allows_on_all(self, principal: str, host: str, operation: AclOperation, type: ResourceType) -> bool:
+        """Whether the principal may do it with every resource of the type."""
+        return self.table.allows_on_all(principal, host, operation, type, allow_without_rules=self._allow_without_rules)
+
     # ------------------------------------------------------------------ changes
 
     async def add(self, rules: Sequence[Acl]) -> None:
@@ -217,8 +246,14 @@ class Authorizer:
 
     async def remove(self, wanted: AclFilter) -> list[Acl]:
         """Remove the rules that the filter finds; returns them."""
+        pace = self._env.turns.pace()
+        resources: dict[Resource, None] = {}
+        for rule in list(self.table):
+            await pace.rest()
+            if wanted.finds(rule):
+                resources[rule.resource] = None
         removed: list[Acl] = []
-        for resource in dict.fromkeys(rule.resource for rule in self.table if wanted.finds(rule)):
+        for resource in resources:
             before = await self._change(resource, lambda there: {rule for rule in there if not wanted.finds(rule)})
             removed += sorted(rule for rule in before if wanted.finds(rule))
         return removed
@@ -239,6 +274,14 @@ class Authorizer:
             self._put(resource, sorted(after))
             return before
         raise CoordinationError(path, f"the access rules of {resource.name!r} are being changed by others all the time")
+
+
+def _tell(what: str, rules: frozenset[Acl]) -> None:
+    """Log which rules are new, or removed. Very many may come at once, and nobody waits for their lines."""
+    for rule in nsmallest(TOLD_MAX, rules):
+        logger.info("%s access rule: %s", what, rule)
+    if len(rules) > TOLD_MAX:
+        logger.info("%s access rules, %s more", what, f"{len(rules) - TOLD_MAX:,}")
 
 
 def _writing(path: str, version: int, rules: set[Acl]) -> Operation:

@@ -32,6 +32,7 @@ class Credentials:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self._known: dict[str, dict[str, ScramCredential]] = {}  # by user
+        self.unreadable: set[str] = set()  # users whose nodes somebody has written by hand: they cannot log in
 
     def of(self, user: str, mechanism: str) -> ScramCredential | None:
         """What is kept of a user's password; None: it cannot log in so."""
@@ -53,8 +54,10 @@ class Credentials:
         """Read one user again."""
         try:
             found = await self.kept(user)
-        except ValueError as error:  # somebody wrote it by hand: nobody can log in with it
+            self.unreadable.discard(user)
+        except ValueError as error:
             logger.error("the credentials of user %r cannot be read: %s", user, error)
+            self.unreadable.add(user)
             found = {}
         if found != self._known.get(user, {}):
             self._known[user] = found

@@ -34,6 +34,7 @@ from barnabas.runtime.upkeep import Task
 logger = logging.getLogger("barnabas.cluster")
 
 CHANGE_TRIES = 10
+KEY_CHECK, KEY_CHECK_DIGITS = b"which key", 4
 HMAC_BYTES_MAX = 1_000  # of a request; a real one has 64
 
 
@@ -48,6 +49,8 @@ class DelegationTokens:
         self._config = config
         self._coordination = coordination
         self._key = (config.delegation_token_secret_key or "").encode()
+        # So short that it does not give the key away to who can try many.
+        self._key_check = hmac.digest(self._key, KEY_CHECK, "sha256").hex()[:KEY_CHECK_DIGITS] if self._key else ""
         self._known: dict[str, DelegationToken] = {}  # by id
         self._ids: dict[bytes, str] = {}  # by the hash of the HMAC, so that a search tells nothing of it
         self._credentials: dict[tuple[str, str], ScramCredential] = {}  # by id and mechanism; made when first used
@@ -72,11 +75,22 @@ class DelegationTokens:
             await make_if_missing(self._coordination, path)
         await self._notices.begin()
         await self._load()
+        self._tell_of_another_key()
         self._notices.follow()
         interval_ms = self._config.delegation_token_expiry_check_interval_ms
         self._expiring = self._env.upkeep.every(
             "delegation tokens", lambda: interval_ms, lambda: [*self._known], self._remove_if_expired
         )
+
+    def _tell_of_another_key(self) -> None:
+        others = [each for each in self._known.values() if each.key_check not in ("", self._key_check)]
+        if others:
+            logger.warning(
+                "%s made by another delegation.token.secret.key than this broker has now, and nobody can log in by %s "
+                "here. All brokers need the same key. Set the former one again, or let their owners make new ones",
+                "1 delegation token was" if len(others) == 1 else f"{len(others):,} delegation tokens were",
+                "it" if len(others) == 1 else "them",
+            )
 
     def stop(self) -> None:
         """Follow the changes no more."""
@@ -158,7 +172,7 @@ class DelegationTokens:
         max_ms = now_ms + (min(lifetime_ms, longest_ms) if lifetime_ms > 0 else longest_ms)
         token_id = uuids.to_text(self._env.random_uuid())
         expires_ms = min(max_ms, now_ms + config.delegation_token_expiry_time_ms)
-        token = DelegationToken(token_id, owner, requester, renewers, now_ms, max_ms, expires_ms)
+        token = DelegationToken(token_id, owner, requester, renewers, now_ms, max_ms, expires_ms, self._key_check)
         data = payloads.encode_delegation_token(token)
         await self._coordination.multi([Create(paths.delegation_token(token_id), data), _notice(token_id)])
         self._put(token_id, token)

@@ -98,7 +98,8 @@ def _pkcs12(data: bytes, password: str | None, only_trusted: bool) -> Keys:
     try:
         store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except Exception:  # cryptography has many words for it, and some show what was read
-        raise TlsError("it is PKCS12 and cannot be read: the password is wrong, or the file is damaged") from None
+        what = "the password is wrong" if password else "there is no password for it (….password)"
+        raise TlsError(f"it is PKCS12 and cannot be read: {what}, or the file is damaged") from None
     der = serialization.Encoding.DER
     others = "".join(_pem(each.certificate.public_bytes(der)) for each in store.additional_certs)
     own = "" if store.cert is None else _pem(store.cert.certificate.public_bytes(der))

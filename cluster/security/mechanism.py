@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from barnabas.cluster.security.scram import ScramCredential
 
+MESSAGE_BYTES_MAX = 64 * 1024  # of a client: to check half a megabyte would keep everybody else waiting
+
 
 class AuthenticationError(Exception):
     """A login has failed: str() is what the client is told, `why` what the log says. They name no secret."""
@@ -37,6 +39,7 @@ class ServerSide(Protocol):
 
     mechanism: str
     expires_ms: int | None  # until when the proof of a complete login counts, by the wall clock; None: for good
+    refusal: AuthenticationError | None  # with which the next step fails, where the client is told so beforehand
 
     @property
     def user(self) -> str | None:

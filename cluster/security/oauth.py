@@ -8,13 +8,12 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from barnabas.cluster.security.mechanism import AuthenticationError
+from barnabas.cluster.security.mechanism import MESSAGE_BYTES_MAX, AuthenticationError
 from barnabas.config.oauth import OAUTHBEARER
 
 _FIRST = re.compile(rb"n,(?:a=([^\x00,]+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
 _AUTH = re.compile(r"(\w+) +([-_.a-zA-Z0-9]+)", re.ASCII)
 HEARD = b"\x01"  # what a client says to a refusal
-MESSAGE_BYTES_MAX = 64 * 1024  # of a client's first: to check half a megabyte would keep everybody else waiting
 FAILED = f"Authentication failed during authentication due to invalid credentials with SASL mechanism {OAUTHBEARER}"
 
 
@@ -52,7 +51,7 @@ class OAuthServer:
         self.user: str | None = None
         self.expires_ms: int | None = None
         self._validate = validate
-        self._refusal: AuthenticationError | None = None
+        self.refusal: AuthenticationError | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -66,18 +65,19 @@ class OAuthServer:
 
     def step(self, token: bytes) -> bytes:
         """Take the token, or the client's answer to a refusal. AuthenticationError: the login has failed."""
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         authorization_id, value = _read_first(token)
         try:
             found = self._validate(value)
         except TokenError as error:
-            self._refusal = AuthenticationError(error.told, str(error))
+            self.refusal = AuthenticationError(error.told, str(error))
             return error.told.encode()
         if authorization_id and authorization_id != found.user:
             raise AuthenticationError(
                 f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different "
-                f"from the token's principal name ({found.user})"
+                f"from the token's principal name ({found.user})",
+                "the client asked for another authorization id than the name of its token",
             )
         self.user, self.expires_ms = found
         return b""

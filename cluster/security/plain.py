@@ -13,6 +13,7 @@ class PlainServer:
 
     mechanism = PLAIN
     expires_ms: int | None = None
+    refusal: AuthenticationError | None = None
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self.user: str | None = None
@@ -30,10 +31,10 @@ class PlainServer:
 
     def step(self, token: bytes) -> bytes:
         """Take name and password. AuthenticationError unless they belong together."""
-        try:
-            authorization_id, user, password = token.decode().split("\0")
-        except ValueError:
-            raise AuthenticationError("Authentication failed: Invalid SASL/PLAIN response") from None
+        words = token.decode(errors="replace").split("\0", 3)
+        if len(words) != 3:
+            raise AuthenticationError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(words)}")
+        authorization_id, user, password = words
         if not user or not password:
             what = "password" if user else "username"
             raise AuthenticationError(f"Authentication failed: {what} not specified")

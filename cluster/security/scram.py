@@ -80,6 +80,8 @@ def _attributes(message: bytes) -> dict[str, str]:
 class ScramServer:
     """The broker's side of one login."""
 
+    refusal: AuthenticationError | None = None
+
     def __init__(
         self,
         mechanism: str,

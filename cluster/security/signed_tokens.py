@@ -26,6 +26,7 @@ ALGORITHMS = {
     "oct": ("HS256", "HS384", "HS512"),
 }
 KEYS_MAX = 1_000
+TRIED_MAX = 10  # for one token: who names no key may send very many
 _CHECKER = jwt.PyJWS(options={"enforce_minimum_key_length": True})
 
 
@@ -111,7 +112,7 @@ def _claims(token: str, keys: list[Key]) -> dict[str, Any]:
     may_be = [each for each in keys if (key_id is None or each.key_id == key_id) and algorithm in ALGORITHMS[each.kind]]
     if not may_be:
         raise UnknownKeyError("none of the keys that are known has signed the token (kid)")
-    for each in may_be:
+    for each in may_be[:TRIED_MAX]:
         try:
             claims = json.loads(_CHECKER.decode(token, each.key, algorithms=[str(algorithm)]))
         except Exception:  # a wrong signature, or no JSON

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from barnabas.cluster.security import key_stores
 from barnabas.cluster.security.distinguished_names import alternative_names_of, subject_of
 from barnabas.config.broker import BrokerConfig
+from barnabas.config.listeners import BETWEEN_BROKERS
 from barnabas.config.principal_rules import read_rules, user_of
 from barnabas.config.sasl import listeners_with_tls, of_listener
 from barnabas.config.settings import ConfigError
@@ -20,12 +21,13 @@ from barnabas.config.tls import TlsSettings, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.ports import Disk, Env
 from barnabas.runtime.tls import TlsError
-from barnabas.runtime.tls_context import Keys, client_context, server_context
+from barnabas.runtime.tls_context import Keys, check_handshake, client_context, server_context
 
 logger = logging.getLogger("barnabas.cluster")
 
 LOOKED_AT_EVERY_MS = 1_000.0
 STORE_BYTES_MAX = 16 * 1024 * 1024
+IF_RIGHT = "a restart takes it, if that is right, and with ssl.allow.{}.changes=true none is needed"
 PEM_END = "-----END CERTIFICATE-----"
 
 
@@ -34,6 +36,14 @@ class Names(NamedTuple):
 
     subject: str
     others: frozenset[tuple[int, bytes]]
+
+
+class Loaded(NamedTuple):
+    """What was made of the files."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    names: Names | None  # of the certificate
 
 
 Stamps = tuple[tuple[tuple[int, int], int, int], ...]  # what tells whether files have changed
@@ -116,33 +126,46 @@ def _read(disk: Disk, path: str) -> bytes:
 class ListenerTls:
     """TLS of one listener, and of this broker as the client of others that have the same listener."""
 
-    def __init__(self, disk: Disk, config: BrokerConfig, listener: str) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        config: BrokerConfig,
+        listener: str,
+        *,
+        is_between_brokers: bool = False,
+        has_others: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`has_others`: whether other brokers live, who may know this one by its former certificate."""
         self.listener = listener
+        self._has_others = has_others
         self._disk = disk
         self._config = config
+        self._is_between_brokers = is_between_brokers
         self._settings: TlsSettings | None = None  # those in use
         self._stamps: Stamps = ()
         self._refused: tuple[TlsSettings, Stamps] | None = None  # what was tried last and cannot be used
-        self._server: ssl.SSLContext | None = None
-        self._client: ssl.SSLContext | None = None
-        self._names: Names | None = None  # of the certificate that is in use
+        self._told: tuple[TlsSettings, Stamps] | None = None  # of what the log says so
+        self._loaded: Loaded | None = None
 
     def load(self) -> None:
         """Read the files. TlsError; then nothing has changed."""
         settings = settings_of(self._config, self.listener)
-        try:
-            stamps = self._stamps_of(settings)
-        except OSError as error:
-            raise TlsError(f"listener {self.listener}: {error.filename}: {error.strerror}") from error
-        self._server, self._client, self._names = self._read_all(settings)
+        stamps = self._stamps_of(settings)
+        self._loaded = self._read_all(settings)
         self._settings, self._stamps = settings, stamps
+
+    def start(self) -> None:
+        """Take what the tree says, which is known now. Nothing is compared: nobody has seen what the file says."""
+        of_file, self._loaded = self._loaded, None
+        self.refresh()
+        self._loaded = self._loaded or of_file
 
     def check(self, settings: TlsSettings) -> None:
         """TlsError if they cannot be used in the place of those that are."""
         self._read_all(settings)
 
-    def _read_all(self, settings: TlsSettings) -> tuple[ssl.SSLContext, ssl.SSLContext, "Names | None"]:
-        """Contexts as server and as client, and the names of the certificate. TlsError."""
+    def _read_all(self, settings: TlsSettings) -> Loaded:
+        """What the files hold. TlsError: they cannot be used, or not in the place of those that are."""
         try:
             keys = keys_of(settings, partial(_read, self._disk))
             names = _names_of(keys)
@@ -150,20 +173,41 @@ class ListenerTls:
             server = server_context(keys, settings.client_auth, settings.enabled_protocols, settings.cipher_suites)
             checks_host = settings.endpoint_identification_algorithm.lower() == "https"
             client = client_context(keys, settings.enabled_protocols, settings.cipher_suites, checks_host=checks_host)
+            loaded = Loaded(server, client, names)
+            if self._is_between_brokers and keys.trusted is not None:
+                self._check_between_brokers(loaded)
         except TlsError as error:
             raise TlsError(f"listener {self.listener}: {error}") from error.__cause__
-        return server, client, names
+        return loaded
+
+    def _check_between_brokers(self, loaded: Loaded) -> None:
+        """TlsError if brokers could not reach each other so: all that have what this one has now, and, as long as it
+        is of use, those that still have what it had before."""
+        try:
+            check_handshake(loaded.server, loaded.client)
+        except TlsError as error:
+            what = f"brokers reach each other here, and ssl.truststore refuses the certificate of ssl.keystore: {error}"
+            raise TlsError(f"{what}: one of the two must be replaced") from None
+        if self._loaded is None or not self._has_others() or not _is_good(self._loaded):
+            return
+        try:
+            check_handshake(self._loaded.server, loaded.client)
+            check_handshake(loaded.server, self._loaded.client)
+        except TlsError as error:
+            what = f"brokers reach each other here, and those that are not changed yet would be cut off: {error}"
+            raise TlsError(f"{what}: let ssl.truststore have the old and the new authority meanwhile") from None
 
     def _check_names(self, names: "Names | None") -> None:
         """TlsError if another certificate is for somebody else, unless the settings allow it."""
-        if names is None or self._names is None:
+        before = None if self._loaded is None else self._loaded.names
+        if names is None or before is None:
             return
-        if names.subject != self._names.subject and not self._allows("ssl.allow.dn.changes"):
-            what = f"the certificate is of {names.subject}, and the one in use of {self._names.subject}"
-            raise TlsError(f"{what}: set ssl.allow.dn.changes=true if that is right")
-        if not names.others >= self._names.others and not self._allows("ssl.allow.san.changes"):
+        if names.subject != before.subject and not self._allows("ssl.allow.dn.changes"):
+            what = f"the certificate is of {names.subject}, and the one in use of {before.subject}"
+            raise TlsError(f"{what}: {IF_RIGHT.format('dn')}")
+        if not names.others >= before.others and not self._allows("ssl.allow.san.changes"):
             what = "the certificate lacks a subject alternative name that the one in use has"
-            raise TlsError(f"{what}: set ssl.allow.san.changes=true if that is right")
+            raise TlsError(f"{what}: {IF_RIGHT.format('san')}")
 
     def _allows(self, name: str) -> bool:
         return (of_listener(self._config, self.listener, name) or "").strip().lower() == "true"
@@ -173,7 +217,7 @@ class ListenerTls:
         settings = settings_of(self._config, self.listener)
         try:
             stamps = self._stamps_of(settings)
-        except OSError:  # it is being replaced, perhaps
+        except TlsError:  # it is being replaced, perhaps
             stamps = ()
         if (settings, stamps) in ((self._settings, self._stamps), self._refused):
             return
@@ -181,26 +225,34 @@ class ListenerTls:
         try:
             self.load()
         except TlsError as error:
-            logger.error("%s. The certificates that were read before stay in use", error)
+            if self._refused != self._told:
+                logger.error("%s. The certificates that were read before stay in use", error)
+            self._told = self._refused
             if isinstance(error.__cause__, OSError) and stamps:
-                self._refused = None
+                self._refused = None  # it is tried again
             return
-        self._refused = None
+        self._refused = self._told = None
         logger.info("listener %s: keys and certificates were read again; new connections use them", self.listener)
 
     def _stamps_of(self, settings: TlsSettings) -> Stamps:
-        disk = self._disk
-        return tuple((disk.identity(path), disk.modified_ms(path), disk.file_size(path)) for path in settings.files)
+        disk, found = self._disk, []
+        for name, path in settings.files.items():
+            try:
+                found.append((disk.identity(path), disk.modified_ms(path), disk.file_size(path)))
+            except OSError as error:
+                why = f"{name}={path} cannot be read: {error.strerror or error}"
+                raise TlsError(f"listener {self.listener}: {why}") from error
+        return tuple(found)
 
     def server_context(self) -> ssl.SSLContext:
         """For the next connection of a client."""
-        assert self._server is not None, "TLS is used before its files were read"
-        return self._server
+        assert self._loaded is not None, "TLS is used before its files were read"
+        return self._loaded.server
 
     def client_context(self) -> ssl.SSLContext:
         """For the next connection to another broker."""
-        assert self._client is not None, "TLS is used before its files were read"
-        return self._client
+        assert self._loaded is not None, "TLS is used before its files were read"
+        return self._loaded.client
 
     @property
     def wants_certificates(self) -> bool:
@@ -210,18 +262,38 @@ class ListenerTls:
     def user_of(self, certificate: bytes) -> str | None:
         """The user whose certificate it is; None: no rule applies to its subject."""
         assert self._settings is not None
-        return user_of(read_rules(self._settings.principal_mapping_rules), subject_of(certificate))
+        return user_of(read_rules(self._settings.principal_mapping_rules), self.subject_of(certificate))
+
+    @staticmethod
+    def subject_of(certificate: bytes) -> str:
+        """The name of whom a certificate is, as the rules see it."""
+        return subject_of(certificate)
+
+
+def _is_good(loaded: Loaded) -> bool:
+    """Whether brokers that have this can reach each other: not when a certificate has ended."""
+    try:
+        check_handshake(loaded.server, loaded.client)
+    except TlsError:
+        return False
+    return True
 
 
 class Tls:
     """The listeners of a broker that have TLS."""
 
-    def __init__(self, env: Env, config: BrokerConfig) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, has_others: Callable[[], bool]) -> None:
         self._env = env
         self._config = config
         names = listeners_with_tls(config)
-        self.by_listener: Mapping[str, ListenerTls] = {name: ListenerTls(env.disk, config, name) for name in names}
-        self.between_brokers = self.by_listener.get(config.inter_broker_listener) if names else None
+        between_brokers = config.inter_broker_listener if names else ""
+        # Whoever does not say which listener is that of brokers may have one broker, for clients of another authority.
+        checked = between_brokers if config.inter_broker_listener_name or BETWEEN_BROKERS in config.file else None
+        self.by_listener: Mapping[str, ListenerTls] = {
+            name: ListenerTls(env.disk, config, name, is_between_brokers=name == checked, has_others=has_others)
+            for name in names
+        }
+        self.between_brokers = self.by_listener.get(between_brokers)
 
     def load(self) -> None:
         """Read all files, before anything else has happened. TlsError."""
@@ -229,7 +301,9 @@ class Tls:
             each.load()
 
     def start(self) -> None:
-        """Look at the files from now on."""
+        """Take the settings of the tree, and look at the files from now on."""
+        for each in self.by_listener.values():
+            each.start()
         if self.by_listener:
             self._env.upkeep.every(
                 "certificates", lambda: LOOKED_AT_EVERY_MS, lambda: list(self.by_listener.values()), ListenerTls.refresh

@@ -9,8 +9,8 @@ was replaced or removed while it is in use, or is older than it was, `change_hol
 from changing it, and `tree_backup.py` makes a backup of it.
 
 `zookeeper.py` implements it on a real ZooKeeper, with the place and the limits that `zookeeper_settings.py` names;
-`zookeeper_requests.py` makes its requests and reads the answers (pure), and `zookeeper_client.py` is what it needs of
-kazoo, whose thread hands over through `runtime/hand_over.py`.
+`zookeeper_requests.py` makes its requests and reads the answers (pure), `zookeeper_client.py` is what it needs of
+kazoo, whose thread hands over through `runtime/hand_over.py`, and `zookeeper_login.py` logs in (SASL).
 
 `change_notices.py` follows the folders in which brokers tell each other of changes; `config_nodes.py` changes nodes of
 settings, and tells.

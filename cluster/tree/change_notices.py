@@ -110,13 +110,16 @@ class ChangeNotices:
     async def _read(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""
         names = await self._coordination.children(self._folder, self._notified)
-        for notice in names:
-            number = paths.sequence_number(notice)
-            if number > self._last_processed:
-                if apply:
-                    await self._apply_one(f"{self._folder}/{notice}")
-                self._last_processed = number
-        await self._remove_old([f"{self._folder}/{name}" for name in names])
+        first_new = len(names)
+        while first_new and paths.sequence_number(names[first_new - 1]) > self._last_processed:
+            first_new -= 1
+        pace = self._env.turns.pace()  # the tree in a file answers at once
+        for notice in names[first_new:]:
+            if apply:
+                await pace.rest()
+                await self._apply_one(f"{self._folder}/{notice}")
+            self._last_processed = paths.sequence_number(notice)
+        await self._remove_old(names)
 
     async def _apply_one(self, notice: str) -> None:
         try:
@@ -127,12 +130,13 @@ class ChangeNotices:
         except ValueError as error:  # somebody wrote it by hand: the notices behind it still count
             logger.error("%s cannot be applied: %s", notice, error)  # its repr may have the whole node
 
-    async def _remove_old(self, notices: list[str]) -> None:
-        newest = await self._coordination.exists(notices[-1]) if notices else None
+    async def _remove_old(self, names: list[str]) -> None:
+        newest = await self._coordination.exists(f"{self._folder}/{names[-1]}") if names else None
         if newest is None:
             return
         horizon_ms = newest.ctime_ms - NOTICE_RETENTION_MS  # the tree's clock: that of a broker may be wrong
-        for path in notices:  # oldest first
+        for name in names:  # oldest first
+            path = f"{self._folder}/{name}"
             stat = await self._coordination.exists(path)
             if stat is None:
                 continue

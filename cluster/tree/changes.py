@@ -55,6 +55,7 @@ class Changes:
         self.writer: TreeFile | None = None  # used by the thread
         self.turn = asyncio.Lock()  # for operations, in the order in which they were asked for
         self.waiting = 0  # including the one that is being made
+        self.untold_zxid = -1  # of a change that is made, and that the loop will be told of
         self._clock = clock
         self._place = place
         self._holder = holder
@@ -84,16 +85,21 @@ class Changes:
         assert writer is not None, "a change before the tree is open"
 
         def attempt() -> Change:
-            with writer.transaction():
-                if session_id is not None and not writer.has_session(session_id):
-                    raise SessionExpiredError("", f"session {session_id} was ended by another process")
-                before = writer.zxid()
-                if before < seen_zxid:
-                    raise OlderTreeError
-                result = change(writer)
-                after = writer.zxid()
-                assert after >= before, "the zxid never goes back"
-            self._place.note_zxid(after)
+            try:
+                with writer.transaction():
+                    if session_id is not None and not writer.has_session(session_id):
+                        raise SessionExpiredError("", f"session {session_id} was ended by another process")
+                    before = writer.zxid()
+                    if before < seen_zxid:
+                        raise OlderTreeError
+                    result = change(writer)
+                    after = writer.zxid()
+                    assert after >= before, "the zxid never goes back"
+                    self.untold_zxid = after  # before others can see it
+                self._place.note_zxid(after)
+            except BaseException:
+                self.untold_zxid = -1
+                raise
             events, writer.changes = writer.changes, []
             return Change(result, events, before, after)
 

@@ -110,8 +110,6 @@ class EmbeddedCoordination:
         """What is wrong with the files of the tree."""
         return self._place.trouble
 
-    # Session
-
     async def look(self) -> None:
         """Read the file without changing it. If there is no file yet, the tree is empty."""
         if self._reader is not None or self._seen is not None:
@@ -460,6 +458,7 @@ class EmbeddedCoordination:
     def _tell(self, made: Change) -> None:
         """Fire the watches that wait for a change of this session, and for changes by others before it."""
         self._checkpoints.note_change()
+        self._changes.untold_zxid = -1
         if made.before == self._compared_zxid:
             self._compared_zxid = made.after
         elif self._reader is not None:
@@ -516,16 +515,18 @@ class EmbeddedCoordination:
                 return
         if now_ms - self.last_confirmed_ms >= self.session_timeout_ms / PROLONGED:
             self._prolong()
-        data_version = file.data_version()
-        if data_version != self._data_version:
-            if file.zxid() < self._compared_zxid:
+        if (data_version := file.data_version()) != self._data_version:
+            zxid = file.zxid()
+            if zxid < self._compared_zxid:
                 self._give_up_older()
                 return
             if not file.has_session(self.session_id):
                 self._expire()
                 return
             self._others = self._other_sessions(file)
-            if file.zxid() != self._compared_zxid:
+            if zxid == self._changes.untold_zxid:
+                return  # `_tell` is on its way, and knows what this change has touched without a look at each node
+            if zxid != self._compared_zxid:
                 self._compare(file)
             self._data_version = data_version
         if is_due and self._others and self._over(now_ms):

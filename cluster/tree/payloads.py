@@ -481,7 +481,12 @@ def encode_acls(rules: Iterable[AclRule]) -> bytes:
 @_reads
 def decode_acls(data: bytes) -> list[AclRule]:
     """The access rules of a resource; none for a node without data."""
-    rows = _load(data)["acls"] if data else ()
+    if not data:
+        return []
+    document = _load(data)
+    if document["version"] != 1:
+        raise ValueError(f"version {document['version']!r} of access rules is not known")
+    rows = document["acls"]
     return [AclRule(row["principal"], row["permissionType"], row["host"], row["operation"]) for row in rows]
 
 
@@ -513,7 +518,8 @@ def decode_extended_acl_change(data: bytes) -> tuple[str, str, str]:
 
 
 class DelegationToken(NamedTuple):
-    """A delegation token, without its secret. Principals are written User:alice."""
+    """A delegation token, without its secret. Principals are written User:alice. `key_check` tells keys apart by which
+    tokens are made, and nothing else of them; "": a broker of Kafka has made the token."""
 
     token_id: str
     owner: str
@@ -522,6 +528,7 @@ class DelegationToken(NamedTuple):
     issued_ms: int
     max_ms: int
     expires_ms: int
+    key_check: str = ""
 
     def concerns(self, principal: str) -> bool:
         """Whether it is the principal's own, was asked for by it, or may be renewed by it."""
@@ -540,7 +547,7 @@ def encode_delegation_token(token: DelegationToken) -> bytes:
         "expiryTimestamp": token.expires_ms,
         "tokenId": token.token_id,
     }
-    return _dump(value)
+    return _dump(value | ({"keyCheck": token.key_check} if token.key_check else {}))
 
 
 @_reads
@@ -550,12 +557,16 @@ def decode_delegation_token(data: bytes) -> DelegationToken:
     if not 1 <= value["version"] <= 3:
         raise ValueError(f"version {value['version']} is not known")
     owner, *others = (unquote(each) for each in (value["owner"], value.get("tokenRequester") or value["owner"]))
+    issued_ms, max_ms, expires_ms = (int(value[f"{name}Timestamp"]) for name in ("issue", "max", "expiry"))
     return DelegationToken(
         str(value["tokenId"]),
         owner,
         others[0],
         tuple(unquote(each) for each in value["renewers"]),
-        *(int(value[f"{name}Timestamp"]) for name in ("issue", "max", "expiry")),
+        issued_ms,
+        max_ms,
+        expires_ms,
+        str(value.get("keyCheck", "")),
     )
 
 

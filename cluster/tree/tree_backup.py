@@ -80,13 +80,25 @@ def is_backup(env: Env, path: str) -> bool:
         copy.close()
 
 
+def cluster_of(env: Env, path: str) -> str | None:
+    """The cluster whose tree is in a backup; None: it does not say."""
+    copy = TreeFile(path, env.clock.now_ms, as_it_is=True)
+    try:
+        return _cluster_id(copy)
+    finally:
+        copy.close()
+
+
 def _marked(copy: TreeFile, now_ms: int) -> TreeBackup:
     """Make a copy in memory a backup."""
     with copy.transaction():
         copy.end_sessions(copy.session_ids())
         copy.mark_restored(now_ms)
     copy.changes.clear()
-    cluster = copy.find(paths.CLUSTER_ID)
     topics = copy.children(paths.TOPICS) if copy.has(paths.TOPICS) else []
-    cluster_id = None if cluster is None else decode_cluster_id(cluster.data)
-    return TreeBackup(copy.serialized(), cluster_id, len(topics), now_ms)
+    return TreeBackup(copy.serialized(), _cluster_id(copy), len(topics), now_ms)
+
+
+def _cluster_id(copy: TreeFile) -> str | None:
+    cluster = copy.find(paths.CLUSTER_ID)
+    return None if cluster is None else decode_cluster_id(cluster.data)

@@ -73,7 +73,7 @@ class TreePlace:
         """What is wrong, also if those that run can go on; empty: nothing."""
         if self.wrong or not self._gone:
             return self.wrong
-        return f"{self._gone_names()} was removed or renamed while it is in use"
+        return f"{self._what_is_gone()} removed or renamed while in use"
 
     @property
     def is_unreadable(self) -> bool:
@@ -229,24 +229,25 @@ class TreePlace:
         self._zxid_on_disk, self._written = counters.zxid, written
         return True
 
-    def _gone_names(self) -> str:
-        return " and ".join(f"{self._path}{part}" for part in PARTS if part in self._gone)
+    def _what_is_gone(self) -> str:
+        names = [f"{self._path}{part}" for part in PARTS if part in self._gone]
+        return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'}"
 
     def _say_gone(self, gone: set[str]) -> None:
-        names = self._gone_names()
+        what = self._what_is_gone()
         if "" in gone:
             logger.error(
-                "%s was removed or renamed while it is in use: a broker that starts does not find it, and what it "
+                "%s removed or renamed while in use: a broker that starts does not find the file, and what it "
                 "says is lost when the last one stops. Give the file its name back; or stop all, and restore a "
                 "backup.",
-                names,
+                what,
             )
         else:
             logger.error(
-                "%s was removed or renamed while it is in use: those brokers that run go on, and no broker can start "
+                "%s removed or renamed while in use: those brokers that run go on, and no broker can start "
                 "beside them. Stop all brokers of this tree with SIGTERM, and start them: the last one to stop writes "
                 "all that they know into %s.",
-                names,
+                what,
                 self._path,
             )
 

@@ -52,11 +52,10 @@ class Watches:
 
     def compare(self, file: TreeFile, since: int) -> None:
         """Fire the watches whose nodes were changed after `since` and after the watch was left."""
-        touched = file.changed_since(since)
+        touched = _Touched(file, since)
         due: list[tuple[int, WatchEvent, _Watched]] = []
         for watches, children in ((self._data, False), (self._children, True)):
-            # A node that is gone shows as a change of its parent, or of the nearest node above that is there.
-            for path in [path for path in watches if path in touched or not touched.isdisjoint(_above(path))]:
+            for path in [path for path in watches if path in touched.paths or touched.is_gone(path)]:
                 for one in watches[path]:
                     change = _change_since(file, path, one, children=children)
                     if change is not None:
@@ -76,6 +75,33 @@ class Watches:
 
         for one in watched:
             self._call_soon(lambda watch=one.watch: deliver(watch))  # type: ignore[misc]
+
+
+class _Touched:
+    """What was changed since a look at the tree. There may be very many nodes, so few of them are asked for."""
+
+    def __init__(self, file: TreeFile, since: int) -> None:
+        self.paths = file.changed_since(since)  # of nodes that are there
+        self._file = file
+        self._names: dict[str, set[str]] = {}  # the children of those nodes
+
+    def is_gone(self, path: str) -> bool:
+        """Whether a node that was not touched itself is not there any more.
+
+        That shows as a change of its parent, or of the nearest node above that is there.
+        """
+        child = path
+        for above in _above(path):
+            if above in self.paths:
+                return child.rpartition("/")[2] not in self._names_in(above)
+            child = above
+        return False
+
+    def _names_in(self, path: str) -> set[str]:
+        names = self._names.get(path)
+        if names is None:
+            names = self._names[path] = set(self._file.children(path))
+        return names
 
 
 def _change_since(file: TreeFile, path: str, watched: _Watched, *, children: bool) -> tuple[int, WatchEvent] | None:

@@ -97,7 +97,7 @@ class ZooKeeperCoordination:
         self._is_lost = False  # nothing was heard from the session for its time-out
         self._is_missing = False  # before `start`: the chroot does not exist
         self._kazoo_session_id = 0  # of the session that kazoo has; it is ours from `start` on
-        self._heard_ms = -math.inf
+        self._heard_ms = self._refusal_said_ms = -math.inf
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._slots = asyncio.Semaphore(min(settings.max_in_flight_requests, IN_FLIGHT_MAX))
         self._waiting: list[asyncio.Future[None]] = []  # for a connection
@@ -156,7 +156,10 @@ class ZooKeeperCoordination:
         try:
             await self._usable()
         except SessionExpiredError:
+            refusal = self._client.refusal if self._client is not None else ""
             await self.close()
+            if refusal:
+                raise CoordinationError("", refusal) from None
             what = f"ZooKeeper at {self._hosts} does not answer within {timeout_ms:.0f} ms. Start it, say in "
             what += "zookeeper.connect where it is, or leave that out: the tree is then in a file."
             raise ConnectionLossError("", what) from None
@@ -166,15 +169,8 @@ class ZooKeeperCoordination:
 
     def _open(self) -> None:
         """Let a new kazoo client connect. It begins a new session."""
-        auth_data = [("digest", self._settings.digest)] if self._settings.digest else []
         self._client = Client(
-            self._env.clock,
-            self._hosts,
-            self._settings.session_timeout_ms,
-            auth_data,
-            self._state_changed,
-            lambda: self.is_unreachable(),
-            self._settings.tls,
+            self._env.clock, self._hosts, self._settings, self._state_changed, lambda: self.is_unreachable()
         )
         self._client.start()
 
@@ -267,9 +263,18 @@ class ZooKeeperCoordination:
         else:
             self._is_connected = False
             self._session_is_over("was ended")
+            if client.refusal:
+                self._say_refusal(client)
             if state is State.CLOSED:
                 delay_ms = 0.0 if client.is_ended else OPEN_AGAIN_MS
                 self._env.clock.call_later(delay_ms, partial(self._open_again, client))
+
+    def _say_refusal(self, client: Client) -> None:
+        """The login is tried once a second, and said from time to time. `start` raises it."""
+        now_ms = self._env.clock.monotonic_ms()
+        if self._is_started and now_ms >= self._refusal_said_ms + SAID_AGAIN_MS:
+            self._refusal_said_ms = now_ms
+            logger.error("%s", client.refusal)
 
     def _connected(self, session: Session) -> None:
         now_ms = self._env.clock.monotonic_ms()
@@ -306,9 +311,8 @@ class ZooKeeperCoordination:
             self._set_deadline(self._heard_ms + self.session_timeout_ms - self._env.clock.monotonic_ms())
 
     def _set_deadline(self, delay_ms: float) -> None:
-        self._deadline = self._env.clock.call_later(
-            max(delay_ms, 0.0), lambda: self._session_is_over("was silent for its time-out")
-        )
+        over = partial(self._session_is_over, "was silent for its time-out")
+        self._deadline = self._env.clock.call_later(max(delay_ms, 0.0), over)
 
     def _session_is_over(self, why: str) -> None:
         """Operations are refused from now on, until there is a new session."""
@@ -370,6 +374,8 @@ class ZooKeeperCoordination:
     def _open_again(self, client: Client | None) -> None:
         """Begin a session in place of the last one, unless the tree was closed meanwhile."""
         if self._is_started and self._client is client:
+            if client is not None and not client.is_ended:
+                client.stop()  # it has given up, and has files open
             self._open()
 
     async def _usable(self) -> Client:

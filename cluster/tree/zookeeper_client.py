@@ -8,13 +8,15 @@ watch that fired earlier. kazoo's worker threads are not started.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from functools import partial
 from ssl import SSLContext
 from typing import Any, NamedTuple
 
+from barnabas.cluster.tree.zookeeper_login import NoLogin, ZooKeeperLogin
+from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
 from barnabas.runtime.hand_over import HandOver
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.tls import words_for
@@ -158,34 +160,38 @@ class Client:
         self,
         clock: Clock,
         hosts: str,
-        session_timeout_ms: float,
-        auth_data: Sequence[tuple[str, str]],
+        settings: ZooKeeperSettings,
         on_state: "Callable[[Client, State, Session | None], None]",
         is_cut_off: Callable[[], bool],
-        tls: Callable[[], SSLContext] | None = None,
     ) -> None:
         self._hand_over = HandOver()
+        known = settings.login
+        login = NoLogin(hosts, settings.digest) if known is None else ZooKeeperLogin(hosts, known, settings.digest)
+        session_seconds = settings.session_timeout_ms / 1000
         attempts = max(ATTEMPTS_PER_SESSION, 2 * len(hosts.split(",")))
-        self._attempt_seconds = session_timeout_ms / 1000 / attempts
-        handler = self._handler = _Handler(self._hand_over, self._attempt_seconds, is_cut_off, tls)
+        self._attempt_seconds = session_seconds / attempts
+        handler = self._handler = _Handler(self._hand_over, self._attempt_seconds, is_cut_off, settings.tls)
         retry = KazooRetry(
             max_tries=-1, delay=RECONNECT_SECONDS, max_delay=RECONNECT_SECONDS_MAX, sleep_func=handler.sleep_func
         )
         self.kazoo = KazooClient(
             hosts,
-            timeout=session_timeout_ms / 1000,
+            timeout=session_seconds,
             handler=handler,
-            auth_data=set(auth_data),
+            sasl_options={},  # who logs in is not told to kazoo: `login` does it
             connection_retry=retry,
             logger=kazoo_logger,
         )
         self.is_ended = False
+        self.refusal = ""  # why ZooKeeper refuses the login, and what to do
         self._clock = clock
         self._on_state = on_state
         self._granted_ms = self._sent_ms = 0.0
         # kazoo does not tell which session time-out the server has granted, so it is read from the server's answer.
         self._invoke = self.kazoo._connection._invoke
         self.kazoo._connection._invoke = self._invoke_and_note
+        self._login = login
+        login.take_over(self.kazoo._connection, self._attempt_seconds, partial(self._tell, State.CONNECTED))
         self.kazoo.add_listener(self._tell_state)
 
     def start(self) -> None:
@@ -216,6 +222,12 @@ class Client:
     def _tell_state(self, _simplified: object) -> None:
         """In kazoo's thread: the state of the connection has changed."""
         state = _STATES[self.kazoo.client_state]
+        if self.kazoo.client_state == KeeperState.AUTH_FAILED:
+            self.refusal = self._login.refusal
+        if state is not State.CONNECTED:  # which is told when the login has succeeded
+            self._tell(state)
+
+    def _tell(self, state: State) -> None:
         session = None
         if state is State.CONNECTED:
             session = Session(self.kazoo.client_id[0], self._granted_ms, self._sent_ms)

@@ -143,7 +143,7 @@ def error_of(error: Exception, path: str) -> CoordinationError:
         return CoordinationError(
             path,
             f"ZooKeeper's access list of {path} does not allow this: start with the zookeeper.digest.credentials "
-            "(user:password) of those who made it",
+            "(user:password) or the zookeeper.sasl.jaas.config of those who made it",
         )
     return CoordinationError(path, f"{path}: ZooKeeper refused it: {error!r}")
 

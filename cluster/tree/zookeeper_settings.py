@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.cluster.tree.operations import split
 from barnabas.cluster.tree.port import CoordinationError
+from barnabas.config.sasl import zookeeper_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from ssl import SSLContext
 
     from barnabas.config.broker import BrokerConfig
+    from barnabas.config.jaas import JaasLine
 
 
 class ZooKeeperSettings(NamedTuple):
@@ -21,7 +23,11 @@ class ZooKeeperSettings(NamedTuple):
     max_in_flight_requests: int = 10
     set_acl: bool = False
     digest: str | None = None  # user:password
+    login: "JaasLine | None" = None  # by SASL (DIGEST-MD5)
     tls: "Callable[[], SSLContext] | None" = None  # asked for each connection, in kazoo's thread; None: no TLS
+
+    def __repr__(self) -> str:
+        return f"ZooKeeperSettings({self.connect!r}, …)"
 
     @classmethod
     def of(cls, config: "BrokerConfig", tls: "Callable[[], SSLContext] | None" = None) -> "ZooKeeperSettings":
@@ -42,6 +48,7 @@ class ZooKeeperSettings(NamedTuple):
             config.zookeeper_max_in_flight_requests,
             config.zookeeper_set_acl,
             config.zookeeper_digest_credentials,
+            zookeeper_login(config),
             tls,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -44,6 +45,38 @@ class CommitConfig(Protocol):
     dual_commit_enabled: bool
     offset_metadata_max_bytes: int
     offsets_storage: str
+
+
+class _Answer:
+    """The answer to one OffsetCommit, which may have to wait.
+
+    It is an object, and no functions inside a function: mypyc makes a cycle of those, for the garbage collector.
+    """
+
+    __slots__ = ("_context", "_refusals", "_request", "_response", "waiting")
+
+    def __init__(
+        self, refusals: Refusals, request: OffsetCommitRequest, context: Context, response: OffsetCommitResponse
+    ) -> None:
+        """`response`: the answer in case of success."""
+        self._refusals = refusals
+        self._request = request
+        self._context = context
+        self._response = response
+        self.waiting: Pending[OffsetCommitResponse] = Pending()
+
+    def refuse(self, error: ErrorCode) -> OffsetCommitResponse:
+        """Nothing is stored."""
+        request = self._request
+        group_id, member_id = request.group_id, request.member_id
+        what = "offsets of group %r, member %r, generation %d"
+        who = (group_id, member_id, request.generation_id_or_member_epoch)
+        self._refusals.refuse_commit(self._context, error, group_id, member_id, what, *who)
+        return _fail(self._response, error)
+
+    def done(self, error: ErrorCode) -> None:
+        """The offsets are committed, or have failed."""
+        self.waiting.complete(self.refuse(commit_error(error)) if error else self._response)
 
 
 class Commits:
@@ -103,52 +136,53 @@ class Commits:
         version = context.api_version
         response, commits, too_long = screened
         group_id = request.group_id
-
-        def refuse(error: ErrorCode) -> OffsetCommitResponse:
-            what = "offsets of group %r, member %r, generation %d"
-            who = (group_id, request.member_id, request.generation_id_or_member_epoch)
-            self._refusals.refuse_commit(context, error, group_id, request.member_id, what, *who)
-            return _fail(response, error)
-
         if version == 0:
             return self._commit_to_tree(group_id, response, commits, too_long)
         if not commits and not too_long:
             return response
+        answer = _Answer(self._refusals, request, context, response)
         shard = self._gate.shard_of(group_id)
         if isinstance(shard, ErrorCode):
-            return refuse(shard)
+            return answer.refuse(shard)
         if shard.is_held(group_id):
-            return shard.until_released(group_id).and_then(
-                lambda is_free: (
-                    self._commit(request, context, screened) if is_free else refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-                )
-            )
+            go_on = partial(self._commit_if_free, request, context, screened, answer)
+            return shard.until_released(group_id).and_then(go_on)
         group = shard.groups.get(group_id)
         error = self._check(shard, group, request, version, commits)
         if error:
-            return refuse(error)
+            return answer.refuse(error)
         if group is not None:
             group.extend_session(request.member_id, self._clock.monotonic_ms())
         for row in too_long:
             row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
         if not commits:
             return response
-        waiting: Pending[OffsetCommitResponse] = Pending()
-
-        def done(error: ErrorCode) -> None:
-            waiting.complete(refuse(commit_error(error)) if error else response)
-
         origin = b""
         if self._origins.wanted:
             origin = self._origin(request, context, group, is_consumer_group=group_id in shard.consumer.by_id)
         records = OffsetCommits(group_id, commits, origin)
         if not self._is_in_topic:
-            self._tree.put(records, done)
-        elif self._is_in_both:  # after an error they may be in the topic; the client commits again
-            shard.write(group_id, records, lambda error: done(error) if error else self._tree.put(records, done))
+            self._tree.put(records, answer.done)
+        elif self._is_in_both:
+            shard.write(group_id, records, partial(self._put_in_tree, records, answer))
         else:
-            shard.write(group_id, records, done)
-        return waiting
+            shard.write(group_id, records, answer.done)
+        return answer.waiting
+
+    def _commit_if_free(
+        self, request: OffsetCommitRequest, context: Context, screened: _Screened, answer: _Answer, is_free: bool
+    ) -> CommitReply:
+        """The group is not held any more, or it was held for too long."""
+        if is_free:
+            return self._commit(request, context, screened)
+        return answer.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _put_in_tree(self, records: OffsetCommits, answer: _Answer, error: ErrorCode) -> None:
+        """The offsets are in the topic. After an error they may be, too; the client commits again."""
+        if error:
+            answer.done(error)
+        else:
+            self._tree.put(records, answer.done)
 
     def _check(
         self,
@@ -245,10 +279,9 @@ class Commits:
             for partition in topic.partitions:
                 index = partition.partition_index
                 if index not in known:
-                    unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    refused.append(make_row(partition_index=index, error_code=unknown))
-                    named = name or topic_id.hex()
-                    self._refusals.log(context, unknown, REFUSED_OFFSET, request.group_id, named, index)
+                    error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    refused.append(make_row(partition_index=index, error_code=error))
+                    self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, name or topic_id.hex(), index)
                     continue
                 metadata = partition.committed_metadata or ""
                 if metadata and utf16_length(metadata) > metadata_max:
@@ -256,7 +289,7 @@ class Commits:
                     fine.append(row)
                     too_long.append(row)
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, topic.name, index)
+                    self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, name, index)
                     continue
                 fine.append(_STORED[index])
                 offsets[index] = CommittedOffset(
@@ -270,6 +303,8 @@ class Commits:
             if offsets:
                 assert name is not None
                 commits[intern(name)] = offsets  # one string for all groups that read the topic
+            if known and not topic.partitions:
+                continue  # as Kafka's answer, which says nothing of it
             response.topics.append(
                 messages.OffsetCommitResponse.OffsetCommitResponseTopic(
                     name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine

@@ -460,7 +460,7 @@ class GroupCoordinator(Coordinator[Shard]):
         return self._turns.run(self._list_groups(request))
 
     def _list_groups(self, request: ListGroupsRequest) -> Pieces[ListGroupsResponse]:
-        states = {state.lower() for state in request.states_filter or ()}
+        states = {state.strip().lower() for state in request.states_filter or ()}
         types = {kind.lower() for kind in request.types_filter or ()}
         loading = any(shard.loading for shard in self.shards.values())
         response = messages.ListGroupsResponse(

@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.groups")
 
 LINES_MAX = 100  # of members, in the log of one join phase
+GENERATION_MAX = 2**31 - 1
 FENCE_MS = 360_000.0  # a live reset: max.poll.interval.ms by default, and a minute for a JoinGroup that waits
+
+
+def following(generation: int) -> int:
+    """The generation after another. After the last one, which only damage brings, comes the first."""
+    return generation + 1 if generation < GENERATION_MAX else 1
 
 
 class GroupConfig(Protocol):
@@ -233,7 +239,7 @@ class Rebalance:
             self._entered_from_empty = False
             self._set_join_deadline(effects.monotonic_ms + self.members.rebalance_timeout_ms)
             return
-        self.generation += 1
+        self.generation = following(self.generation)
         self._entered_from_empty = False
         self.members.pending_sync.clear()
         if not self.members:
@@ -315,7 +321,7 @@ class Rebalance:
         self.members.pending_sync.clear()
         self.join_deadline_ms = self.sync_deadline_ms = NEVER
         self._entered_from_empty = False
-        self.generation += 1
+        self.generation = following(self.generation)
         self.protocol_name = None
         self.compute_subscribed_topics()
         self.move_to(State.EMPTY, effects)

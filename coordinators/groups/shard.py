@@ -1,8 +1,9 @@
 """One offsets partition in the memory of its coordinator: the groups and their committed offsets.
 
-How records are written, committed and replayed is said in coordinators/shard.py. The table of offsets is
-changed by replay alone, so it holds only committed offsets. The state of a group with members is not made by replay: it
-changes before its record is written, and the record is what a restart will find (rebalance.py).
+`write` is in the base class (coordinators/shard.py): it appends records, and when they are committed it calls `replay`
+here. The table of offsets is changed by replay alone, so it holds only committed offsets. The state of a group with
+members is not made by replay: it changes before its record is written, and the record is what a restart will find
+(rebalance.py).
 
 `offsets.commit.required.acks` says when a record counts as committed. -1: when the high watermark has passed it. 1:
 when it is in the log here; a leader change may lose it. 0: whether or not the log took it; what the log did not take is

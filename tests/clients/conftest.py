@@ -22,6 +22,7 @@ import forked
 import pytest
 from barnabas.cli.shared.kafka_python import take_up_every_assignment
 from ports import free_port
+from waiting import until
 
 take_up_every_assignment()
 HERE = Path(__file__).parent
@@ -226,12 +227,5 @@ def crashing_member(broker: BrokerProcess, name: str, session_timeout_ms: int) -
 
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., None]:
-    """`wait_until(condition, timeout_s)`: calls until it is true; fails the test when it never is."""
-
-    def wait(condition: Callable[[], object], timeout_s: float = 30, pause_s: float = 0.02) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"did not happen in {timeout_s} s"
-            time.sleep(pause_s)
-
-    return wait
+    """`until` of tests/waiting.py."""
+    return until

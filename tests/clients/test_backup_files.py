@@ -81,6 +81,18 @@ def test_only_an_older_backup_is_replaced(tool: Tool, tmp_path: Path, words: tup
         assert file.read_bytes() == content
 
 
+def test_the_backup_of_another_cluster_is_not_replaced(
+    tool: Tool, make_broker: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "backup"
+    tool("cluster", "backup", str(file))
+    backup = file.read_bytes()
+    other = make_broker().data / "coordination.sqlite"
+    refused = tool("cluster", "backup", str(file), "--tree", str(other), code=2).stderr
+    assert refused.startswith(f"barnabas: {file} is there, and is the backup of another cluster, "), refused
+    assert file.read_bytes() == backup
+
+
 def test_a_backup_that_became_a_tree_is_no_backup_any_more(tool: Tool, own_broker: Any, tmp_path: Path) -> None:
     """Its brokers write into it, although it still says that it was a backup."""
     file = tmp_path / "backup"

@@ -4,7 +4,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.record_batch import Record
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from waiting import until
 
 Broker = Any  # BrokerProcess of conftest.py
 
@@ -29,16 +29,6 @@ def send_and_close(broker: Broker, *requests: bytes) -> None:
     """Send requests and close at once, as a client that does not wait for answers."""
     with socket.create_connection(("127.0.0.1", broker.port)) as client:
         client.sendall(b"".join(requests))
-
-
-def until(holds: Any) -> bool:
-    """Whether `holds` returns True within some seconds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def create(broker: Broker, topic: str) -> None:
@@ -61,7 +51,7 @@ def test_unacknowledged_records_of_a_client_that_closes(broker: Broker, name: st
     request = messages.ProduceRequest
     data = request.TopicProduceData(name=name, partition_data=[request.PartitionProduceData(index=0, records=records)])
     send_and_close(broker, *[frame(ApiKey.PRODUCE, 7, request(acks=0, timeout_ms=1_000, topic_data=[data]))] * 500)
-    assert until(lambda: count_of(broker, name) == 500)
+    until(lambda: count_of(broker, name) == 500)
 
 
 def test_a_librdkafka_that_flushes_and_goes(broker: Broker, name: str) -> None:
@@ -72,7 +62,7 @@ def test_a_librdkafka_that_flushes_and_goes(broker: Broker, name: str) -> None:
         producer.poll(0)
     assert producer.flush(PATIENCE_S) == 0
     del producer
-    assert until(lambda: count_of(broker, name) == 3_000)
+    until(lambda: count_of(broker, name) == 3_000)
 
 
 def test_an_admin_that_does_not_wait(broker: Broker, name: str) -> None:
@@ -85,10 +75,10 @@ def test_an_admin_that_does_not_wait(broker: Broker, name: str) -> None:
     request = messages.CreateTopicsRequest
     wanted = [request.CreatableTopic(name=each, num_partitions=1, replication_factor=1) for each in names]
     send_and_close(broker, frame(ApiKey.CREATE_TOPICS, 5, request(topics=wanted, timeout_ms=30_000)))
-    assert until(lambda: there() == 60)
+    until(lambda: there() == 60)
     delete = messages.DeleteTopicsRequest(topic_names=names, timeout_ms=30_000)
     send_and_close(broker, frame(ApiKey.DELETE_TOPICS, 5, delete))
-    assert until(lambda: there() == 0)
+    until(lambda: there() == 0)
 
 
 def test_half_a_close_still_gets_the_long_poll(broker: Broker, name: str) -> None:
@@ -109,7 +99,7 @@ def test_half_a_close_still_gets_the_long_poll(broker: Broker, name: str) -> Non
         _, response = frames.decode_response(ApiKey.FETCH, 11, memoryview(answer)[4:])
         return response.responses[0].partitions[0].error_code == 0
 
-    assert until(answered)  # a moment after its creation the topic may not be known
+    until(answered)  # a moment after its creation the topic may not be known
 
 
 @pytest.mark.parametrize("kind", ["librdkafka", "kafka-python"])
@@ -134,11 +124,11 @@ def test_a_consumer_that_closes_while_it_joins_is_no_ghost(broker: Broker, name:
 
     try:
         stays.subscribe([name])
-        assert until(lambda: polled(("STABLE", ["stays"])))
+        until(lambda: polled(("STABLE", ["stays"])))
         if kind == "librdkafka":  # `stays` does not poll, so the other one's JoinGroup is parked
             goes = Consumer(settings | {"client.id": "goes"})
             goes.subscribe([name])
-            assert until(lambda: goes.poll(0.05) is None and len(group()[1]) == 2)
+            until(lambda: goes.poll(0.05) is None and len(group()[1]) == 2)
             closing = threading.Thread(target=goes.close)
         else:
             from kafka import KafkaConsumer
@@ -151,10 +141,10 @@ def test_a_consumer_that_closes_while_it_joins_is_no_ghost(broker: Broker, name:
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 heartbeat_interval_ms=300,
             )
-            assert until(lambda: other.poll(50) == {} and len(group()[1]) == 2)
+            until(lambda: other.poll(50) == {} and len(group()[1]) == 2)
             closing = threading.Thread(target=other.close)
         closing.start()
-        assert until(lambda: polled(("STABLE", ["stays"])))
+        until(lambda: polled(("STABLE", ["stays"])))
         closing.join(PATIENCE_S)
     finally:
         with contextlib.suppress(RuntimeError):

@@ -298,7 +298,7 @@ FILTERS: list[tuple[Fields, Ask, Ask]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "asks", "asks_other"), FILTERS, ids=lambda given: str(given)[:40])
+@pytest.mark.parametrize(("fields", "asks", "asks_other"), FILTERS, ids=[f"{row[0]}"[:40] for row in FILTERS])
 def test_which_requests_get_it(world: World, fields: Fields, asks: Ask, asks_other: Ask) -> None:
     named = {key: world.name if value == "NAME" else value for key, value in fields.items()}
     with world.brokers.fault("throttle", ms=7, **named) as fault:

@@ -272,12 +272,28 @@ def accepted(server: socket.socket, process: "subprocess.Popen[str]") -> socket.
     raise AssertionError(f"it ended with {process.returncode}: {process.communicate()}")
 
 
-@pytest.mark.timeout(900)  # each command starts a Python, which takes long on a busy machine
+@pytest.fixture(scope="module")
+def begun() -> Iterator[dict[tuple[str, ...], tuple[socket.socket, "subprocess.Popen[str]"]]]:
+    """All commands begin together, each at a server of its own that does not answer, because each waits for seconds."""
+    found = {}
+    with ExitStack() as servers:
+        for words, rest in COMPLETE.items():
+            server = servers.enter_context(socket.create_server(("127.0.0.1", 0)))
+            command = [*COMMAND, *words, *rest, "--timeout", "600", "--bootstrap", bootstrap_of(server)]
+            found[words] = server, forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        yield found
+        for _, process in found.values():
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.timeout(900)  # all begin, which takes long on a busy machine
 @pytest.mark.parametrize("words", COMPLETE, ids=" ".join)
-def test_ctrl_c_ends_every_command_that_waits(words: tuple[str, ...]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
-        command = [*COMMAND, *words, *COMPLETE[words], "--timeout", "600", "--bootstrap", bootstrap_of(server)]
-        process = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_ctrl_c_ends_every_command_that_waits(
+    words: tuple[str, ...], begun: dict[tuple[str, ...], tuple[socket.socket, "subprocess.Popen[str]"]]
+) -> None:
+    server, process = begun[words]
+    with ExitStack() as connections:
         # The first connection only tests whether something listens; the next one sends requests.
         for _ in range(2):
             connections.enter_context(accepted(server, process))
@@ -301,6 +317,40 @@ def test_ctrl_c_ends_the_demo_and_its_broker(started_by: tuple[str, ...]) -> Non
     assert "Traceback" not in said
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), 5)
+
+
+# kafka-python's loop logs whatever is raised in one of its tasks, KeyboardInterrupt as well, and goes on.
+SWALLOWING_DEMO = """
+import time
+from contextlib import suppress
+from barnabas.cli import demo, main
+
+def wait():
+    for _ in range(600):
+        time.sleep(0.1)  # a signal that comes just before a sleep does not wake it
+
+def swallow(bootstrap):
+    with suppress(BaseException):
+        wait()
+    wait()
+
+demo._produce, demo.TIME_LIMIT_S = swallow, {limit_s}
+main.main()
+"""
+
+
+def test_a_client_that_swallows_what_ends_the_demo_does_not_keep_it() -> None:
+    command = [sys.executable, "-c", SWALLOWING_DEMO.format(limit_s=60), "demo"]
+    process = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert any("serves at" in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=50)
+    assert process.returncode == 130, said
+    late = forked.run(
+        [sys.executable, "-c", SWALLOWING_DEMO.format(limit_s=2), "demo"], capture_output=True, text=True, timeout=50
+    )
+    assert (late.returncode, "was not done in 2 s" in late.stderr) == (1, True), late
 
 
 def test_the_reader_of_the_output_may_leave(broker: Any, name: str) -> None:

@@ -4,13 +4,17 @@ A referee watches: between the assignment and the revocation that a client ackno
 """
 
 import json
+import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
+import forked
 import pytest
+from barnabas.protocol import messages
+from barnabas.protocol.api_keys import ApiKey
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
@@ -19,6 +23,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from consumer_threads import Member, Referee
+from waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 PARTITIONS = 6
@@ -50,13 +55,6 @@ def members() -> Iterator[list[Member]]:
 
 def make_topic(admin: AdminClient, name: str, partitions: int = PARTITIONS) -> None:
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result()
-
-
-def until(holds: Callable[[], bool], seconds: float = 45) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not become so"
-        time.sleep(0.1)
 
 
 def produce(broker: Any, topic: str, count: int, partitions: int = PARTITIONS) -> None:
@@ -190,3 +188,65 @@ def test_a_group_goes_from_the_classic_protocol_to_the_other_member_by_member(
     }
     (listed,) = [each for each in admin.list_consumer_groups().result().valid if each.group_id == topic]
     assert listed.type is ConsumerGroupType.CONSUMER
+
+
+def test_commands_say_what_is_there_while_the_protocol_is_off(own_broker: Any) -> None:
+    """Brokers describe no such group then, as Apache Kafka, and list it."""
+    from broker_process import Client
+
+    def ran(*words: str, code: int = 0) -> Any:
+        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", own_broker.bootstrap]
+        done = forked.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done
+        return done
+
+    def findings() -> list[tuple[str, str, str]]:
+        done = forked.run(
+            [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", own_broker.bootstrap],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        rows = json.loads(done.stdout)["findings"]
+        return [(row["severity"], row["what"], row["command"]) for row in rows if row["check"] == "consumer groups"]
+
+    ran("topics", "create", "t")
+    ran("offsets", "set", "billing", "--topic", "t", "--to", "earliest", "--yes")
+    request = messages.ConsumerGroupHeartbeatRequest(
+        group_id="billing",
+        member_id="one",
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    with closing(Client(own_broker.port)) as client:
+        joined = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
+        assert joined.error_code == 0
+        assert "Stable" in ran("groups", "describe", "billing").stdout
+        assert findings() == []
+        lowered = ("features", "disable", "--feature", "group.version")
+        told = "1 group of group.protocol=consumer {} lose all members, whose heartbeats are refused at level 0: {}.\n"
+        assert ran(*lowered, "--dry-run").stderr == told.format("would", "billing")
+        assert ran(*lowered).stderr == told.format("will", "billing")
+        for words in (("groups", "describe"), ("groups", "remove", "--instance", "x", "--yes")):
+            said = ran(*words, "billing", code=1).stderr
+            assert "billing: it is Stable, but group.protocol=consumer is off here" in said
+            assert "barnabas features upgrade --feature group.version=1" in said
+        set_back = ("offsets", "set", "billing", "--topic", "t", "--to", "earliest", "--yes")
+        assert "group.protocol=consumer is off here" in ran(*set_back, code=1).stderr
+        assert "there is no group other" in ran("groups", "describe", "other", code=3).stderr
+        assert "billing" in ran("groups", "lag", "billing").stdout
+        [(severity, what, command)] = findings()
+        assert severity == "error"
+        assert what == "1 group of group.protocol=consumer with members, and group.version is 0: billing"
+        ran(*shlex.split(command)[1:-2])
+        assert findings() == []
+        assert "Stable" in ran("groups", "describe", "billing").stdout
+        ran("groups", "remove", "billing", "--member", "one", "--yes")
+        assert ran(*lowered).stderr == ""
+        assert "Empty, 0 members" in ran("groups", "describe", "billing").stdout
+        assert findings()[0][:2] == (
+            "note",
+            "1 group of group.protocol=consumer without members, and group.version is 0: billing",
+        )

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from barnabas.broker.http import routes
+from kafka import KafkaConsumer
 from tokens import Issuer
 
 pytestmark = pytest.mark.timeout(300)  # the broker is made by twenty commands
@@ -118,6 +120,33 @@ def test_who_logs_in_sees_what_the_rules_allow(guarded: BrokerProcess, how: str)
         status, answer = ask(guarded, login, path)
         assert (status, answer["error"]["name"].endswith("AUTHORIZATION_FAILED")) == (403, True), path
     assert ask(guarded, login, "/v1/topics/nothing")[0] == 403  # no other answer than for one that is there
+
+
+def test_the_story_of_a_group_names_no_topic_that_may_not_be_known(guarded: BrokerProcess) -> None:
+    """Neither what has moved, nor the advice that its members subscribe to different topics."""
+
+    def consumer(*topics: str) -> KafkaConsumer:
+        return KafkaConsumer(
+            *topics,
+            bootstrap_servers=guarded.bootstrap,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="admin",
+            sasl_plain_password="admin-secret",
+            group_id="seen",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+
+    with closing(consumer("hidden")) as first, closing(consumer("seen")) as second:
+        while not (first.assignment() and second.assignment()):
+            first.poll(200)
+            second.poll(200)
+        full, part = (ask(guarded, basic(user), "/v1/groups/seen/events")[1] for user in ("admin", "alice"))
+    moved = [{row["topic"] for one in story["rebalances"] for row in one["moved"] or ()} for story in (full, part)]
+    assert moved == [{"seen", "hidden"}, {"seen"}]
+    assert "hidden" in json.dumps(full["advice"])
+    assert "hidden" not in json.dumps(part)
 
 
 def test_what_changes_something_needs_the_rights_of_the_request_it_stands_for(guarded: BrokerProcess) -> None:

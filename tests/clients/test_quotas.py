@@ -39,15 +39,18 @@ def test_quotas_are_set_listed_and_removed(broker: BrokerProcess) -> None:
     assert told == "user alice: has produce=1MB, request=12.5\n"
     ran(broker, "quotas", "set", "--user", "alice", "--default-client-id", "fetch=500KB")
     ran(broker, "quotas", "set", "--ip", "192.0.2.7", "connections=10")
+    ran(broker, "quotas", "set", "--user", "bob", "request=inf")
     rows = json.loads(ran(broker, "quotas", "list", "--json").stdout)
     alice = {"user": "alice", "client_id": None, "ip": None}
     assert alice | {"quota": "producer_byte_rate", "value": 1048576} in rows
     assert alice | {"quota": "request_percentage", "value": 12.5} in rows
+    assert alice | {"user": "bob", "quota": "request_percentage", "value": "Infinity"} in rows
     assert alice | {"client_id": "<default>", "quota": "consumer_byte_rate", "value": 512000} in rows
     assert "192.0.2.7" in ran(broker, "quotas", "list", "--ip", "192.0.2.7").stdout
     ran(broker, "quotas", "remove", "--user", "alice", "produce", "--yes")
     ran(broker, "quotas", "remove", "--user", "alice", "produce", "--yes", code=3)
     ran(broker, "quotas", "remove", "--user", "alice", "--yes")
+    ran(broker, "quotas", "remove", "--user", "bob", "--yes")
     ran(broker, "quotas", "remove", "--user", "alice", "--default-client-id", "--yes")
     ran(broker, "quotas", "remove", "--ip", "192.0.2.7", "--yes")
     ran(broker, "quotas", "list", code=3)

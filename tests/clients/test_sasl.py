@@ -183,3 +183,31 @@ def test_a_command_without_a_login_says_what_to_set(guarded: BrokerProcess, tmp_
     config.write_text("")
     told = ran(guarded, "topics", "list", "--timeout", "5", config=config, code=1).stderr
     assert "--command-config" in told
+
+
+def test_a_command_says_which_right_is_missing_and_how_to_give_it(guarded: BrokerProcess, tmp_path: Path) -> None:
+    own = tmp_path / "alice.properties"
+    own.write_text(properties("alice", "alice-secret"))
+    for words, right in (
+        (("topics", "delete", "closed", "--yes"), "delete topic closed"),
+        (("groups", "delete", "closed", "--yes"), "read|describe|delete group NAME"),  # to find its coordinator
+        (("configs", "describe", "topic", "closed"), "describe-configs topic closed"),
+        (("configs", "set", "broker", "0", "log.retention.ms=1"), "alter-configs cluster"),
+        (("users", "list"), "describe cluster"),
+        (("quotas", "set", "--user", "bob", "produce=1MB"), "alter-configs cluster"),
+        (("acls", "list"), "describe cluster"),
+        (("produce", "closed", "--value", "x"), "write topic closed"),
+        (("consume", "closed", "--group", "my group", "--max", "1"), "read group 'my group'"),
+    ):
+        told = ran(guarded, *words, code=1, config=own).stderr
+        assert f"a right is missing: barnabas acls add User:alice {right})" in told
+    told = json.loads(ran(guarded, "doctor", "--json", config=own).stdout)
+    untold = [check["check"] for check in told["checks"] if "describe-configs cluster" in str(check["not_made"])]
+    assert {"open listeners", "disks", "retention"} <= set(untold)
+
+
+def test_a_command_without_a_login_ends_long_before_its_time(guarded: BrokerProcess, tmp_path: Path) -> None:
+    """kafka-python connects again and again."""
+    (tmp_path / "none.properties").write_text("security.protocol=PLAINTEXT\n")
+    told = ran(guarded, "topics", "list", "--timeout", "1000", code=1, config=tmp_path / "none.properties").stderr
+    assert "wants its clients to log in (SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)" in told

@@ -34,6 +34,7 @@ SECRETS = {
     "key store": "planted-key-store",
     "key": "planted-key-password",
     "trust store": "planted-trust-store",
+    "ZooKeeper": "planted-zookeeper",
     "of a listener": "planted-of-a-listener",
     "of no setting": "planted-of-no-setting",
 }
@@ -110,6 +111,8 @@ def test_nothing_that_is_told_has_a_secret(make_broker: Callable[..., BrokerProc
         f"sasl.oauthbearer.jwks.endpoint.url={ISSUER.write_keys(tmp_path / 'keys.json')}",
         f"sasl.oauthbearer.client.credentials.client.secret={SECRETS['OAuth client']}",
         f"ssl.keystore.password={SECRETS['key store']}",
+        "zookeeper.sasl.jaas.config=org.apache.zookeeper.server.auth.DigestLoginModule required "
+        f'username="barnabas" password="{SECRETS["ZooKeeper"]}";',
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:admin",
         f"delegation.token.secret.key={SECRETS['key of tokens']}",

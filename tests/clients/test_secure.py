@@ -1,14 +1,17 @@
 """`barnabas secure init`: its two lines work, and so do its files, with each client library as it is."""
 
 import asyncio
+import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import ssl
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Any
 import forked
 import pytest
 from aiokafka import AIOKafkaProducer
+from barnabas.config.properties import read
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
@@ -184,7 +188,54 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     assert "is not empty" in run("secure", "init", str(tmp_path), code=1)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    assert "make a name" in run("secure", "init", str(tmp_path / "new"), "--user", "a b", code=2)
+    for name in ("a b", "", "u" * 65, "ca", "\u00fc"):
+        assert "make a name" in run("secure", "init", str(tmp_path / "new"), "--user", name, code=2)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("host", ["", "a b", "x:9092", "0.0.0.0", "b\u00fccher.example", ":::", "SASL_SSL://x"])
+def test_a_host_that_is_none_is_refused(tmp_path: Path, host: str) -> None:
+    assert "by which other machines reach this one" in run(
+        "secure", "init", str(tmp_path / "new"), "--host", host, code=2
+    )
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["a,b", 'quoted"', "it's", "$HOME"])
+def test_a_folder_that_cannot_stand_in_the_files_is_refused(tmp_path: Path, name: str) -> None:
+    assert "cannot stand in its path" in run("secure", "init", str(tmp_path / name), code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_lines_can_be_copied_when_the_folder_has_blanks(tmp_path: Path) -> None:
+    made = run("secure", "init", str(tmp_path / "my folder"), "--host", "2001:db8::1").splitlines()
+    start, use = map(shlex.split, made)
+    assert Path(start[-1]).read_text().count("[2001:db8::1]:9092") == 1
+    assert use[-3] == "[2001:db8::1]:9092"
+    assert Path(use[-1]).exists()
+
+
+def test_java_clients_find_the_folder_whatever_its_name_is(tmp_path: Path) -> None:
+    """java.util.Properties takes the bytes of a file for ISO 8859-1."""
+    folder = tmp_path / "gesch\u00fctzt \U0001f512"
+    run("secure", "init", str(folder))
+    for name in ("client.properties", "admin.properties", "server.properties"):
+        text = (folder / name).read_bytes().decode("ascii")
+        assert read(text).values["ssl.truststore.location"] == str(folder / "ca.pem")
+
+
+def test_one_that_is_killed_leaves_no_broker_and_nothing_that_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-m", "barnabas", "secure", "init", str(folder)])
+    while not (folder / "data" / ".lock").exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert "is not complete" in run("secure", "init", str(folder), code=1)
+    assert "there is no file" in run("start", "--config", str(folder / "server.properties"), code=2)
+    with (folder / "data" / ".lock").open("r+") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)  # returns when its broker has ended
 
 
 def test_a_start_for_tests_tells_what_clients_need() -> None:

@@ -27,6 +27,7 @@ from barnabas.testing import Barnabas, CommandError, Snapshot, StartError, Topic
 from confluent_kafka import Producer
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError
+from waiting import until_said
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,21 @@ def test_it_is_put_back_while_its_machine_fails(kafka: Barnabas) -> None:
     assert kafka.processes[0].pid == pid
 
 
+def test_the_log_says_one_line_of_a_restore() -> None:
+    """Until 2026-11-29 it said ten: how the broker ended and started, between the lines of two tests."""
+    with Barnabas() as kafka:
+        mark = kafka.snapshot()
+        until_said("life 2 of this broker serves: made the snapshot ", kafka.processes[0].log)
+        before = kafka.log()
+        kafka.restore(mark)
+        after = until_said("life 3 of this broker serves: restored ", kafka.processes[0].log)[len(before) :]
+        said = [line for line in after.splitlines() if "allocated producer ids" not in line]  # comes when it comes
+        assert len(said) == 1, said
+        assert "life 3" in said[0]
+        kafka.topic("orders")
+        until_said("1 partition created", kafka.processes[0].log)
+
+
 def test_a_log_that_failed_is_back_with_the_next_start() -> None:
     with Barnabas() as kafka:
         topic, other = kafka.topic("orders"), kafka.topic("other")
@@ -353,6 +369,22 @@ def test_a_broker_that_is_away_is_back_on_its_port_with_its_data() -> None:
         assert topic.values() == ["a", "b"]
         folder = kafka.folder
     assert not folder.exists()
+
+
+def test_nobody_waits_for_a_broker_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two wait for it, and do not say meanwhile that they serve."""
+    kafka = Barnabas(3)
+    begin = kafka.processes[2].begin
+
+    def begin_and_end(clock_ahead_ms: int) -> None:
+        begin(clock_ahead_ms)
+        assert kafka.processes[2].pid is not None
+        os.kill(kafka.processes[2].pid, signal.SIGKILL)
+
+    monkeypatch.setattr(kafka.processes[2], "begin", begin_and_end)
+    with pytest.raises(StartError, match=r"broker 2 did not start \(exit code -9\)"):
+        kafka.start()
+    assert kafka.running == []
 
 
 def test_a_broker_that_does_not_start_leaves_the_others_as_they_are() -> None:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError
 from ports import free_port
+from waiting import until_said
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -227,7 +228,7 @@ def test_a_renewed_certificate_needs_no_restart(secured: Secured, wait_until: Ca
         (secured.authority.sign("broker", hosts=["localhost"]), "ssl.allow.san.changes"),
     ):
         foreign.write_pkcs12(secured.keys)
-        wait_until(lambda setting=setting: setting in secured.broker.log.read_text())  # type: ignore[misc]
+        until_said(setting, secured.broker.log)
     more = ("127.0.0.1", "localhost", "renewed.test")
     secured.renew(secured.authority.sign("broker", hosts=more, days=100), wait_until)
     context = ssl.create_default_context(cafile=secured.ca)
@@ -290,8 +291,23 @@ def test_the_http_api_over_tls(secured: Secured, wait_until: Callable[..., None]
     with pytest.raises((OSError, HTTPException)):
         urlopen(f"http://localhost:{secured.ports['HTTPS']}/health", timeout=20)
     told = f"it speaks HTTP without TLS, and this port has TLS: ask https://127.0.0.1:{secured.ports['HTTPS']}"
-    wait_until(lambda: told in secured.broker.log.read_text())
+    until_said(told, secured.broker.log)
     assert "planted-token" not in secured.broker.log.read_text()
+
+
+def test_a_broker_serves_whose_http_api_is_not_trusted(secured: Secured, tmp_path: Path) -> None:
+    """Once, `status` said that it did not answer. Who has no rights to ask where that API is, is told no more."""
+    plain, nothing = int(secured.broker.bootstrap.rpartition(":")[2]), tmp_path / "nothing.properties"
+    nothing.write_text("")
+    assert "A broker serves" in secured.ran("status", config=nothing, port=plain).stdout
+    secured.ran("acls", "add", "User:ANONYMOUS", "describe,describe-configs", "cluster")
+    try:
+        assert "A broker serves" in secured.ran("status", config=nothing, port=plain).stdout
+        told = secured.ran("groups", "lag", "g", config=nothing, port=plain, code=1).stderr
+        assert "is not trusted here" in told
+        assert "--command-config" in told
+    finally:
+        secured.ran("acls", "remove", "User:ANONYMOUS", "describe,describe-configs", "cluster", "--yes")
 
 
 def test_doctor_sees_that_a_certificate_ends(secured: Secured, wait_until: Callable[..., None]) -> None:
@@ -300,7 +316,7 @@ def test_doctor_sees_that_a_certificate_ends(secured: Secured, wait_until: Calla
     secured.renew(secured.authority.sign("broker", hosts=more, days=20), wait_until)
     [found] = doctor(secured)
     assert (found["check"], found["severity"]) == ("certificates", "warning")
-    assert "ends in" in found["what"]
+    assert "ends in 19 d 23 h" in found["what"]
 
 
 def doctor(secured: Secured) -> list[dict[str, Any]]:
@@ -323,7 +339,10 @@ def test_nothing_shows_a_secret(secured: Secured) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["ssl.keystore.location=/no/such"], "listener SSL: /no/such: No such file"),
+        (
+            ["ssl.keystore.location=/no/such"],
+            "listener SSL: ssl.keystore.location=/no/such cannot be read: No such file",
+        ),
         (["ssl.keystore.location={keys}", "ssl.keystore.password=planted-secret"], "the password is wrong"),
         ([], "it has TLS, and no certificate: set ssl.keystore.location"),
     ],
@@ -337,3 +356,14 @@ def test_a_start_that_is_refused_says_why(secured: Secured, settings: list[str],
     assert "Traceback" not in done.stderr
     assert "planted-secret" not in done.stderr
     assert not (tmp_path / "data").exists() or not list((tmp_path / "data").iterdir())
+
+
+def test_a_pipe_in_the_place_of_a_key_store_stops_nobody(secured: Secured, wait_until: Callable[..., None]) -> None:
+    """Whoever opens one waits for somebody who writes, and so would everybody who is served."""
+    kept = Path(secured.keys).read_bytes()
+    Path(secured.keys).unlink()
+    os.mkfifo(secured.keys)
+    until_said(f"ssl.keystore.location={secured.keys} cannot be read: ", secured.broker.log)
+    secured.ran("topics", "list")
+    Path(secured.keys).unlink()
+    Path(secured.keys).write_bytes(kept)

@@ -114,6 +114,14 @@ def test_for_somebody_else_there_is_a_right(guarded: BrokerProcess) -> None:
         ran(guarded, "alice" if each is token else "admin", "tokens", "expire", each["hmac"])
 
 
+def test_nobody_gets_a_token_of_the_broker_itself(guarded: BrokerProcess) -> None:
+    """That is what a broker asks itself as, and it may do everything, whoever is a super user."""
+    ran(guarded, "admin", "acls", "add", "User:bob", "create-tokens", "user", "*")
+    told = ran(guarded, "bob", "tokens", "create", "--owner", "Broker:itself", code=1).stderr
+    assert "INVALID_PRINCIPAL_TYPE" in told
+    ran(guarded, "admin", "acls", "remove", "User:bob", "create-tokens", "user", "*", "--yes")
+
+
 def test_nothing_shows_the_secrets(guarded: BrokerProcess) -> None:
     token = json.loads(ran(guarded, "admin", "tokens", "create", "--json").stdout)
     wrong = {**token, "hmac": base64.b64encode(b"wrong").decode()}

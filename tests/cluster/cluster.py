@@ -14,6 +14,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from broker_process import AnsweredError, Client, Process, batch, produce_request
 from ports import free_port
+from waiting import until_said
 
 T = TypeVar("T")
 
@@ -93,6 +94,11 @@ class Cluster:
     def logs(self) -> list[str]:
         """What each broker has logged."""
         return [path.read_text() for path in sorted(self._folder.glob("broker-*.log"))]
+
+    def until_said(self, text: str, node_id: int | None = None) -> str:
+        """Wait until a broker, or this one, has logged it; returns all that is in its log."""
+        name = "broker-*.log" if node_id is None else f"broker-{node_id}.log"
+        return until_said(text, *sorted(self._folder.glob(name)))
 
     # ------------------------------------------------------------------ waiting
 

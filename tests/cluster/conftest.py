@@ -1,6 +1,8 @@
 """Three broker processes on one coordination file, and on a real ZooKeeper (tests/zookeeper/).
 
 Processes and their blocking client are those of tests/crash/.
+
+What is about sessions and elections runs on both each day, and the other tests take turns (tests/turns.py).
 """
 
 import sys
@@ -15,6 +17,16 @@ take_up_every_assignment()
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "crash"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "zookeeper"))
+
+
+ON_BOTH_EACH_DAY = ("test_controller", "test_pauses", "test_three_brokers", "test_two_dead")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the tests take turns."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.stem not in ON_BOTH_EACH_DAY:
+            item.add_marker(pytest.mark.takes_turns("make_cluster"))
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +38,6 @@ class Supervised:
         """Send a signal; the exit code."""
         self.process.send_signal(number)
         return self.process.wait(WITHIN_S)
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(0.02)
 
 
 def is_there(process: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import forked
 from barnabas.protocol.api_keys import ApiKey
 from broker_process import Client, batch, produce_request
-from supervised import until
+from waiting import until
 
 Start = Callable[..., Any]
 

@@ -44,8 +44,9 @@ def test_a_follower_whose_disk_is_full_leaves_the_isr_and_comes_back_when_there_
     for value in values:  # more than the disk holds
         cluster.produce(producer, [value])
     cluster.in_sync("t", index, {0, 1})
-    assert cluster.logs()[2].count("refuses writes") == 1
-    assert "try again later" not in cluster.logs()[2], "the disk says it for all its partitions"
+    log = cluster.until_said("refuses writes", 2)
+    assert log.count("refuses writes") == 1
+    assert "try again later" not in log, "the disk says it for all its partitions"
     ballast.unlink()
     more = [b"%d" % number for number in range(20)]
     cluster.produce(producer, more)
@@ -84,7 +85,8 @@ def test_a_leader_whose_disk_is_full_hands_over_and_leads_again_when_there_is_ro
     cluster.produce(producer, [b"end"])
     assert cluster.values("t", index) == [*values, *more, b"end"]
     assert cluster.committed("g", "t", index) == 79
-    told = [line for line in cluster.logs()[2].splitlines() if f"{disk}/data " in line]
+    log = cluster.until_said("data can be written again (", 2)
+    told = [line for line in log.splitlines() if f"{disk}/data " in line]
     assert ["refuses writes" in line for line in told] == [True, False], told
 
 
@@ -105,7 +107,7 @@ def test_nobody_waits_for_a_full_disk_that_had_all_records(make_cluster: MakeClu
         for index in range(3):
             cluster.produce(producers[index], [value])
             cluster.commit("g", "t", {index: 2 + number})
-    says(cluster, "refuses writes")
+    cluster.until_said("refuses writes")
     for index in range(3):
         assert cluster.values("t", index) == [b"before", *values]
 
@@ -127,7 +129,7 @@ def test_where_no_disk_has_room_nobody_hands_over_and_all_goes_on_when_there_is(
         if not is_acknowledged(cluster, index, value):
             break
         acknowledged.append(value)
-    cluster.until(partial(says, cluster, "refuses writes"))
+    cluster.until_said("refuses writes")
     cluster.until(partial(has_committed, cluster, index, acknowledged))
     state = settled(cluster)
     time.sleep(3)  # leaders are balanced each second
@@ -192,7 +194,7 @@ def test_a_full_disk_under_the_tree_stops_nothing_but_changes_of_the_tree(
         while ballast.write(bytes(4096)):
             pass
     cluster.create_topic("more", 20)
-    cluster.until(partial(says, cluster, "database or disk is full"))
+    cluster.until_said("database or disk is full")
     time.sleep(1.5)  # the file is looked at ten times and more
     producer = cluster.producer("t")
     cluster.produce(producer, [b"1"])
@@ -207,14 +209,6 @@ def test_a_full_disk_under_the_tree_stops_nothing_but_changes_of_the_tree(
     cluster.produce(producer, [b"2"])
     cluster.create_topic("later", 3)
     assert cluster.values("t", 0) == [b"1", b"2"]
-
-
-def says(cluster: Any, text: str) -> None:
-    """Raise NotYetError unless a broker has logged it."""
-    from cluster import NotYetError
-
-    if not any(text in log for log in cluster.logs()):
-        raise NotYetError(text)
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can change the limits of another process")

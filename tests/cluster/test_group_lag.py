@@ -13,7 +13,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
-from supervised import until
+from waiting import until
 
 from cluster import NotYetError
 

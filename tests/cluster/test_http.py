@@ -14,7 +14,7 @@ from typing import Any
 import forked
 import pytest
 from ports import free_ports
-from supervised import until
+from waiting import until
 
 Start = Callable[..., Any]
 

@@ -1,12 +1,12 @@
 """A broker that a test has isolated loses its session, as behind a real partition, and comes back."""
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from barnabas.testing import Barnabas
+from waiting import until
 
 SESSION_MS = "2000"
 
@@ -20,13 +20,6 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Barnabas]:
     with Barnabas(3, config) as kafka:
         yield kafka
         assert "Traceback" not in "".join(kafka.log(node_id) for node_id in kafka.processes)
-
-
-def until(look: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("effect", ["isolated", "tree_unreachable"])

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from cluster import NotYetError
-
 MakeCluster = Callable[..., Any]
 pytestmark = pytest.mark.timeout(120)
 
@@ -218,17 +216,12 @@ def test_the_last_one_lost_its_power_and_is_stopped_while_it_waits(make_cluster:
     log = tmp_path / "broker-2" / "t-0" / f"{0:020}.log"
     os.truncate(log, log.stat().st_size // 2)
     cluster.start(2, wait=False)
-    cluster.until(lambda: waits(cluster))
+    cluster.until_said("or its logs lack records: it waits", 2)
     cluster.end_one(2)
     for node_id in (1, 2, 0):
         cluster.start(node_id)
     cluster.in_sync("t", 0, {0, 1, 2})
     assert cluster.values("t", 0) == numbered(0)
-
-
-def waits(cluster: Any) -> None:
-    if "or its logs lack records: it waits" not in cluster.logs()[2]:
-        raise NotYetError("it does not wait")
 
 
 def test_a_broker_without_its_disk_is_refused_and_given_up_catches_up(

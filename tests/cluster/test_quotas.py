@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import forked
-from supervised import until
+from waiting import until
 
 Start = Callable[..., Any]
 

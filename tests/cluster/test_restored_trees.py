@@ -17,6 +17,7 @@ import forked
 import pytest
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import CreatePartitionsRequest
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -152,17 +153,6 @@ def test_the_replica_with_the_shorter_log_registers_first(trees: Trees, how: int
     check_that_all_is_there(cluster, producers)
 
 
-def said(cluster: Any, text: str) -> None:
-    """Wait until a broker has logged that."""
-    from cluster import NotYetError
-
-    def check() -> None:
-        if text not in "".join(cluster.logs()):
-            raise NotYetError(text)
-
-    cluster.until(check)
-
-
 def write_alone(cluster: Any) -> None:
     """Records with acks=1 where broker 0 leads: no other replica has them, and they have the same epochs as others."""
     from broker_process import batch, produce_request
@@ -188,7 +178,7 @@ def test_all_wait_for_the_one_that_has_the_most(trees: Trees) -> None:
     trees.put_back()
     cluster.start(0)
     cluster.start(1)
-    said(cluster, "no leader until broker 2 has said where the logs end there")
+    cluster.until_said("no leader until broker 2 has said where the logs end there")
     for index in range(3):
         assert cluster.metadata("t").topics[0].partitions[index].leader_id == -1
     cluster.start(2)
@@ -220,7 +210,7 @@ def test_a_killed_broker_adopts_the_topics_of_after_the_backup_while_another_is_
         cluster.words[node_id] = [word]
         cluster.start(node_id, wait=False)
         if node_id == 0:
-            said(cluster, "The tree is a copy that was put back")
+            cluster.until_said("The tree is a copy that was put back")
             cluster.until(partial(is_controller, cluster, 0))
     for process in cluster.processes.values():
         process.wait_until_ready()
@@ -254,7 +244,7 @@ def test_the_wrong_one_adopts_first_and_nothing_is_lost(trees: Trees) -> None:
             cluster.words[node_id] = ["--adopt" if node_id == first else "--set-aside"]
             cluster.start(node_id, wait=False)
             if node_id == first:
-                said(cluster, "adopted the topic v")
+                cluster.until_said("adopted the topic v")
         for process in cluster.processes.values():
             process.wait_until_ready()
 
@@ -331,10 +321,64 @@ def test_who_has_reported_goes_on_if_the_operator_says_so(trees: Trees) -> None:
     trees.put_back()
     cluster.start(0)
     cluster.start(1)
-    said(cluster, "no leader until broker 2 has said where the logs end there")
+    cluster.until_said("no leader until broker 2 has said where the logs end there")
     with cluster.client(cluster.controller()) as client:
         assert client.set_config("t", unclean_leader_election_enable="true") == 0
     for index in range(3):
         cluster.in_sync("t", index, {0, 1})
         cluster.produce(producers[index], numbered(40))
         assert cluster.values("t", index) == numbered(0, 60), "the one with more of those that are there leads"
+
+
+@pytest.mark.parametrize("trees", ["embedded"], indirect=True)
+def test_partitions_that_were_added_after_the_backup_are_asked_about(trees: Trees) -> None:
+    """The tree knows their topic, so nothing is adopted; what was acknowledged there is not set aside unasked."""
+    cluster = trees.cluster
+    trees.keep()
+
+    def add() -> None:
+        topic = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=4, assignments=None)
+        with cluster.client(cluster.controller()) as client:
+            asked = CreatePartitionsRequest(topics=[topic], timeout_ms=20_000)
+            assert client.ask(ApiKey.CREATE_PARTITIONS, 2, asked).results[0].error_code == ErrorCode.NONE
+        cluster.in_sync("t", 3, {0, 1, 2})
+
+    add()
+    cluster.produce(cluster.producer("t", 3), numbered(0))
+    for node_id in range(3):
+        cluster.end_one(node_id)
+    trees.put_back()
+    for node_id in range(3):
+        said = refused(cluster, node_id)
+        assert re.search(r"older copy, and does not know 1 log with records in \S+broker-\d: t-3\.", said), said
+        assert "start first" not in said, "nobody can adopt it"
+    cluster.words = {node_id: ["--set-aside"] for node_id in range(3)}
+    cluster.start_all()
+    add()
+    for node_id in range(3):
+        cluster.end_one(node_id)
+    for node_id in range(3):
+        (stray,) = (trees.folder / f"broker-{node_id}").glob("t-3.*-stray")
+        shutil.rmtree(stray.with_name("t-3"))
+        stray.rename(stray.with_name("t-3"))
+    cluster.words = {}
+    cluster.start_all()
+    assert cluster.values("t", 3) == numbered(0)
+
+
+@pytest.mark.parametrize("trees", ["embedded"], indirect=True)
+def test_one_topic_of_after_the_backup_is_asked_about(trees: Trees) -> None:
+    cluster = trees.cluster
+    trees.keep()
+    cluster.create_topic("u")
+    cluster.produce(cluster.producer("u"), numbered(0))
+    cluster.in_sync("u", 0, {0, 1, 2})
+    for node_id in range(3):
+        cluster.end_one(node_id)
+    trees.put_back()
+    said = refused(cluster, 1)
+    assert re.search(r"t know 1 log with records in \S+broker-1: u-0\. .* \(here u-0 in epoch \d+ at 20\)", said), said
+    for node_id in range(3):
+        cluster.words[node_id] = ["--adopt"]
+        cluster.start(node_id)
+    assert cluster.values("u", 0) == numbered(0)

@@ -1,7 +1,10 @@
 """Rights, users and quotas that change while one of three brokers is stopped or dead: it knows them when it is back."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,8 @@ from barnabas.cli.shared import login
 from barnabas.cluster.security import scram
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
-from supervised import until
 from test_sasl import BROKERS, SALT, SECRET, SecuredCluster
+from waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 PACKAGE = "org.apache.kafka.common.security"
@@ -84,7 +87,7 @@ def administered(tmp_path: Path) -> Iterator[Administered]:
         yield cluster
     finally:
         cluster.end()
-    assert not any("Traceback" in cluster.log(number) for number in BROKERS)
+    assert not any("Traceback" in cluster.log(number).read_text() for number in BROKERS)
 
 
 def test_a_broker_that_was_away_knows_what_has_changed(administered: Administered) -> None:
@@ -111,3 +114,28 @@ def test_a_broker_that_was_away_knows_what_has_changed(administered: Administere
         until(lambda user=user: administered.may_describe(AWAY, user, "second") is False)
         until(lambda user=user: administered.has_quota(AWAY, user))
         assert administered.may_describe(AWAY, user, "first") is None
+
+
+def test_doctor_finds_a_broker_that_refuses_its_controller(tmp_path: Path) -> None:
+    """Its super.users lacks the user of the controller, so it is never told of anything."""
+    cluster = Administered(tmp_path, "SASL_PLAINTEXT", "PLAIN")
+    config = tmp_path / "alice.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={PACKAGE}.plain.PlainLoginModule required username="alice" password="alice-secret";\n'
+    )
+
+    def ran(number: int, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", f"127.0.0.1:{cluster.ports[number]}"]
+        return subprocess.run([*command, "--command-config", str(config)], capture_output=True, text=True, timeout=60)
+
+    try:
+        for number, users in ((1, "User:broker;User:alice"), (2, "User:alice")):
+            cluster.start(number, super_users=users, http_listeners="http://127.0.0.1:0")
+        told = ran(1, "doctor", "--json")
+        assert told.returncode == 5, told
+        found = {(each["check"], each["where"]) for each in json.loads(told.stdout)["findings"]}
+        assert ("told brokers", "broker 2") in found
+        assert "knows of no broker, not even of itself" in ran(2, "topics", "list", "--timeout", "4").stderr
+    finally:
+        cluster.end()

@@ -15,6 +15,7 @@ from kafka.admin import NewTopic
 from kafka.protocol.admin import AlterUserScramCredentialsRequest
 from ports import free_port
 from tokens import Issuer
+from waiting import until_said
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -33,13 +34,16 @@ class SecuredCluster:
         self.authority = Authority()
         self.ca = self.authority.write_pem(folder / "ca.pem")
         self.own = self.authority.sign("broker").write_pem(folder / "broker.pem")
-        self.foreign = Authority("foreign").sign("broker").write_pem(folder / "foreign.pem")
+        foreign = Authority("foreign")
+        self.foreign = foreign.sign("broker").write_pem(folder / "foreign.pem")
+        self.both = str(folder / "both.pem")
+        (folder / "both.pem").write_text(self.authority.pem + foreign.pem)
         self.issuer = Issuer()
         self.keys = self.issuer.write_keys(folder / "keys.json")
         self.ports = {number: free_port() for number in (*BROKERS, 4)}
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self, number: int, password: str = SECRET, own: str = "") -> None:
+    def start(self, number: int, password: str = SECRET, own: str = "", **more: str) -> None:
         issuer = self.issuer if password == SECRET else Issuer()
         (self.folder / f"token-{number}").write_text(issuer.token("broker"))
         module = "org.apache.kafka.common.security"
@@ -71,9 +75,10 @@ class SecuredCluster:
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.location": own or self.own,
                 "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": self.ca,
+                "ssl.truststore.location": self.both if own else self.ca,  # a start wants one that takes its own
                 "ssl.client.auth": "required",
             }
+        settings |= {name.replace("_", "."): text for name, text in more.items()}
         command = [sys.executable, "-m", "barnabas", "start", "--json", "--data", str(self.folder / str(number))]
         command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         with (self.folder / f"{number}.log").open("a") as log:
@@ -81,7 +86,7 @@ class SecuredCluster:
         self.processes[number] = process
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line, self.log(number)
+        assert line, self.log(number).read_text()
         assert json.loads(line)["event"] == "ready"
 
     def kill(self, number: int) -> None:
@@ -89,8 +94,8 @@ class SecuredCluster:
         process.kill()
         process.wait()
 
-    def log(self, number: int) -> str:
-        return (self.folder / f"{number}.log").read_text()
+    def log(self, number: int) -> Path:
+        return self.folder / f"{number}.log"
 
     def end(self) -> None:
         for process in self.processes.values():
@@ -147,8 +152,9 @@ def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredC
     finally:
         cluster.end()
     for number in BROKERS:
-        assert "Traceback" not in cluster.log(number)
-        assert SECRET not in cluster.log(number)
+        text = cluster.log(number).read_text()
+        assert "Traceback" not in text
+        assert SECRET not in text
 
 
 def test_nothing_is_lost_when_a_broker_is_killed_and_comes_back(secured: SecuredCluster) -> None:
@@ -187,9 +193,9 @@ def test_a_broker_with_a_wrong_password_or_certificate_follows_nothing(secured: 
     producer.close()
     admin.close()
     if secured.protocol == "SSL":  # the controller does not even reach it
-        assert any("its certificate is refused" in secured.log(number) for number in BROKERS)
+        until_said("its certificate is refused", *map(secured.log, BROKERS))
     else:
-        assert "cannot log in to" in secured.log(4)
-    assert "planted-wrong" not in secured.log(4)
+        until_said("cannot log in to", secured.log(4))
+    assert "planted-wrong" not in secured.log(4).read_text()
     logs = list((secured.folder / "4").glob("t-0/*.log"))
     assert all(path.stat().st_size == 0 for path in logs)

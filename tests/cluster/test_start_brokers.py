@@ -18,7 +18,8 @@ from typing import Any
 import forked
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from supervised import WITHIN_S, is_there, until
+from supervised import WITHIN_S, is_there
+from waiting import until, until_said
 
 Start = Callable[..., Any]
 
@@ -89,7 +90,7 @@ def test_a_broker_that_dies_is_said_at_once(start: Start) -> None:
     ready = cluster.ready()
     os.kill(ready["pids"][1], signal.SIGKILL)
     assert cluster.event() == {"event": "died", "node_id": 1, "pid": ready["pids"][1], "exit_code": -9}
-    until(lambda: "broker 1 (process" in cluster.log.read_text())
+    until_said("broker 1 (process", cluster.log)
     assert len(metadata(ready["bootstrap"].split(",")[0], "t").brokers) >= 2
     for node_id in (0, 2):
         os.kill(ready["pids"][node_id], signal.SIGKILL)
@@ -140,7 +141,7 @@ def test_a_second_ctrl_c_kills_all(start: Start) -> None:
     ready = cluster.ready()
     with suspended_for_good(ready["pids"][2]):
         cluster.process.send_signal(signal.SIGINT)
-        until(lambda: "stopping, one after the other" in cluster.log.read_text())
+        until_said("stopping, one after the other", cluster.log)
         cluster.process.send_signal(signal.SIGINT)
         assert cluster.process.wait(WITHIN_S) == 130
         assert not any(map(is_there, ready["pids"]))
@@ -192,7 +193,7 @@ def test_a_disk_that_was_given_up_at_the_start_is_not_given_up_again(start: Star
     disk.rename(tmp_path / "away")
     os.kill(pids[1], signal.SIGKILL)
     assert again.event()["event"] == "died"
-    until(lambda: f"are new ({disk})" in again.log.read_text())
+    until_said(f"are new ({disk})", again.log)
     shutil.rmtree(disk, ignore_errors=True)
     (tmp_path / "away").rename(disk)
     assert again.event()["event"] == "restarted"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import forked
-from supervised import until
+from waiting import until, until_said
 
 Start = Callable[..., Any]
 
@@ -46,7 +46,7 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
     for end in ("-wal", "-shm"):
         Path(f"{tree}{end}").unlink()
     os.kill(ready["pids"][2], signal.SIGKILL)
-    until(lambda: "those brokers that run go on, and no broker can start" in cluster.log.read_text())
+    until_said("those brokers that run go on, and no broker can start", cluster.log)
     words = ["--data", f"{tmp_path}/d/2", "--port", "0", "--set", f"coordination.path={tree}"]
     newcomer = [sys.executable, "-m", "barnabas", "start", *words]
     done = forked.run(newcomer, capture_output=True, text=True, timeout=60)

@@ -20,6 +20,7 @@ from barnabas.runtime.env import real
 from broker_process import Client, Process, batch
 from kill_rounds import Options, Rounds
 from ports import free_port
+from waiting import until_said
 
 
 def test_nothing_acknowledged_is_lost_or_there_twice_after_a_kill(tmp_path: Path) -> None:
@@ -88,12 +89,15 @@ def test_what_is_taken_from_under_a_running_broker_takes_one_partition_offline(
         (folder / ("0" * 20 + ".log")).unlink()
     assert refused(client, "gone")
     assert client.produce("here", 0, batch([b"2"])).error_code == 0
-    assert process.log.read_text().count("gone-0: offline until the next start: ") == 1
+    told = "gone-0: offline until the next start: "
+    assert until_said(told, process.log).count(told) == 1
     process.end()
-    client = Client(start().port)
+    again = start()
+    client = Client(again.port)
     assert client.values("gone", 0) == []
     assert client.produce("gone", 0, batch([b"3"])).error_code == 0
     assert client.values("here", 0) == [b"1", b"2"]
+    again.end()
     text = process.log.read_text()
     assert (
         "1 partition had records, and the folders are gone or of other topics: they begin empty (gone-0)" in text
@@ -201,10 +205,7 @@ def test_settings_at_their_largest_values_end_no_compaction(start: Callable[...,
         for _ in range(5):
             records = [Record(key=b"gone", value=None), Record(key=b"kept", value=bytes(600_000))]
             assert client.produce(topic, 0, build(records)).error_code == 0
-        deadline = time.monotonic() + 30
-        while f"{topic}-0: compacted up to" not in process.log.read_text():
-            assert time.monotonic() < deadline, process.log.read_text()[-2000:]
-            time.sleep(0.05)
+        until_said(f"{topic}-0: compacted up to", process.log)
     process.end()
     assert "set aside" not in process.log.read_text()
 

@@ -15,6 +15,7 @@ import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from broker_process import Client
+from waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -72,13 +73,6 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
 
 
 def create_topics(client: Client, prefix: str, count: int) -> None:
@@ -231,7 +225,7 @@ def test_a_broker_ends_with_its_parent_whatever_ended_that(start: Start, tmp_pat
     assert parent.stdout.readline() == "goes on\n"
     assert is_alive(pid), "it ended with the thread that started it"
     parent.kill()
-    wait_for(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid))
     assert (data / ".kafka_cleanshutdown").exists(), "not a clean stop"
 
 
@@ -243,7 +237,7 @@ def test_a_broker_may_outlive_its_parent(start: Start, tmp_path: Path) -> None:
     time.sleep(0.5)
     create_topics(Client(port_of(ready)), "served", 50)
     os.kill(ready["pid"], signal.SIGTERM)
-    wait_for(lambda: not is_alive(ready["pid"]))
+    until(lambda: not is_alive(ready["pid"]))
 
 
 def test_a_parent_that_died_before_the_broker_looked(start: Start, tmp_path: Path) -> None:
@@ -256,7 +250,7 @@ def test_a_parent_that_died_before_the_broker_looked(start: Start, tmp_path: Pat
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     parent.wait()
-    wait_for(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid))
     assert "is gone" in log.read_text()
 
 
@@ -321,7 +315,7 @@ def test_what_killed_brokers_left_is_removed_by_the_next_start(start: Start, tem
     for path in (left, kept, before_the_lock):
         os.utime(path, (1_000_000_000, 1_000_000_000))
     ready_line(start())
-    wait_for(lambda: not left.exists() and not before_the_lock.exists())
+    until(lambda: not left.exists() and not before_the_lock.exists())
     assert kept.exists(), "its broker lives"
     assert new.exists(), "it may belong to a broker that is about to lock it"
 
@@ -344,7 +338,7 @@ def test_folders_that_somebody_else_made_are_not_taken_for_temporary_data(start:
         os.utime(path, (1_000_000_000, 1_000_000_000))
     process = start()
     ready_line(process)
-    wait_for(lambda: not left.exists())
+    until(lambda: not left.exists())
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     assert [path.name for path in foreign if not (path / "letter.txt").exists()] == []

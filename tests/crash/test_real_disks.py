@@ -16,6 +16,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from broker_process import Client, Process, batch
+from waiting import until_said
 
 
 def mount(*words: str) -> None:
@@ -81,11 +82,12 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
     assert commit(client, 10_000) is ErrorCode.NONE
     assert client.create_topic("other", 1) == 0
     assert client.values("t", 0) == acknowledged
+    said = until_said("refuses writes", process.log)
     process.end(signal.SIGKILL)
     client = Client(start(tmp_path / "data", settings=place).port)
     assert client.values("t", 0) == acknowledged
     assert client.committed("g", "t", 0) == (0, 10_000)
-    told = [line for line in process.log.read_text().splitlines() if "refuses writes" in line]
+    told = [line for line in said.splitlines() if "refuses writes" in line]
     assert len(told) == 1, "the disk is told, not each log"
     assert f"{disk / 'data'} refuses writes" in told[0]
 
@@ -138,10 +140,7 @@ def test_a_broker_whose_controller_waits_for_room_in_the_tree_stops_at_once(
             pass
     os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - 200_000)
     Client(process.port).create_topic("t", 50)
-    end = time.monotonic() + 60
-    while "database or disk is full" not in (log := process.log.read_text()):
-        assert time.monotonic() < end, log[-3000:]
-        time.sleep(0.1)
+    until_said("database or disk is full", process.log)
     process.end(signal.SIGTERM)
     assert "broker 0 has stopped" in process.log.read_text()
 
@@ -169,7 +168,7 @@ def test_a_topic_that_found_no_room_on_the_disk_is_served_when_there_is_some(
         assert time.monotonic() < end, process.log.read_text()[-3000:]
         time.sleep(0.1)
     assert client.values("t", 0) == [b"v"]
-    assert "t-0: the log cannot be made, trying again: " in process.log.read_text()
+    until_said("t-0: the log cannot be made, trying again: ", process.log)
 
 
 def test_a_read_only_directory_is_refused_at_the_start_or_left_out_if_there_are_others(
@@ -188,7 +187,7 @@ def test_a_read_only_directory_is_refused_at_the_start_or_left_out_if_there_are_
     client = Client(process.port)
     errors = [ErrorCode(client.produce("t", index, batch([b"2"])).error_code) for index in range(4)]
     assert sorted(errors) == [0, 0, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR]
-    assert "Let this user write to it" in process.log.read_text()
+    until_said("Let this user write to it", process.log)
     process.end()
     mount("-o", "remount,rw", str(disk))
     client = Client(start(tmp_path / "first", settings=both).port)
@@ -219,10 +218,6 @@ def test_retention_frees_a_full_disk_and_writing_goes_on(
     assert set(answers) <= {0, ErrorCode.KAFKA_STORAGE_ERROR}
     assert answer.base_offset >= len(acknowledged)
     assert client.fetch("t", 0, answer.base_offset).error_code == 0
-    deadline = time.monotonic() + 30
-    while "data can be written again (" not in process.log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    text = process.log.read_text()
+    text = until_said("data can be written again (", process.log)
     assert "offline" not in text
     assert text.count("refuses writes") <= 2

@@ -143,17 +143,35 @@ class TransactionChecker:
     def _check_copies(self, at_rest: bool) -> None:
         """Each visible record has one copy, in order, up to the committed offset at least."""
         committed = self._committed_offsets()
-        visible = self._visible([*self.copies, *self.partitions])
+        visible = self._copies_and_sources()
         for partition, copy in zip(self.partitions, self.copies, strict=True):
             copies = [int(value) for _, value in visible[copy]]
             sources = [offset for offset, _ in visible[partition]]
             if copies != sources[: len(copies)]:
-                place = next(at for at, pair in enumerate(zip(copies, sources, strict=False)) if pair[0] != pair[1])
+                pairs = enumerate(zip(copies, sources, strict=False))
+                place = next((at for at, pair in pairs if pair[0] != pair[1]), len(sources))
                 text = f"copies of {partition} differ from place {place} on: {copies[place : place + 5]}, "
                 self.books.problem(text + f"of {sources[place : place + 5]}")
             end = copies[-1] + 1 if copies else 0
             if end < committed[partition] or (at_rest and end != max(committed[partition], 0)):
                 self.books.problem(f"copies of {partition} end at {end}, committed is {committed[partition]}")
+
+    def _copies_and_sources(self) -> dict[Partition, list[tuple[int, bytes]]]:
+        """The visible records of all.
+
+        A leader that was just elected may know of a lower high watermark than the one before it, until its followers
+        fetch. So where fewer records are visible than were copied, it is looked again.
+        """
+        deadline = time.monotonic() + ENDED_WITHIN_S
+        while True:
+            visible = self._visible([*self.copies, *self.partitions])
+            is_behind = any(
+                len(visible[partition]) < len(visible[copy])
+                for partition, copy in zip(self.partitions, self.copies, strict=True)
+            )
+            if not is_behind or time.monotonic() > deadline:
+                return visible
+            time.sleep(AGAIN_S)
 
     def _committed_offsets(self) -> dict[Partition, int]:
         """When all are stable."""

@@ -9,7 +9,8 @@
 targets: wire (frames over loopback, a well-behaved neighbour beside them), closing (clients that close at any byte of
 what they send, and what must have been done of it), batches (record batches and what is compressed in them), files
 (damaged logs and checkpoints), tree (a damaged coordination.sqlite), operator (what is done to directories and settings
-between two lives of a broker), properties (server.properties), http (requests to the HTTP API).
+between two lives of a broker), properties (server.properties), http (requests to the HTTP API), logins (SASL and TLS),
+gate (requests of somebody with few rights).
 A failure prints the case, the smallest input as hex, and the command that runs it again; the exit code is 1.
 """
 
@@ -25,13 +26,15 @@ sys.path += [str(Path(__file__).parents[1] / "crash"), str(Path(__file__).parent
 import batches
 import closing
 import files
+import gate
 import http_requests
+import logins
 import operator_deeds
 import server_properties
 import tree
 import wire
 
-TARGETS = ("wire", "closing", "batches", "files", "tree", "operator", "properties", "http")
+TARGETS = ("wire", "closing", "batches", "files", "tree", "operator", "properties", "http", "logins", "gate")
 CASES = {
     "batches": batches.check,
     "files": files.check,
@@ -39,6 +42,8 @@ CASES = {
     "operator": operator_deeds.check,
     "properties": server_properties.check,
     "http": http_requests.check,
+    "logins": logins.check,
+    "gate": gate.check,
 }
 PROCESSES = {"wire": wire.run, "closing": closing.run}  # these need a broker process
 NO_END = 1 << 60

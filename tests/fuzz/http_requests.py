@@ -16,6 +16,7 @@ from barnabas.broker.http import routes
 from barnabas.config.broker import BrokerConfig
 from mutations import case, smallest, spoil
 from simulator.env import SimEnv, sim_env
+from worlds import Worlds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
 from http_client import HttpClient, connect, request
@@ -82,21 +83,9 @@ class World:
         self.broker = Broker(self.env, config, "/data")
         self.env.run(self.broker.start())
         routes.load()
-        self.cases = 0
 
 
-_worlds: list[World] = []
-
-
-def world() -> World:
-    """The broker of this case."""
-    if _worlds and _worlds[0].cases < CASES_PER_BROKER:
-        _worlds[0].cases += 1
-        return _worlds[0]
-    for used in _worlds:
-        used.env.run(used.broker.stop())
-    _worlds[:] = [World()]
-    return _worlds[0]
+worlds = Worlds(World, CASES_PER_BROKER)
 
 
 def hostile(random: Random) -> bytes:
@@ -117,7 +106,7 @@ def hostile(random: Random) -> bytes:
 
 def complaint(data: bytes, random: Random) -> str | None:
     """What is wrong with what the broker makes of these bytes."""
-    here = world()
+    here = worlds.next_case()
     return here.env.run(_talk(here, data, random))
 
 
@@ -202,6 +191,6 @@ def check(seed: int, number: int) -> str | None:
     found = again(data)
     if found is None:
         return None
-    _worlds.clear()
+    worlds.forget()
     least = smallest(data, lambda data: again(data) is not None)
     return f"{found}\n{least.hex()}\n{least[:2_000]!r}"

@@ -13,9 +13,20 @@ sys.path.append(str(Path(__file__).parents[1] / "crash"))
 import closing
 import fuzz
 import wire
+from barnabas.broker.requests import TABLE
+from barnabas.protocol.api_keys import ApiKey
 
 SEED = 1
-CASES = {"batches": 1_000, "files": 200, "tree": 10, "operator": 12, "properties": 300, "http": 1_500}
+CASES = {
+    "batches": 1_000,
+    "files": 200,
+    "tree": 10,
+    "operator": 12,
+    "properties": 300,
+    "http": 1_500,
+    "logins": 1_500,
+    "gate": 12_000,
+}
 FRAMES = 5_000
 CLOSING_CLIENTS = 40
 WITHIN_S = 500  # the number of cases says when it ends, unless something hangs
@@ -81,3 +92,23 @@ def test_http_requests_that_break_a_handler_are_found(monkeypatch: pytest.Monkey
     assert complaint is not None
     assert "a handler has failed" in complaint
     assert "python tests/fuzz/fuzz.py http --seed 1 --case" in complaint
+
+
+def test_an_attacker_who_is_somebody_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where any password is right."""
+    from barnabas.cluster.security import plain
+
+    monkeypatch.setattr(plain.hmac, "compare_digest", lambda *_: True)
+    complaint = fuzz.run_cases("logins", SEED, 0, 1_000, WITHIN_S)
+    assert complaint is not None
+    assert "an attacker is {'User:admin'}" in complaint
+    assert "python tests/fuzz/fuzz.py logins --seed 1 --case" in complaint
+
+
+def test_an_answer_with_what_somebody_may_not_know_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ListGroups asks for no right."""
+    monkeypatch.setattr(TABLE[ApiKey.LIST_GROUPS], "access", lambda asked: asked.handle())
+    complaint = fuzz.run_cases("gate", SEED, 0, 3_000, WITHIN_S)
+    assert complaint is not None
+    assert "names what it may not know" in complaint
+    assert "python tests/fuzz/fuzz.py gate --seed 1 --case" in complaint

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -31,6 +30,7 @@ from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from ports import free_port
 from pyspark.sql import SparkSession
+from waiting import until
 
 pytestmark = pytest.mark.timeout(200)
 FAST_CLEANING = {
@@ -114,13 +114,6 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     process.end()
 
 
-def until(what: str, done: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_small_lag_is_what_spark_says(spark: SparkSession, live: Live, tmp_path: Path) -> None:
     live.commit("of-small", "quiet", 1)
     source, settings = source_of(live.bootstrap), {"every_s": 60}
@@ -161,7 +154,7 @@ def test_the_lag_is_the_broker_s(spark: SparkSession, live: Live, tmp_path: Path
     live.commit("of-compacted", "compacted", 1)
     live.produce("beyond", now_ms)
     live.commit("of-beyond", "beyond", 5)
-    until("the log is cleaned", lambda: live.lag("of-compacted")[0]["read_uncommitted"]["records"] == 3)
+    until(lambda: live.lag("of-compacted")[0]["read_uncommitted"]["records"] == 3)
 
     run_job("lag", Run(spark, source_of(live.bootstrap), str(tmp_path), {"every_s": 60}))
     table = rows(spark.read.parquet(str(tmp_path / "lag")))

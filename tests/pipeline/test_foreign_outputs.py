@@ -19,6 +19,7 @@ from barnabas.pipeline.jobs.export import PARTITIONED_BY, export
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.run import Run
 from barnabas.pipeline.runs import run_job
+from barnabas.pipeline.small_export import small_export
 from barnabas.pipeline.source import source_of
 from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import LiveTable, check_place
@@ -200,3 +201,25 @@ def test_a_table_that_is_still_empty(exported: tuple[DataDirectory, DataFrame, L
     assert late.add(rows.where("offset > 2"), follow=False) == 0
     add(exported[0], b"3")
     assert late.add(rows.where("offset > 2"), follow=False) == 1
+
+
+@pytest.mark.parametrize("in_spark", [False, True], ids=["small", "spark"])
+def test_an_export_of_another_cluster(spark: SparkSession, tmp_path: Path, in_spark: bool) -> None:
+    """A topic of the same name there is another one: its records would come beside those that are here."""
+    register(spark)
+    one, other = cluster(tmp_path / "one", "first", 5), cluster(tmp_path / "other", "second", 7)
+    out, settings = str(tmp_path / "out"), {"topic": "orders", "on_loss": "continue"}
+
+    def run(path: str) -> str:
+        if in_spark:
+            return run_job("export", Run(spark, source_of(path), out, settings, job="export")).sentence
+        summary = small_export(source_of(path), out, settings)
+        assert summary is not None
+        return summary.sentence
+
+    assert run(one).startswith("1 ")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OutError, match=r"orders is of cluster first, and --source is cluster second"):
+        run(other)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run(one).startswith("0 ")

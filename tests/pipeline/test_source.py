@@ -6,10 +6,16 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
+from barnabas.pipeline import session
 from barnabas.pipeline.session import what_is_missing
 from barnabas.pipeline.source import Source, source_of
+from data_directories import pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def data_directory(path: Path) -> str:
@@ -95,9 +101,13 @@ def test_a_name_that_the_operating_system_refuses_is_told(tmp_path: Path) -> Non
     assert done.stderr == f"barnabas: --out {tmp_path / name} cannot be written: file name too long.\n"
 
 
-def test_a_directory_without_commits_is_told_what_it_lacks(tmp_path: Path) -> None:
-    done = run("offsets", "--source", data_directory(tmp_path / "data"), "--out", str(tmp_path / "out"))
-    assert done.returncode == 3
-    assert done.stdout.endswith("Committed now: nothing.\n")
-    assert "Nothing was there to read" in done.stderr
-    assert "Of a cluster, name all data directories or a broker." in done.stderr
+def test_a_directory_without_commits_is_told_what_it_lacks(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    assert pipeline("offsets", "--source", data_directory(tmp_path / "data"), "--out", str(tmp_path / "out")) == 3
+    said = capsys.readouterr()
+    assert said.out.endswith("Committed now: nothing.\n")
+    assert "Nothing was there to read" in said.err
+    assert "Of a cluster, name all data directories or a broker." in said.err

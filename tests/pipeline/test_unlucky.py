@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.cli.pipeline import _cell, _sentence, _summary
+from barnabas.cli.pipeline import _cell, _sentence, _summary, no_commits
 from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.pipeline import session, wire
 from barnabas.pipeline.local_files import LOCK_FILE, OutError, local_path, only_run_in
@@ -284,6 +284,12 @@ def test_what_java_and_spark_say_at_each_start_is_left_out(capsys: pytest.Captur
     ]
     session.pass_on(io.BytesIO("\n".join([*said, "", "größe"]).encode()))
     assert capsys.readouterr().err.splitlines() == [*said[-2:], "", "größe"]
+
+
+def test_a_stream_that_found_nothing_does_not_say_that_nobody_has_committed() -> None:
+    """A commit of half a minute ago has no row yet: only what comes later closes its window."""
+    assert "unless it was a few seconds ago" in no_commits(is_stream=False)
+    assert "in the last window, or nothing came after its window" in no_commits(is_stream=True)
 
 
 def test_the_help_names_the_extra() -> None:

@@ -107,8 +107,14 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def segment(folder: Path, number: int = 0, topic: str = TOPIC, extension: str = "log") -> Path:
-    return sorted((folder / "b" / f"{topic}-0").glob(f"*.{extension}"))[number]
+def segment(folder: Path, number: int = 0, topic: str = TOPIC, extension: str = "log", of: str = "b") -> Path:
+    return sorted((folder / of / f"{topic}-0").glob(f"*.{extension}"))[number]
+
+
+def damage(path: Path, byte: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 2
+    path.write_bytes(content)
 
 
 def test_a_changed_byte(spark: SparkSession, folder: Path) -> None:
@@ -158,15 +164,13 @@ def test_a_leader_epoch_that_falls(spark: SparkSession, folder: Path) -> None:
     assert [one["offset"] for one in found.values()] == [offset, offset]
 
 
-@pytest.mark.parametrize(("extension", "byte"), [("index", 7), ("timeindex", 7)])
-def test_a_wrong_index(spark: SparkSession, folder: Path, extension: str, byte: int) -> None:
-    path = segment(folder, 1, extension=extension)  # the first one has no entries
-    content = bytearray(path.read_bytes())
-    content[byte] ^= 2
-    path.write_bytes(content)
-    (found,) = findings(spark, folder)
-    assert found["finding"] == "wrong index"
-    assert found["segment"] == path.with_suffix(".log").name
+def test_wrong_indexes(spark: SparkSession, folder: Path) -> None:
+    for of, extension in (("a", "index"), ("b", "timeindex")):
+        path = segment(folder, 1, extension=extension, of=of)  # the first one has no entries
+        damage(path, 7)
+    found = [(one["finding"], one["segment"], one["directory"]) for one in findings(spark, folder)]
+    name = path.with_suffix(".log").name
+    assert sorted(found) == [("wrong index", name, str(folder / of)) for of in ("a", "b")]
 
 
 def test_a_replica_that_lost_the_newest_record_of_a_key(spark: SparkSession, folder: Path) -> None:
@@ -210,46 +214,47 @@ def test_a_lost_marker(spark: SparkSession, folder: Path) -> None:
     assert "producer 0 has ended" in found[1]["detail"]
 
 
-def test_a_transaction_index_without_an_abort(spark: SparkSession, folder: Path) -> None:
-    segment(folder, topic=TRANSACTIONS, extension="txnindex").unlink()
-    (found,) = findings(spark, folder)
-    assert (found["finding"], found["topic"], found["offset"]) == ("wrong index", TRANSACTIONS, 5)
-    assert "not in the transaction index" in found["detail"]
-
-
-def test_a_transaction_index_that_names_another_producer(spark: SparkSession, folder: Path) -> None:
-    path = segment(folder, topic=TRANSACTIONS, extension="txnindex")
-    content = bytearray(path.read_bytes())
-    content[9] ^= 2  # in the producer id
-    path.write_bytes(content)
-    assert [(one["finding"], one["offset"]) for one in findings(spark, folder)] == [("wrong index", 5)] * 2
-
-
-@pytest.mark.parametrize(
-    ("before", "more", "detail"),
-    [
-        (0, {"transactional": False}, "has an open transaction"),
-        (0, {"epoch": 1}, "has an open transaction"),
-        (1, {"epoch": 0}, "had a higher epoch before"),
-    ],
-)
-def test_a_producer_goes_on_in_an_open_transaction(
-    spark: SparkSession, folder: Path, tmp_path: Path, before: int, more: dict[str, Any], detail: str
+def test_a_transaction_index_without_an_abort_and_one_that_names_another_producer(
+    spark: SparkSession, folder: Path
 ) -> None:
+    segment(folder, topic=TRANSACTIONS, extension="txnindex", of="a").unlink()
+    damage(segment(folder, topic=TRANSACTIONS, extension="txnindex"), 9)  # in the producer id
+    found = findings(spark, folder)
+    assert {(one["finding"], one["topic"], one["offset"]) for one in found} == {("wrong index", TRANSACTIONS, 5)}
+    assert [one["directory"] for one in found].count(str(folder / "b")) == 2
+    (without,) = [one for one in found if one["directory"] == str(folder / "a")]
+    assert "not in the transaction index" in without["detail"]
+
+
+# In which epoch a producer has begun, how it goes on, and what is wrong with that.
+GOES_ON = (
+    (0, {"transactional": False}, "has an open transaction"),
+    (0, {"epoch": 1}, "has an open transaction"),
+    (1, {"epoch": 0}, "had a higher epoch before"),
+)
+
+
+def test_a_producer_goes_on_in_an_open_transaction(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """The broker's log does not refuse what another broker's damaged log may hold, if it has forgotten the producer."""
     directory = DataDirectory(tmp_path / "other")
-    log = directory.log(TRANSACTIONS)
-    write(directory, log, 1, before)
-    log.producers.entries.clear()
-    write(directory, log, 1, **more)
+    for partition, (before, more, _) in enumerate(GOES_ON):
+        log = directory.log(TRANSACTIONS, partition)
+        write(directory, log, 1, before)
+        log.producers.entries.clear()
+        write(directory, log, 1, **more)
     directory.close()
     for name in ("a", "b"):
         shutil.rmtree(folder / name / f"{TRANSACTIONS}-0")
-        shutil.copytree(tmp_path / "other" / f"{TRANSACTIONS}-0", folder / name / f"{TRANSACTIONS}-0")
+        for partition in range(len(GOES_ON)):
+            shutil.copytree(
+                tmp_path / "other" / f"{TRANSACTIONS}-{partition}", folder / name / f"{TRANSACTIONS}-{partition}"
+            )
     found = [one for one in findings(spark, folder) if one["finding"] == "transaction is not whole"]
-    assert {one["directory"] for one in found} == {str(folder / "a"), str(folder / "b")}
-    assert {one["offset"] for one in found} == {1}
-    assert all(detail in one["detail"] for one in found[:2])
+    for partition, (_, _, detail) in enumerate(GOES_ON):
+        of_it = [one for one in found if one["partition"] == partition]
+        assert {one["directory"] for one in of_it} == {str(folder / "a"), str(folder / "b")}
+        assert {one["offset"] for one in of_it} == {1}
+        assert all(detail in one["detail"] for one in of_it[:2])
 
 
 def test_a_log_that_was_cut_off_between_two_batches(spark: SparkSession, folder: Path) -> None:

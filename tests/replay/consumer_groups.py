@@ -241,6 +241,8 @@ class Group(ClassicSteps, TransactionSteps):
         return f"{member.member_id} with epoch {epoch}: {_error(answer)}"
 
     def _leave(self, member: Member) -> str:
+        if self._rng.random() < 0.3:  # as an administrator removes it
+            return self._leave_classic(member)
         answer = self._heartbeat(member, member_epoch=-1)
         if not answer.error_code:
             self.members.remove(member)

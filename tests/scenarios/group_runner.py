@@ -3,13 +3,13 @@
     join a              JoinGroup of member a, with the id it was given last; options: id=… v=… instance=… session=…
                         rebalance=… protocols=x,y topics=t,u owns=0,1 type=… meta=… group=… client=…
                         reason=…
-    sync a a=p0 b=p1    SyncGroup, with assignments when there are any; options: v=… generation=… id=… protocol=… type=…
+    sync a a=p0 b=t:0,1 SyncGroup, with assignments when there are any; options: v=… generation=… id=… protocol=… type=…
     heartbeat a         options: generation=… id=… instance=… group=…
     leave a b           LeaveGroup; `leave instance=x`; v=2 for the old shape
     commit a t-0=5      OffsetCommit as a member; without a name as nobody; options: generation=… meta-bytes=… v=…
     pend 7 a t-0=5      TxnOffsetCommit of producer 7, else as `commit`; verified=NAME: what its coordinator answers
     end 7 commit|abort  the marker of producer 7's transaction
-    fetch t-0 | all     OffsetFetch; stable
+    fetch t-0 | all     OffsetFetch; stable; member=a epoch=3 (of the consumer protocol)
     describe / list / delete / forget t-0 (OffsetDelete), all with group=…
     reset t-0=5         live reset of the group (live_reset.py)
     explain             the story of the group's rebalances, and the advice (explanation.py)
@@ -91,7 +91,7 @@ class Conversation(ConsumerCommands):
         protocols = options.get("protocols", "range,roundrobin")
         metadata = subscription(options.get("topics", "t").split(","))
         if "owns" in options:
-            metadata = owning("t", [int(index) for index in options["owns"].split(",")])
+            metadata = owning("t", [int(index) for index in options["owns"].split(",") if index])
         if "meta" in options:
             metadata = options["meta"].encode()
         request = messages.JoinGroupRequest(
@@ -142,7 +142,7 @@ class Conversation(ConsumerCommands):
             protocol_name=none_of(options.get("protocol", "range")) if version >= 5 else None,
             assignments=[
                 messages.SyncGroupRequest.SyncGroupRequestAssignment(
-                    member_id=self.ids.get(member, member), assignment=assignment.encode()
+                    member_id=self.ids.get(member, member), assignment=written(assignment)
                 )
                 for member, assignment in options.items()
                 if member not in fields
@@ -279,7 +279,12 @@ class Conversation(ConsumerCommands):
             if topics is None
             else [make.OffsetFetchRequestTopics(name=topic, partition_indexes=ids) for topic, ids in topics.items()]
         )
-        group = make.OffsetFetchRequestGroup(group_id=options.get("group", "g"), topics=rows)
+        group = make.OffsetFetchRequestGroup(
+            group_id=options.get("group", "g"),
+            member_id=options.get("member"),
+            member_epoch=int(options.get("epoch", -1)),
+            topics=rows,
+        )
 
         def show(response: Any) -> None:
             (found,) = response.groups
@@ -293,7 +298,7 @@ class Conversation(ConsumerCommands):
             ]
             self.say("fetch " + " ".join(rows or ["nothing"]))
 
-        self.call("fetch", "offset_fetch", make(groups=[group], require_stable=stable), 9, show)
+        self.call("fetch", "offset_fetch", make(groups=[group], require_stable=stable), int(options.get("v", 9)), show)
 
     def do_describe(self, words: list[str], options: dict[str, str]) -> None:
         def show(response: Any) -> None:
@@ -313,7 +318,7 @@ class Conversation(ConsumerCommands):
 
     def do_list(self, words: list[str], options: dict[str, str]) -> None:
         request = messages.ListGroupsRequest(
-            states_filter=[options["state"]] if "state" in options else [],
+            states_filter=[options["state"].replace("_", " ")] if "state" in options else [],
             types_filter=[options["kind"]] if "kind" in options else [],
         )
 
@@ -479,6 +484,17 @@ class Conversation(ConsumerCommands):
         if value is None:
             return f"offset {group_id} {topic}-{partition} gone"
         return f"offset {group_id} {topic}-{partition}={decode_value(value).offset}"
+
+
+def written(assignment: str) -> bytes:
+    """An assignment of a leader: `t:0,1` as consumers write it, another text as it is."""
+    topic, colon, partitions = assignment.partition(":")
+    if not colon:
+        return assignment.encode()
+    row = stored.ConsumerProtocolAssignment.TopicPartition(
+        topic=topic, partitions=list(map(int, partitions.split(",")))
+    )
+    return stored.encode_versioned(stored.ConsumerProtocolAssignment(assigned_partitions=[row]), 1)
 
 
 def assigned(told: bytes) -> str:

@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from simulator import access_world
+from simulator import access_members, access_world
 from simulator.access_model import (
     ALL,
     ALLOW,
@@ -21,6 +21,7 @@ from simulator.access_model import (
 from simulator.simulation import Verdict
 
 SEEDS = range(1, 5)
+MEMBERS_SEEDS = (8, 9, 11, 16)  # of both protocols
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
@@ -43,6 +44,15 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     first, second = run(3)[1], access_world.run(3)
     assert first.event_count > 50
     assert first.digest == second.digest
+
+
+def test_members_of_groups_are_given_what_their_user_may_see() -> None:
+    worlds = [access_members.ConsumerAccessWorld(seed) for seed in MEMBERS_SEEDS]
+    for world in worlds:
+        verdict = world.run()
+        assert verdict.violation is None, str(verdict)
+    assert sum(world.told for world in worlds) > 20
+    assert sum(member.progress for world in worlds for member in world.book.members) > 100
 
 
 def test_what_rules_mean() -> None:

@@ -33,6 +33,12 @@ def test_what_was_read_before_a_live_reset_is_not_committed_behind_it() -> None:
     assert sum(world.resets for world in worlds) > 15
 
 
+def test_what_comes_late_from_a_member_in_its_epoch_may_be_committed() -> None:
+    """As in Kafka: it has given the partition up since, and gives up more before it goes on to the next epoch."""
+    verdict = consumer_groups.ConsumerGroups(92, minutes=2.0).run()
+    assert verdict.violation is None, str(verdict)
+
+
 def test_groups_migrate_in_these_runs() -> None:
     worlds = [run(seed)[0] for seed in SEEDS]
     assert sum(world.conversions for world in worlds) > 15

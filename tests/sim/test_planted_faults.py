@@ -1,10 +1,10 @@
 """The checkers can fail: each planted fault is caught by the checker that its row in sim/faults.py names.
 
 Each row has a seed. Under this seed, or one of the next few, the fault is caught, and the same run without the fault
-holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a seventh; the
-date (UTC) decides which, and each has its day of the week: `python -m simulator --faults`, in tests/, takes all. The
-simulation draws its random numbers in another order after most changes of the product, and the next seeds then take the
-place of a stale one. When none of them is a catch, the test fails and says how to find another seed.
+holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a fourteenth;
+the date (UTC) decides which, and each has its day of two weeks: `python -m simulator --faults`, in tests/, takes all.
+The simulation draws its random numbers in another order after most changes of the product, and the next seeds then take
+the place of a stale one. When none of them is a catch, the test fails and says how to find another seed.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,10 @@ from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Change, Fault
 from simulator.planting import ALL_FAULTS
 from simulator.transaction_faults import TRANSACTION_FAULTS
+from simulator.tree_faults import TREE_FAULTS
 from simulator.violation import Violation
 
-DAYS = 7
+DAYS = 14
 # Seconds of a run without a fault, roughly. Few faults share one, so that no day has all of a campaign.
 RUN_S = {
     "cluster": 5,
@@ -32,6 +33,8 @@ RUN_S = {
     "journal": 3,
     "transactions": 3,
     "rights": 3,
+    "rights of members": 3,
+    "tree accidents": 5,
 }
 SHARED_MAX = 8
 SEEDS_NEXT = 30  # a stale seed costs seconds; a red run after a change that is right costs a day
@@ -74,7 +77,9 @@ def test_there_are_enough_of_them() -> None:
     assert len(CONSUMER_GROUP_FAULTS) >= 15
     assert {fault.campaign for fault in CONSUMER_GROUP_FAULTS} == {"consumer groups"}
     assert len(ACCESS_FAULTS) >= 30
-    assert {fault.campaign for fault in ACCESS_FAULTS} == {"rights"}
+    assert {fault.campaign for fault in ACCESS_FAULTS} == {"rights", "rights of members"}
+    assert len(TREE_FAULTS) >= 5
+    assert {fault.campaign for fault in TREE_FAULTS} == {"tree accidents"}
     assert len(TRANSACTION_FAULTS) >= 20
     assert {fault.campaign for fault in TRANSACTION_FAULTS} == {"transactions", "cluster transactions"}
 

@@ -13,6 +13,7 @@ WORLDS = {
     "--live-resets": 5,
     "--retention": 5,
     "--rights": 3,
+    "--tree-accidents": 2,
     "--brokers 3": 1,
     "--brokers 3 --overlap": 1,
     "--brokers 3 --transactions": 1,

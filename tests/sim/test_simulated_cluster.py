@@ -52,6 +52,12 @@ def test_in_quiet_times_things_happen_by_the_clock() -> None:
     assert sum(line.count("weather: ") - line.count("calm") for line in lines) > 1  # there was trouble too
 
 
+@pytest.mark.parametrize("seed", [3247532])  # an empty tree, and a broker that another trouble cuts off from it
+def test_two_troubles_that_came_together_and_failed_hold(seed: int) -> None:
+    verdict = cluster_world.run(seed, minutes=1, overlaps=True)
+    assert verdict.violation is None, str(verdict)
+
+
 def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
     words = ["--seed", "3", "--brokers", "3", "--transactions", "--minutes", "0.1"]
     traces = []

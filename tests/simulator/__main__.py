@@ -5,15 +5,17 @@
 --trace FILE   every event, one a line                  --storage     power cuts under a data directory instead
 --live-resets  live resets of one group instead           --retention   retention that waits for groups instead
 --rights       who may do what, and how much, instead
+--tree-accidents  what somebody does by hand to the file of three brokers' tree, instead
 --consumer-groups  groups that migrate between the classic and the consumer protocol instead
 --brokers N    a cluster of N brokers                   --kinds A,B   only these troubles of a cluster, by name
 --quiet-hours H  of a cluster: with quiet times, H hours together
 --journal      the brokers keep an offset journal         --transactions  transactional clients instead of others
+--migrating    with a group more that migrates between these protocols: one broker, a cluster, retention or rights
 --campaign     many seeds of a cluster, through violations, in --processes N, for --until-s S seconds; a line a seed,
                hours of bad weather and of quiet apart; --violations FILE
 --fault NAME   with a planted fault                     --faults      each fault under its seed, with it and without
 --find NAME    a seed that catches a fault, for its row in faults.py, cluster_faults.py, transaction_faults.py,
-               consumer_group_faults.py or access_faults.py
+               consumer_group_faults.py, access_faults.py or tree_faults.py
 """
 
 import argparse
@@ -26,7 +28,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import count
 
-from simulator import campaign, cluster_world, planting, storage, world
+from simulator import campaign, cluster_world, consumer_members, planting, storage, world
 from simulator.faults import Fault
 from simulator.simulation import Verdict
 from simulator.violation import Violation
@@ -92,6 +94,7 @@ def run_cluster(seed: int, arguments: argparse.Namespace, fault: Fault | None) -
                 arguments.journal,
                 arguments.acks,
                 arguments.transactions or (fault is not None and fault.campaign == "cluster transactions"),
+                consumer_members.ConsumerClusterWorld if arguments.migrating else cluster_world.ClusterWorld,
             )
     seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
     virtual = verdict.virtual_ms / 1000
@@ -144,8 +147,11 @@ def kind_of(arguments: argparse.Namespace, fault: Fault | None) -> str:
         "storage": arguments.storage,
         "live resets": arguments.live_resets,
         "consumer groups": arguments.consumer_groups,
+        "retention for members": arguments.retention and arguments.migrating,
+        "rights of members": arguments.rights and arguments.migrating,
         "retention": arguments.retention,
         "rights": arguments.rights,
+        "tree accidents": arguments.tree_accidents,
     }
     return next((kind for kind, is_asked in asked.items() if is_asked), "world")
 
@@ -165,6 +171,7 @@ def main() -> int:
     parser.add_argument("--overlap", action="store_true", help="two troubles of a cluster may come together")
     parser.add_argument("--journal", action="store_true", help="the brokers keep an offset journal")
     parser.add_argument("--transactions", action="store_true", help="with transactional clients instead of others")
+    parser.add_argument("--migrating", action="store_true", help="with a group that changes its protocol beside others")
     parser.add_argument("--acks", metavar="N", type=int, default=-1, help="offsets.commit.required.acks of a cluster")
     parser.add_argument("--quiet-hours", metavar="H", type=float, default=0.0)
     parser.add_argument("--campaign", action="store_true", help="many seeds of a cluster; A- has no end")
@@ -175,6 +182,7 @@ def main() -> int:
     parser.add_argument("--consumer-groups", action="store_true", help="groups that change their protocol")
     parser.add_argument("--retention", action="store_true", help="retention that waits for groups")
     parser.add_argument("--rights", action="store_true", help="access rules and quotas")
+    parser.add_argument("--tree-accidents", action="store_true", help="somebody changes the tree's file by hand")
     parser.add_argument("--storage", action="store_true", help="power cuts under storage")
     parser.add_argument("--faults", action="store_true", help="plant the faults")
     parser.add_argument("--fault", metavar="NAME", choices=list(faults))
@@ -204,6 +212,7 @@ def main() -> int:
                 with_journal=arguments.journal or kind == "journal",
                 with_transactions=arguments.transactions or kind == "transactions",
                 kinds=kinds_of(arguments, fault),
+                kind=consumer_members.ConsumerWorld if arguments.migrating else world.World,
             )
             holds = run_world(seed, arguments.minutes, arguments.trace, fault, run)
         failed += not holds

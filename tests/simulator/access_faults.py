@@ -1,9 +1,10 @@
-"""Planted faults of rights and quotas, as in faults.py: what `access_world.py` must find."""
+"""Planted faults of rights and quotas, as in faults.py: what `access_world.py` must find, or `access_members.py`."""
 
 from simulator.access_world import CHANGED, KEPT_OUT, LET_IN, SHOWN
 from simulator.faults import Fault
 
 CAMPAIGN = "rights"
+OF_MEMBERS = "rights of members"
 HEARD = "the administrator is heard"
 BURST = "nobody gets much more than its quota"
 WAITS = "who has to wait is not served"
@@ -12,8 +13,8 @@ BELOW = "who stays below the quota does not wait"
 FREE = "who has no quota does not wait"
 
 
-def _fault(name: str, where: str, right: str, wrong: str, invariant: str, seed: int) -> Fault:
-    return Fault(name, CAMPAIGN, where, right, wrong, invariant, seed)
+def _fault(name: str, where: str, right: str, wrong: str, invariant: str, seed: int, campaign: str = CAMPAIGN) -> Fault:
+    return Fault(name, campaign, where, right, wrong, invariant, seed)
 
 
 ACCESS_FAULTS = (
@@ -308,5 +309,33 @@ ACCESS_FAULTS = (
         "pass",
         BURST,
         1,
+    ),
+    # Members of the consumer protocol
+    _fault(
+        "an expression means topics that its member may not see",
+        "coordinators.groups.consumer.answers:ConsumerAnswers._resolve",
+        "(may_see is None or may_see(name))",
+        "True",
+        SHOWN,
+        2,
+        OF_MEMBERS,
+    ),
+    _fault(
+        "a member may name topics that it may not see",
+        "broker.access.groups:consumer_group_heartbeat",
+        "if not all(",
+        "if False and not all(",
+        LET_IN,
+        1,
+        OF_MEMBERS,
+    ),
+    _fault(
+        "a member needs no right to its group",
+        "broker.access.groups:consumer_group_heartbeat",
+        "if not asked.may(AclOperation.READ, GROUP, request.group_id):",
+        "if False:",
+        LET_IN,
+        1,
+        OF_MEMBERS,
     ),
 )

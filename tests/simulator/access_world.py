@@ -306,11 +306,15 @@ class AccessWorld(Simulation):
         answered = Answered(broker, sent_ms, self.now_ms(), self.back_ms[broker])
         error = asked.error_of(answer)
         self.answers += 1
-        detail = f"{asker.principal} at {asker.host} asks {broker} to {asked.what}: {ErrorCode(error).name}"
+        if error in REFUSALS and asked.what == "produce":
+            self._values.add(value)
+        self.judge(asker, answered, asked, error)
+
+    def judge(self, asker: Asker, answered: Answered, asked: Question, error: int) -> None:
+        """Whether it was right to refuse this, or to allow it."""
+        detail = f"{asker.principal} at {asker.host} asks {answered.broker} to {asked.what}: {ErrorCode(error).name}"
         if error in REFUSALS:
             self.refused += 1
-            if asked.what == "produce":
-                self._values.add(value)
             if self.rules.always(answered, lambda rules: _may(asker, asked, rules)):
                 raise Violation(KEPT_OUT, detail)
         else:
@@ -391,11 +395,15 @@ class AccessWorld(Simulation):
         customers = (("greedy", 0), ("greedy", 1), ("careful", 0), ("careful", 1), ("free", 0))
         for user, number in customers:
             self.spawn(Customer(self, user, number).run())
+        self.begin_more()
         await self.clock.sleep(self.minutes * 60_000)
         self.ending = True
         await self.clock.sleep(45_000)
         await self._look_at_records()
         self.finish()
+
+    def begin_more(self) -> None:
+        """Others that do what they do."""
 
     async def _set_up(self) -> None:
         make = messages.CreateTopicsRequest

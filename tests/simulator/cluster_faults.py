@@ -488,7 +488,7 @@ CLUSTER_FAULTS = (
         "broker_epoch < self.broker_epoch or broker_epoch == self._lost_broker_epoch",
         "False",
         "no commit goes back",
-        5,
+        3,
         "late word to a former session",
     ),
     Fault(

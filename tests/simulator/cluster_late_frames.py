@@ -223,8 +223,8 @@ class LateFrames(Choices):
         await visitor.look_at_groups(5)
         visitor.hang_up()
         network.extra_latency_ms.pop(deaf, None)
-        for transport in self._requests(controller, leader):
-            network.reset(transport)  # what is under way there would take too long
+        for transport in (*self._requests(controller, leader), *self._requests(leader, controller)):
+            network.reset(transport)  # what is under way there, requests or answers, would take too long
         await self._bring_up(third)
 
     async def _late_deletion(self) -> None:

@@ -89,8 +89,9 @@ class TreeTroubles(Choices):
         self._begin_the_service()
         stops, may_notice = sum(host.stops for host in hosts), not any(host.is_stopped for host in hosts)
         await self._sleep(world.tree.session_timeout_ms, 2 * world.tree.session_timeout_ms)  # until they notice it
-        before = len(world.history.events)
+        before, may_notice = len(world.history.events), may_notice and self._do_all_reach_the_tree()
         await self._sleep(0, 4 * world.tree.session_timeout_ms)
+        may_notice = may_notice and self._do_all_reach_the_tree()  # another trouble may have closed a way
         if may_notice and stops == sum(host.stops for host in hosts):  # else one has gone on, and not looked yet
             self._check_nothing_is_taken(world.history.events[before:])
         if rng.random() < 0.5:
@@ -145,6 +146,9 @@ class TreeTroubles(Choices):
     def _begin_the_service(self) -> None:
         for pair in self._ways_to_the_tree():
             self._world.network.unblock(*pair)
+
+    def _do_all_reach_the_tree(self) -> bool:
+        return not any(self._world.network.is_blocked(*pair) for pair in self._ways_to_the_tree())
 
     def _ways_to_the_tree(self) -> list[tuple[str, str]]:
         names = [host.name for host in self._world.hosts.values()]

@@ -94,6 +94,8 @@ class ClusterWorld(Simulation):
     quiet times, together. `acks`: offsets.commit.required.acks.
     """
 
+    transactional = Kinds(ClusterFeeder, ClusterCopier, ClusterCommittedReader)
+
     def __init__(
         self,
         seed: int,
@@ -110,8 +112,7 @@ class ClusterWorld(Simulation):
         super().__init__(seed, minutes, trace, with_journal)
         self.transactions: TransactionalPart | None = None
         if with_transactions:
-            clients = Kinds(ClusterFeeder, ClusterCopier, ClusterCommittedReader)
-            self.transactions = TransactionalPart(self, clients, min(3, brokers))
+            self.transactions = TransactionalPart(self, self.transactional, min(3, brokers))
         self.acks = acks
         self.overlaps = overlaps
         self.quiet_hours = quiet_hours
@@ -621,9 +622,10 @@ def run(
     with_journal: bool = False,
     acks: int = -1,
     with_transactions: bool = False,
+    kind: type[ClusterWorld] = ClusterWorld,
 ) -> ClusterVerdict:
     """Run the cluster of a seed."""
-    verdict = ClusterWorld(
+    verdict = kind(
         seed, minutes, trace, brokers, kinds, overlaps, quiet_hours, with_journal, acks, with_transactions
     ).run()
     assert isinstance(verdict, ClusterVerdict)

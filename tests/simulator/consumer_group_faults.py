@@ -8,6 +8,7 @@ ONE_OWNER = "a partition has one owner"
 EPOCHS = "epochs only grow"
 FENCED = "who is fenced commits nothing"
 CONVERGE = "assignments converge"
+RESETS = "live resets"
 
 
 def _fault(name: str, where: str, right: str, wrong: str, invariant: str, seed: int, *also: Change) -> Fault:
@@ -46,7 +47,7 @@ CONSUMER_GROUP_FAULTS = (
         "current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking)",
         "False",
         ONE_OWNER,
-        34,
+        6,
     ),
     _fault(
         "what is given up counts as free",
@@ -95,7 +96,7 @@ CONSUMER_GROUP_FAULTS = (
         "if since is None or epoch < since:",
         "if False:",
         FENCED,
-        6,
+        4,
     ),
     # Epochs, and what is told
     _fault(
@@ -104,7 +105,7 @@ CONSUMER_GROUP_FAULTS = (
         "return pending",
         "return answer",
         EPOCHS,
-        33,
+        34,
     ),
     _fault(
         "an upgrade begins with epoch 0",
@@ -194,7 +195,7 @@ CONSUMER_GROUP_FAULTS = (
         "TargetEpoch(question.epoch, now_ms)",
         "TargetEpoch(change.group.epoch, now_ms)",
         CONVERGE,
-        62,
+        38,
     ),
     _fault(
         "an answer that is thrown away is waited for",
@@ -234,6 +235,15 @@ CONSUMER_GROUP_FAULTS = (
         "timers.set(timers.sessions, member_id, monotonic_ms, timeout_ms)",
         "pass",
         CONVERGE,
-        12,
+        1,
     ),
+    # Live resets
+    _fault(
+        "a live reset leaves its members in the group",
+        "heartbeats:fence",
+        "for member_id in member_ids:\n        remove(",
+        "for member_id in () if is_reset else member_ids:\n        remove(",
+        FENCED,
+        1,
+    )._replace(focus=RESETS),
 )

@@ -1,8 +1,7 @@
 """Groups that go from the classic to the consumer protocol (KIP-848) and back, under a seed, while their members read.
 
 Members of both protocols come and go, are silent for too long, give partitions up slowly, and commit late; the
-coordinator dies and moves (`coordinator_world.py`), and topics get partitions. A client knows what it owns only from
-what it was told, and says that it has given something up only when it has. At any time:
+coordinator dies and moves (`coordinator_world.py`), and topics get partitions. At any time:
 
 - a partition has one owner that has acknowledged it, of those that are in the group;
 - epochs only grow;
@@ -26,307 +25,20 @@ from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.records import CommittedOffset, GroupOffsets
-from barnabas.protocol import messages
 from barnabas.protocol import records as stored
-from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, Turns
 
+from simulator.consumer_group_clients import BEAT_MS, GROUP, REBALANCE_MS, SESSION_MS, Client, Partition
 from simulator.coordinator_world import SETTINGS, CoordinatorWorld, Topics
+from simulator.ledger import by_topic
 from simulator.simulation import Verdict
 from simulator.violation import Violation
 
-GROUP = "readers"
 OWNER = 1_000_000
-BEAT_MS = 1_000
-SESSION_MS = 6_000
-REBALANCE_MS = 5_000
 INTERVAL_MS = 1_000  # group.consumer.assignment.interval.ms, where there is one
 SLACK_MS = 1_500.0  # answers that are slow, and commits of the log
 WORK_MS = 1_500.0  # an assignment to a large group takes at most so long
-GONE = (
-    ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.FENCED_MEMBER_EPOCH,
-    ErrorCode.FENCED_INSTANCE_ID,
-    ErrorCode.GROUP_ID_NOT_FOUND,
-    ErrorCode.UNRELEASED_INSTANCE_ID,
-)
-
-Partition = tuple[str, int]
-
-
-class Client:
-    """A process that reads. Its kind of member changes when it starts again: that is how groups migrate."""
-
-    def __init__(self, world: "ConsumerGroups", name: str) -> None:
-        self.world = world
-        self.name = name
-        self.rng = random.Random(f"{world.seed} {name}")
-        self.instance_id = name if self.rng.random() < 0.25 else None
-        self.is_classic = world.is_classic_at_first
-        self.cooperates = world.is_hasty or self.rng.random() < 0.5
-        self.is_off = False
-        self.starts = 0
-        self.read: dict[Partition, int] = {}  # positions
-        self.start()
-
-    def start(self) -> None:
-        """A process begins."""
-        self.starts += 1
-        self.member_id = "" if self.is_classic else f"{self.name}-{self.starts}"
-        self.epoch = 0  # of a classic member: its generation
-        self.owned: set[Partition] = set()
-        self.told: set[Partition] | None = None  # what the coordinator was told that it owns; None: tell everything
-        self.must_join = True
-        self.leads = False  # of a classic group: then it looks for new partitions
-        self.seen_topics = 0
-        self.world.forget(self)
-
-    async def run(self) -> None:
-        """Live until the world ends."""
-        while not self.world.ending:
-            if self.is_off:
-                await self.world.sleep(self.rng, 200, 800)
-                continue
-            if self.is_classic:
-                await self._classic_beat()
-            else:
-                await self._beat()
-            await self._rest()
-
-    async def _rest(self) -> None:
-        world, rng = self.world, self.rng
-        luck = rng.random()
-        if world.settling or luck > (0.2 if world.is_hasty else 0.08):
-            await world.sleep(rng, BEAT_MS * 0.8, BEAT_MS)
-        elif luck < 0.02:
-            world.note(f"{self.name} is silent")
-            await world.sleep(rng, 2_000, 2 * SESSION_MS)
-        elif luck < 0.06 or world.is_hasty:
-            await self.stop(leaves=rng.random() < 0.6)
-            self.is_classic = world.next_is_classic(rng)
-            await world.sleep(rng, 50, 1_500 if world.is_hasty or rng.random() < 0.7 else 9_000)
-            self.start()
-        self.process()
-
-    async def stop(self, *, leaves: bool, for_good: bool = False) -> None:
-        """The process ends, and may say so."""
-        self.world.note(f"{self.name} stops{' and leaves' if leaves else ''}")
-        for partition in sorted(self.owned):
-            self.world.released(self, partition)
-        self.owned = set()
-        if leaves and self.member_id and self.is_classic:
-            member = messages.LeaveGroupRequest.MemberIdentity(member_id=self.member_id)
-            await self.world.ask("leave_group", messages.LeaveGroupRequest(group_id=GROUP, members=[member]), 5)
-        elif leaves and self.member_id:
-            epoch = -1 if for_good or self.instance_id is None or self.rng.random() < 0.5 else -2
-            await self.world.ask("heartbeat_consumer", self._request(epoch), 1)
-
-    def process(self) -> None:
-        """Read on in what it owns, and commit."""
-        for partition in sorted(self.owned):
-            self.read[partition] = max(self.read.get(partition, 0), self.world.begins_at(partition))
-            self.read[partition] += self.rng.randint(0, 5)
-        if self.owned and self.rng.random() < 0.5:
-            late = self.rng.random() < 0.2 and not self.world.settling
-            delay_ms = self.rng.uniform(500, 9_000) if late else self.rng.uniform(0, 20)
-            offsets = {partition: self.read[partition] for partition in sorted(self.owned)}
-            self.world.spawn(self._commit(offsets, self.epoch, self.member_id, self.starts, delay_ms))
-
-    async def _commit(
-        self, offsets: dict[Partition, int], epoch: int, member_id: str, start: int, delay_ms: float
-    ) -> None:
-        make = messages.OffsetCommitRequest
-        rows: dict[str, list[Any]] = {}
-        for (topic, index), offset in offsets.items():
-            row = make.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
-            rows.setdefault(topic, []).append(row)
-        request = make(
-            group_id=GROUP,
-            generation_id_or_member_epoch=epoch,
-            member_id=member_id,
-            topics=[make.OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in rows.items()],
-        )
-        refused: set[Partition] = set()
-        resets = self.world.resets
-
-        def look() -> None:
-            if resets != self.world.resets:
-                refused.update(offsets)  # positions from before a live reset
-            refused.update(each for each in offsets if self.world.must_refuse(self, start, member_id, epoch, each))
-
-        response = await self.world.ask("offset_commit", request, 9, delay_ms, look)
-        for topic in () if response is None else response.topics:
-            for row in topic.partitions:
-                partition = topic.name, row.partition_index
-                self.world.commits += not row.error_code
-                if not row.error_code and partition in refused:
-                    detail = f"{self.name} ({member_id}, epoch {epoch}) has committed {partition}"
-                    raise Violation("who is fenced commits nothing", detail)
-
-    # ---- the consumer protocol ----
-
-    def _request(self, epoch: int, owned: set[Partition] | None = None, **fields: Any) -> Any:
-        make = messages.ConsumerGroupHeartbeatRequest
-        rows = None
-        if owned is not None:
-            rows = [
-                make.TopicPartitions(topic_id=self.world.topics.topic_id(topic), partitions=sorted(indexes))
-                for topic, indexes in _by_topic(owned).items()
-            ]
-        return make(
-            group_id=GROUP,
-            member_id=self.member_id,
-            member_epoch=epoch,
-            instance_id=self.instance_id,
-            topic_partitions=rows,
-            **fields,
-        )
-
-    async def _beat(self) -> None:
-        """One heartbeat. What is taken away is given up, which may take a while, and told at once."""
-        for _ in range(2):
-            if not await self._one_beat():
-                return
-
-    async def _one_beat(self) -> bool:
-        """Whether there is something to tell at once."""
-        everything = {"subscribed_topic_names": self.world.topics.topic_names(), "rebalance_timeout_ms": REBALANCE_MS}
-        if self.epoch == 0:
-            request = self._request(0, set(), **everything)
-        elif self.told is None:
-            request = self._request(self.epoch, self.owned, **everything)
-        else:
-            request = self._request(self.epoch, self.owned if self.told != self.owned else None)
-        start, sent, telling = self.starts, self.epoch, set(self.owned)
-        response = await self.world.ask("heartbeat_consumer", request, 1)
-        if response is None or self.starts != start:
-            self.told = None
-            return False
-        error = ErrorCode(response.error_code)
-        if error in GONE:
-            self._lose_all()
-            return False
-        if error:
-            self.told = None
-            return False
-        self.told = telling
-        self.world.epoch_is(self, sent, response.member_epoch)
-        self.epoch = response.member_epoch
-        if response.assignment is None:
-            return False
-        given = {
-            (self.world.topics.topic_name(row.topic_id) or "", index)
-            for row in response.assignment.topic_partitions
-            for index in row.partitions
-        }
-        await self._take(given, slow=self.rng.random() < 0.3)
-        return self.owned != self.told
-
-    async def _take(self, given: set[Partition], *, slow: bool) -> None:
-        if slow and self.owned - given and not self.world.settling:
-            await self.world.sleep(self.rng, 100, 2_500)  # in a callback of the application
-        for partition in sorted(self.owned - given):
-            self.world.released(self, partition)
-        for partition in sorted(given - self.owned):
-            self.world.acquired(self, partition)
-        self.owned = given
-
-    def _lose_all(self) -> None:
-        self.world.note(f"{self.name} is not in the group any more")
-        for partition in sorted(self.owned):
-            self.world.released(self, partition)
-        self.owned, self.epoch, self.told = set(), 0, None
-        self.must_join = True
-        if self.is_classic:
-            self.member_id = ""
-
-    # ---- the classic protocol ----
-
-    async def _classic_beat(self) -> None:
-        self.must_join = self.must_join or (self.leads and self.seen_topics != self.world.topics.changes)
-        if not self.must_join:
-            request = messages.HeartbeatRequest(
-                group_id=GROUP, generation_id=self.epoch, member_id=self.member_id, group_instance_id=self.instance_id
-            )
-            response = await self.world.ask("heartbeat", request, 4)
-            error = ErrorCode.NONE if response is None else ErrorCode(response.error_code)
-            if error in GONE:
-                self._lose_all()
-            self.must_join = self.must_join or error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
-            if error is ErrorCode.ILLEGAL_GENERATION:
-                await self._take(set(), slow=False)
-        for _ in range(8):
-            if not self.must_join or self.is_off or not await self._join():
-                return
-
-    async def _join(self) -> bool:
-        """Whether it is to be tried again at once."""
-        if not self.cooperates:
-            await self._take(set(), slow=self.rng.random() < 0.2)
-        make = stored.ConsumerProtocolSubscription
-        owned = [
-            make.TopicPartition(topic=topic, partitions=sorted(each)) for topic, each in _by_topic(self.owned).items()
-        ]
-        said = make(topics=self.world.topics.topic_names(), owned_partitions=owned)
-        protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol
-        request = messages.JoinGroupRequest(
-            group_id=GROUP,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-            protocol_type="consumer",
-            protocols=[protocol(name="range", metadata=stored.encode_versioned(said, 1))],
-        )
-        start = self.starts
-        response = await self.world.ask("join_group", request, 9)
-        error = None if response is None else ErrorCode(response.error_code)
-        if response is None or error or start != self.starts:
-            if error is ErrorCode.MEMBER_ID_REQUIRED:
-                self.member_id = response.member_id
-                return True
-            if error in GONE:
-                self._lose_all()
-            return False
-        self.member_id = response.member_id
-        return await self._sync(response)
-
-    async def _sync(self, joined: Any) -> bool:
-        shares = self.world.assign(joined.members) if joined.leader == self.member_id else {}
-        row = messages.SyncGroupRequest.SyncGroupRequestAssignment
-        request = messages.SyncGroupRequest(
-            group_id=GROUP,
-            generation_id=joined.generation_id,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[row(member_id=member_id, assignment=data) for member_id, data in shares.items()],
-        )
-        start = self.starts
-        response = await self.world.ask("sync_group", request, 5)
-        error = None if response is None else ErrorCode(response.error_code)
-        if response is None or error or start != self.starts:
-            if error in GONE:
-                self._lose_all()
-            return error is ErrorCode.REBALANCE_IN_PROGRESS
-        _, found = stored.decode_versioned(stored.ConsumerProtocolAssignment, response.assignment)
-        given = {(topic.topic, index) for topic in found.assigned_partitions for index in topic.partitions}
-        self.world.epoch_is(self, self.epoch, joined.generation_id)  # a generation is stored when its members sync
-        self.epoch, self.leads = joined.generation_id, joined.leader == self.member_id
-        self.seen_topics = self.world.topics.changes
-        gives_up = bool(self.owned - given)
-        await self._take(given, slow=self.rng.random() < 0.2)
-        self.must_join = gives_up  # it says by a join that it has given something up
-        return gives_up
-
-
-def _by_topic(partitions: set[Partition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        found.setdefault(topic, []).append(index)
-    return found
 
 
 class SlowTurns:
@@ -362,10 +74,11 @@ class ConsumerGroups(CoordinatorWorld):
     ) -> None:
         self.with_resets = with_resets
         self.resets = 0  # that are done
-        self.moved_to: set[tuple[Partition, int]] = set()  # offsets of live resets
+        self.moved_to: set[tuple[Partition, int]] = set()  # offsets of live resets, and those that may come late
         self.shape_rng = random.Random(f"{seed} shape")
         rng = self.shape_rng
         self.interval_ms = rng.choice((0, INTERVAL_MS))
+        self.assignors = rng.choice((("uniform", "range"), ("range", "uniform")))
         super().__init__(
             seed,
             minutes,
@@ -374,7 +87,7 @@ class ConsumerGroups(CoordinatorWorld):
                 **SETTINGS,
                 "group_initial_rebalance_delay_ms": 200,
                 "group_consumer_assignment_interval_ms": self.interval_ms,
-                "group_consumer_assignors": rng.choice((("uniform", "range"), ("range", "uniform"))),
+                "group_consumer_assignors": self.assignors,
                 "group_consumer_heartbeat_interval_ms": BEAT_MS,
                 "group_consumer_max_size": 1_000,
                 "group_consumer_migration_policy": "bidirectional",
@@ -438,7 +151,7 @@ class ConsumerGroups(CoordinatorWorld):
             member_id: stored.encode_versioned(
                 make(
                     assigned_partitions=[
-                        make.TopicPartition(topic=topic, partitions=each) for topic, each in _by_topic(share).items()
+                        make.TopicPartition(topic=topic, partitions=each) for topic, each in by_topic(share).items()
                     ]
                 ),
                 0,
@@ -502,12 +215,18 @@ class ConsumerGroups(CoordinatorWorld):
         members = group.members if group is not None else {} if classic is None else classic.members.by_id
         if members and member_id not in members:
             return True
-        if group is not None and member_id in members and members[member_id].epoch == epoch:
+        if self.is_in_epoch(member_id, epoch):
             return False
         owners = self.owners.get(partition, {})
         if client.starts == start and client in owners:
             return False
         return any(self._is_member(other) for other in owners)
+
+    def is_in_epoch(self, member_id: str, epoch: int) -> bool:
+        """Whether this is the present epoch of a member of the consumer group."""
+        shard = self._shard()
+        group = None if shard is None else shard.consumer.by_id.get(GROUP)
+        return group is not None and member_id in group.members and group.members[member_id].epoch == epoch
 
     def released(self, client: Client, partition: Partition) -> None:
         """A client has given a partition up, or knows that it lost it."""
@@ -591,6 +310,8 @@ class ConsumerGroups(CoordinatorWorld):
         self._look_at_convergence("calm")
         await self._converges("a member has gone", stop=True)
         await self._converges("a member has come", stop=False)
+        if self.is_large:
+            await self._is_back_at_once()
         self.ending = True
         await self.clock.sleep(12_000)
         self.finish()
@@ -626,6 +347,22 @@ class ConsumerGroups(CoordinatorWorld):
         else:
             client.start()
             client.is_off = False
+        await self._wait_and_look(what, is_mixed=is_mixed, stop=stop)
+
+    async def _is_back_at_once(self) -> None:
+        """A member goes, and comes back while the others' new assignment is under way, which knows nothing of it."""
+        client = self.clients[0]
+        is_mixed = any(each.is_classic for each in self.clients)
+        for share in (0.5, 1.0, 1.5):
+            client.is_off = True
+            await self.clock.sleep(2 * BEAT_MS)
+            await client.stop(leaves=True, for_good=True)
+            await self.clock.sleep(share * BEAT_MS)
+            client.start()
+            client.is_off = False
+            await self._wait_and_look("a member is back at once", is_mixed=is_mixed, stop=is_mixed)
+
+    async def _wait_and_look(self, what: str, *, is_mixed: bool, stop: bool) -> None:
         beats = 7 if is_mixed else 3  # two, and one in which a client that is asked begins to hear
         if self.is_large:
             beats += 2  # those in which the question comes up, and in which it may come up again
@@ -651,6 +388,10 @@ class ConsumerGroups(CoordinatorWorld):
         owned = sorted(partition for client in self.clients for partition in client.owned)
         if owned != every:
             raise Violation("assignments converge", f"{what}: {owned} are owned, of {every}")
+        if group is not None and self.assignors[0] == "uniform":
+            counts = [len(client.owned) for client in self.clients if not client.is_off]
+            if max(counts) > min(counts) + 1:
+                raise Violation("assignments converge", f"{what}: members own {counts} partitions")
 
     async def _change_topics(self) -> None:
         while not self.settling:

@@ -19,7 +19,7 @@ class Change(NamedTuple):
 class Fault(NamedTuple):
     """One wrong line. `campaign` is the simulation that must find it: `world`, `journal` (a world with an offset
     journal), `transactions` (a world with transactional clients), `storage`, `cluster`, `cluster transactions`,
-    `live resets`, `consumer groups`, `retention`, `rights`.
+    `live resets`, `consumer groups`, `retention`, `rights`, `rights of members`, `tree accidents`.
 
     Where one guard stands behind another, no harm is done until both are gone: `also` has the other lines.
     """
@@ -535,7 +535,7 @@ FAULTS = (
         "generation does not grow",
         "world",
         "coordinators.groups.rebalance:Rebalance._complete_join",
-        "self.generation += 1",
+        "self.generation = following(self.generation)",
         "self.generation = 1",
         "one owner per generation",
         1,
@@ -693,7 +693,7 @@ FAULTS = (
         "log start not written before files go",
         "storage",
         "storage.log_directory:LogDirectory.write_log_starts",
-        "self._write_now(checkpoints.LOG_START_OFFSETS)",
+        "self._checkpoints[checkpoints.LOG_START_OFFSETS].write_now()",
         "pass",
         "a prefix",
         1,

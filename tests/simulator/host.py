@@ -7,20 +7,30 @@ callbacks that it left in the loop cannot touch the machine, the tree or the net
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from barnabas.broker.broker import Broker
+from barnabas.cluster.tree.port import Coordination
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Disk, Env, File, Listener, Network, Timer
+from barnabas.runtime.ports import Clock, Disk, Env, File, Listener, Network, Timer
 from barnabas.runtime.turns import BUDGET_MS
 
 from simulator.clock import WORK_STEP_MS, Process, SimClock, in_a_while
-from simulator.coordination import SimTree
 from simulator.disk import PowerLoss, SimDisk
 from simulator.network import LOCALHOST, SimListener, SimNetwork
 
 T = TypeVar("T")
+
+
+class Tree(Protocol):
+    """What the machines have in common."""
+
+    def connect(self, clock: Clock, life: "Life") -> Coordination:
+        """The client of a process."""
+
+    def kill(self, session_id: int) -> None:
+        """The process of that session is dead."""
 
 
 class _LifeClock:
@@ -161,7 +171,7 @@ class Host:
         clock: SimClock,
         disk: SimDisk,
         network: SimNetwork,
-        tree: SimTree,
+        tree: Tree,
         settings: dict[str, str],
         data_directories: Sequence[str] = ("/data",),
         name: str = LOCALHOST,

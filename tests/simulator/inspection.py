@@ -1,11 +1,12 @@
 """Checks the broker's own state after every event that may have changed it."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from barnabas.broker.broker import Broker
 from barnabas.cluster.tree import payloads
 from barnabas.coordinators.coordinator import partition_for
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.table import partitions_of
 
@@ -132,7 +133,7 @@ class Inspector:
             commits.look(group_id, offsets)
             for key in offsets:
                 present[group_id, *key] = None
-        served = {shard.partition: shard.groups for shard in broker.group_coordinator.loaded_shards()}
+        served = {shard.partition: shard for shard in broker.group_coordinator.loaded_shards()}
         if self._offsets_in_tree:
             commits.look_for_missing(present)
         else:
@@ -140,13 +141,16 @@ class Inspector:
         self._look_for_gone(served, now_ms)
         commits.look_for_promised()
 
-    def _look_for_gone(self, served: Mapping[int, Container[str]], now_ms: float) -> None:
+    def _look_for_gone(self, served: Mapping[int, Shard], now_ms: float) -> None:
         """Take down which groups the partitions that are loaded have no longer.
 
         With a directory left out for one life, only some partitions are. Groups of these expire all the same.
         """
         for group_id, seen in list(self._groups.items()):
-            if seen.partition not in served or group_id in served[seen.partition]:
+            if seen.partition not in served or group_id in served[seen.partition].groups:
+                continue
+            if group_id in served[seen.partition].consumer.by_id:
+                del self._groups[group_id]  # it goes on as a group of the consumer protocol
                 continue
             state = self._groups.pop(group_id).state
             if state is not State.EMPTY and state is not State.DEAD:

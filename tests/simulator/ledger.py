@@ -1,9 +1,19 @@
 """The book of what producers, consumers and members asked for, were told and read, and the invariants over it."""
 
+from collections.abc import Iterable
+
 from simulator.commits import Commits
 from simulator.violation import Violation
 
 TopicPartition = tuple[str, int]
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions of each topic, in order."""
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        found.setdefault(topic, []).append(index)
+    return found
 
 
 def number_of(value: str) -> int:

@@ -17,21 +17,36 @@ from typing import Any
 
 from barnabas.broker.requests import TABLE
 
-from simulator import access_world, cluster_world, consumer_groups, live_resets, retention_holds, storage, world
+from simulator import (
+    access_members,
+    access_world,
+    cluster_world,
+    consumer_groups,
+    consumer_members,
+    live_resets,
+    retention_holds,
+    storage,
+    tree_accidents,
+    world,
+)
 from simulator.access_faults import ACCESS_FAULTS
 from simulator.cluster_faults import CLUSTER_FAULTS
 from simulator.consumer_group_faults import CONSUMER_GROUP_FAULTS
 from simulator.faults import FAULTS, Change, Fault
 from simulator.transaction_faults import TRANSACTION_FAULTS
+from simulator.tree_faults import TREE_FAULTS
 from simulator.violation import Violation
 
 SEEDS_MAX = 300
-ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS)
+ALL_FAULTS = (*FAULTS, *CLUSTER_FAULTS, *TRANSACTION_FAULTS, *CONSUMER_GROUP_FAULTS, *ACCESS_FAULTS, *TREE_FAULTS)
 RUNS = {  # of the campaigns for which a seed says all
     "live resets": live_resets.run,
     "consumer groups": consumer_groups.run,
     "retention": retention_holds.run,
     "rights": access_world.run,
+    "retention for members": consumer_members.run_retention,
+    "rights of members": access_members.run,
+    "tree accidents": tree_accidents.run,
 }
 
 
@@ -41,6 +56,8 @@ def run(campaign: str, focus: str, seed: int) -> Violation | None:
         return world.run(seed, minutes=1).violation
     if campaign == "live resets" and focus == "refused appends":
         return live_resets.run(seed, refused_share=0.2).violation
+    if campaign == "consumer groups" and focus == "live resets":
+        return consumer_groups.ConsumerGroups(seed, with_resets=True).run().violation
     if campaign in RUNS:
         return RUNS[campaign](seed).violation
     if campaign == "journal":

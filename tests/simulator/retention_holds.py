@@ -135,15 +135,23 @@ class RetentionHolds(Simulation):
             self.end = len(self.written_ms)
 
     async def _commit(self, group: str, offset: int) -> None:
-        self.note(f"{group} commits {offset}")
-        if group in self.committed:
-            self.committed[group].append(offset)
+        self.asked_to_commit(group, offset)
         make = messages.OffsetCommitRequest
         row = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         request = make(group_id=group, topics=[make.OffsetCommitRequestTopic(name=TOPIC, partitions=[row])])
         answer = await self.ask(request, 8)
         if answer is None or answer.topics[0].partitions[0].error_code != ErrorCode.NONE:
             return
+        self.has_committed(group, offset)
+
+    def asked_to_commit(self, group: str, offset: int) -> None:
+        """A group is about to commit."""
+        self.note(f"{group} commits {offset}")
+        if group in self.committed:
+            self.committed[group].append(offset)
+
+    def has_committed(self, group: str, offset: int) -> None:
+        """The broker said that it has."""
         if group != OTHER:
             if group not in self.committed:
                 self.fresh[group] = self.clock.monotonic_ms() + 2 * LOOKS_EVERY_MS
@@ -168,12 +176,16 @@ class RetentionHolds(Simulation):
         await self._produce(1)
         for group in (NAMED, *OF_PATTERN):
             await self._commit(group, self.end)
+        await self.all_have_read()
         if any(offsets != [self.end] for offsets in self.committed.values()):
             raise Violation("the simulation itself", f"a commit was refused: {self.committed} of {self.end}")
         await self.clock.sleep(SETTLE_MS)
         if self.went < self.end:
             raise Violation("retention goes on when groups have read", f"{self.went} of {self.end} records went")
         self.finish()
+
+    async def all_have_read(self) -> None:
+        """Others have read everything, too."""
 
     async def _something(self) -> None:
         luck = self.rng.random()

@@ -10,7 +10,7 @@ from barnabas.cluster.tree.port import ANY_VERSION
 
 from simulator.clients.recreator import RECREATED
 from simulator.clients.transactional import STEPS, Transactional
-from simulator.coordination import EMPTY_TREE, TreeCopy
+from simulator.coordination import EMPTY_TREE, SimCoordination, TreeCopy
 from simulator.disk import ALWAYS
 from simulator.network import SimTransport
 
@@ -237,7 +237,9 @@ class Weather:
         world.note(f"the tree is a copy with {len(copy.nodes)} nodes")
         world.tree.put_back(copy)
         if world.host.life is not None:
-            world.host.life.coordination.expired()
+            coordination = world.host.life.coordination
+            assert isinstance(coordination, SimCoordination)
+            coordination.expired()
 
     async def _trouble_the_tree(self) -> None:
         world = self._world

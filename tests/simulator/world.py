@@ -96,6 +96,8 @@ class WorldVerdict(Verdict):
 class World(Simulation):
     """One run. Call `run` once."""
 
+    transactional = Kinds(Feeder, Copier, CommittedReader)
+
     def __init__(
         self,
         seed: int,
@@ -108,7 +110,7 @@ class World(Simulation):
         super().__init__(seed, minutes, trace, with_journal)
         self.transactions: TransactionalPart | None = None
         if with_transactions:
-            self.transactions = TransactionalPart(self, Kinds(Feeder, Copier, CommittedReader), 1)
+            self.transactions = TransactionalPart(self, self.transactional, 1)
         self.tree = SimTree(self.clock, session_timeout_ms=self.rng.choice((500.0, 6000.0)))
         self.power_can_fail = self.rng.random() < 0.5
         self.offsets_in_tree = self.rng.random() < 0.15 and not with_journal and not with_transactions
@@ -468,8 +470,9 @@ def run(
     with_journal: bool = False,
     with_transactions: bool = False,
     kinds: tuple[str, ...] = (),
+    kind: type[World] = World,
 ) -> WorldVerdict:
     """Run the world of a seed, with an offset journal or transactional clients if asked. `kinds`: see Weather."""
-    verdict = World(seed, minutes, trace, with_journal, with_transactions, kinds).run()
+    verdict = kind(seed, minutes, trace, with_journal, with_transactions, kinds).run()
     assert isinstance(verdict, WorldVerdict)
     return verdict

@@ -36,6 +36,7 @@ EMPTY = {
     "loading_partitions",
     "stopped_loads",
     "undecided",
+    "unreadable",
     "read_by_others",
     "first_set_aside",
     "failed",

@@ -14,8 +14,10 @@ import pytest
 from barnabas.broker import connection, requests
 from barnabas.broker.access import rules as rules_access
 from barnabas.broker.access import topics as topics_access
+from barnabas.broker.api import acls as api_acls
 from barnabas.broker.http import routes
 from barnabas.broker.requests import TABLE
+from barnabas.cluster.security import acl_nodes
 from barnabas.cluster.security.acls import Acl, AclFilter, AclOperation, PatternType, Permission, Resource, ResourceType
 from barnabas.cluster.security.authorizer import Rights
 from barnabas.protocol import frames, messages
@@ -239,6 +241,34 @@ def test_a_list_of_all_leaves_out_what_may_not_be_known(guarded: World, key: int
     assert "secret" in repr(full) or key == ApiKey.OFFSET_FETCH
 
 
+@pytest.mark.parametrize("version", range(2, 11))
+def test_all_offsets_of_a_group_are_those_of_topics_that_may_be_known(guarded: World, version: int) -> None:
+    """From version 10 on the answer names topics by their ids only."""
+    group, topic = Resource(ResourceType.GROUP, GROUP), Resource(ResourceType.TOPIC, TOPIC)
+    every = Resource(ResourceType.TOPIC, "*")
+    describe, allow, deny = AclOperation.DESCRIBE, Permission.ALLOW, Permission.DENY
+    rules = [
+        *(Acl(group, f"User:{user}", "*", describe, allow) for user in ("knows", "knows-all", "knows-none")),
+        Acl(topic, "User:knows", "*", describe, allow),
+        Acl(every, "User:knows-all", "*", describe, allow),
+        Acl(every, "User:knows-none", "*", describe, allow),
+        Acl(topic, "User:knows-none", "*", describe, deny),
+    ]
+    guarded.env.run(guarded.broker.request_gate.authorizer.add(rules))
+    fetch = messages.OffsetFetchRequest
+    request = fetch(group_id=GROUP, topics=None)
+    if version >= 8:
+        request = fetch(groups=[fetch.OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+    seen = {}
+    for user in ("knows", "knows-all", "knows-none"):
+        answer = ask(guarded, f"User:{user}", ApiKey.OFFSET_FETCH, version, request)
+        topics = answer.topics if version < 8 else answer.groups[0].topics
+        seen[user] = [each.name or guarded.broker.metadata_cache.topic_name(each.topic_id) for each in topics]
+    assert seen == {"knows": [TOPIC], "knows-all": [TOPIC], "knows-none": []}
+    for rule in rules:
+        guarded.env.run(guarded.broker.request_gate.authorizer.remove(AclFilter(principal=rule.principal)))
+
+
 def test_an_id_does_not_tell_the_name(guarded: World) -> None:
     topic_id = guarded.broker.metadata_cache.topic_id(TOPIC)
     asked = messages.MetadataRequest.MetadataRequestTopic(name=None, topic_id=topic_id)
@@ -249,6 +279,31 @@ def test_an_id_does_not_tell_the_name(guarded: World) -> None:
     request = messages.DeleteTopicsRequest(topics=[wanted], timeout_ms=1_000)
     (result,) = ask(guarded, "User:nobody", ApiKey.DELETE_TOPICS, 6, request).responses
     assert (result.name, result.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_that_a_version_does_not_know_are_refused_to_everybody_alike(guarded: World, version: int) -> None:
+    """The answer of these versions must have a name in each row."""
+    topic_id = guarded.broker.metadata_cache.topic_id(TOPIC)
+    row = messages.MetadataRequest.MetadataRequestTopic
+    for principal in ("User:nobody", ADMIN):
+        request = messages.MetadataRequest(topics=[row(name=None, topic_id=topic_id), row(name="other")])
+        answer = ask(guarded, principal, ApiKey.METADATA, version, request)
+        assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+            ("", ErrorCode.INVALID_REQUEST),
+            ("other", ErrorCode.INVALID_REQUEST),
+        ]
+    assert guarded.broker.request_gate.handler_failures == 0
+
+
+def test_a_quota_of_a_user_and_of_all_users_at_once_is_refused_as_any(guarded: World) -> None:
+    """Its entity names the same kind twice, once with null."""
+    alter = messages.AlterClientQuotasRequest
+    parts = [alter.EntityData(entity_type="user", entity_name=name) for name in ("alice", None)]
+    request = alter(entries=[alter.EntryData(entity=parts, ops=[])])
+    (entry,) = ask(guarded, "User:nobody", ApiKey.ALTER_CLIENT_QUOTAS, 1, request).entries
+    assert entry.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert [part.entity_name for part in entry.entity] == ["alice", None]
 
 
 def rows_of_many(key: ApiKey) -> Any:
@@ -288,6 +343,106 @@ def partly_open(make_world: type[World]) -> Iterator[World]:
 
 
 MANY = [(ApiKey.METADATA, 9), (ApiKey.LIST_OFFSETS, 7), (ApiKey.DELETE_GROUPS, 2), (ApiKey.OFFSET_COMMIT, 8)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("resource_type_filter", 9, "patternFilter"),
+        ("pattern_type_filter", 5, "patternFilter"),
+        ("operation", 99, "entryFilter"),
+        ("permission_type", 9, "entryFilter"),
+    ],
+)
+def test_a_filter_with_something_unknown_removes_nothing_and_says_so(
+    guarded: World, field: str, value: int, what: str
+) -> None:
+    """As Kafka 4.3.1 answers: whoever removes rules must not believe that there are none."""
+    delete = messages.DeleteAclsRequest
+    asked = {"resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "operation": 1}
+    asked |= {"permission_type": 1, "principal_filter": None, "host_filter": None, field: value}
+    [result] = ask(
+        guarded, ADMIN, ApiKey.DELETE_ACLS, 3, delete(filters=[delete.DeleteAclsFilter(**asked)])
+    ).filter_results
+    assert (result.error_code, result.error_message) == (ErrorCode.INVALID_REQUEST, f"Unknown {what}.")
+
+
+def test_a_user_without_a_name_is_not_there(guarded: World) -> None:
+    describe = messages.DescribeUserScramCredentialsRequest
+    request = describe(users=[describe.UserName(name="")])
+    [result] = ask(guarded, ADMIN, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request).results
+    assert result.error_code == ErrorCode.RESOURCE_NOT_FOUND
+    assert "/config" not in result.error_message
+
+
+@pytest.mark.parametrize("key", [ApiKey.DESCRIBE_ACLS, ApiKey.DELETE_ACLS])
+def test_very_many_rules_are_listed_and_removed_in_turns(
+    guarded: World, monkeypatch: pytest.MonkeyPatch, key: ApiKey
+) -> None:
+    """Nobody else waits until all have been looked at, and until the answer names them all."""
+    topics = [Resource(ResourceType.TOPIC, f"many-{number}", PatternType.LITERAL) for number in range(400)]
+    rules = [Acl(topic, "User:many", "*", AclOperation.READ, Permission.ALLOW) for topic in topics]
+    guarded.env.run(guarded.broker.authorizer.add(rules))
+    monkeypatch.setattr(clock, "WORK_STEP_MS", 1.0)
+    monkeypatch.setattr(api_acls, "RULES_PER_PIECE", 10)
+    done = {"looked at": 0, "named": 0}
+
+    def counted(what: str, do: Any) -> Any:
+        def doing(*arguments: Any, **fields: Any) -> Any:
+            done[what] += 1
+            return do(*arguments, **fields)
+
+        return doing
+
+    monkeypatch.setattr(AclFilter, "finds", counted("looked at", AclFilter.finds))
+    for name in ("Described", "Removed"):
+        monkeypatch.setattr(api_acls, name, counted("named", getattr(api_acls, name)))
+    client = as_principal(guarded, "User:admin")
+    asked = {"principal_filter": "User:many", "host_filter": None, "operation": 1, "permission_type": 1}
+    asked |= {"resource_type_filter": 2, "resource_name_filter": None}
+    delete = messages.DeleteAclsRequest
+    request: Any = messages.DescribeAclsRequest(**asked, pattern_type_filter=1)
+    if key == ApiKey.DELETE_ACLS:
+        request = delete(filters=[delete.DeleteAclsFilter(**asked, pattern_type_filter=1)])
+
+    async def run() -> dict[str, int]:
+        client.send(key, 3, request)
+        most = dict.fromkeys(done, 0)
+        while not client.data:
+            before = done.copy()
+            await asyncio.sleep(0)
+            most = {what: max(count, done[what] - before[what]) for what, count in most.items()}
+        return most
+
+    most = guarded.env.run(run())
+    client.transport.close()
+    assert done["named"] == len(rules)
+    assert all(0 < count < len(rules) / 4 for count in most.values()), most
+    guarded.env.run(guarded.broker.authorizer.remove(AclFilter(2, None, 1, "User:many", None, 1, 1)))
+
+
+def test_very_many_notices_of_changed_rules_are_followed_in_turns(
+    guarded: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are there at once when one request has changed the rules of very many resources."""
+    monkeypatch.setattr(clock, "WORK_STEP_MS", 1.0)
+    resources = [Resource(ResourceType.TOPIC, f"noticed-{number}", PatternType.LITERAL) for number in range(200)]
+    followed, of_notice = [], acl_nodes.of_notice
+    monkeypatch.setattr(acl_nodes, "of_notice", lambda data: followed.append(data) or of_notice(data))
+
+    async def run() -> int:
+        await guarded.env.clock.sleep(10_000)  # those of other tests have been followed
+        followed.clear()
+        await guarded.broker.coordination.multi([acl_nodes.notice(resource) for resource in resources])
+        most = 0
+        for _ in range(20 * len(resources)):
+            before = len(followed)
+            await asyncio.sleep(0)
+            most = max(most, len(followed) - before)
+        return most
+
+    assert 0 < guarded.env.run(run()) < len(resources) / 4
+    assert len(followed) == len(resources)
 
 
 @pytest.mark.parametrize(("key", "version"), MANY)
@@ -342,6 +497,32 @@ def test_the_log_names_the_rule_that_refuses(guarded: World, caplog: pytest.LogC
         "User:mallory has no right to write topic 'audit': a rule denies it: User:mallory may not write topic audit",
         "User:trent has no right to write topic 'audit': no rule allows it",
     ]
+
+
+def test_what_tells_of_everything_is_for_who_may_know_everything(guarded: World) -> None:
+    """A rule for all topics is not enough where another one denies some."""
+    routes.load()
+    describe = AclOperation.DESCRIBE
+    resources = [Resource(ResourceType.CLUSTER, "kafka-cluster")]
+    resources += [Resource(type, "*") for type in (ResourceType.TOPIC, ResourceType.GROUP)]
+    rules = [Acl(each, "User:watcher", "*", describe, Permission.ALLOW) for each in resources]
+    authorizer = guarded.broker.request_gate.authorizer
+    row = routes.TABLE["GET", "/metrics"]
+
+    def is_refused() -> bool:
+        request = routes.HttpRequest("GET", "/metrics", {}, {}, None, "/192.0.2.9", "curl", "User:watcher")
+        try:
+            guarded.broker.request_gate._check_http(row, request, authorizer.rights_of("User:watcher", "/192.0.2.9"))
+        except routes.HttpError as error:
+            return error.name == "TOPIC_AUTHORIZATION_FAILED"
+        return False
+
+    guarded.env.run(authorizer.add(rules))
+    assert not is_refused()
+    secret = Resource(ResourceType.TOPIC, TOPIC[:3], PatternType.PREFIXED)
+    guarded.env.run(authorizer.add([Acl(secret, "User:watcher", "*", describe, Permission.DENY)]))
+    assert is_refused()
+    guarded.env.run(authorizer.remove(AclFilter(principal="User:watcher")))
 
 
 def test_the_log_tells_of_paths_that_are_for_super_users_only(guarded: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -404,5 +585,84 @@ def test_a_refusal_that_is_not_logged_looks_for_no_rule(
     assert looked == 2, "one for the decision, which is remembered, and one for the line"
 
 
+def test_the_session_of_a_follower_reads_for_nobody_else(guarded: World) -> None:
+    """Its id is a number that somebody may find out, and by it a follower reads every topic."""
+    fetch = messages.FetchRequest
+    partition = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+    topics = [fetch.FetchTopic(topic=TOPIC, partitions=[partition])]
+    first = fetch(replica_id=7, session_epoch=0, topics=topics, max_wait_ms=0, min_bytes=0, max_bytes=1_000)
+    session_id = ask(guarded, ADMIN, ApiKey.FETCH, 12, first).session_id
+    assert session_id
+    for epoch in (1, -1, 0):  # to read on, to close it, to put another in its place
+        asked = fetch(session_id=session_id, session_epoch=epoch, max_wait_ms=0, min_bytes=0, max_bytes=1_000)
+        answer = ask(guarded, "User:nobody", ApiKey.FETCH, 12, asked)
+        assert answer.responses == []
+        assert answer.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if epoch == 1 else ErrorCode.NONE)
+    following = fetch(replica_id=7, session_id=session_id, session_epoch=1, max_wait_ms=0, min_bytes=0, max_bytes=1_000)
+    assert ask(guarded, ADMIN, ApiKey.FETCH, 12, following).error_code == ErrorCode.NONE
+
+
+def test_who_only_claims_to_be_the_controller_does_not_make_it_late(guarded: World) -> None:
+    """A request by an older connection than one of the same controller is ignored; only its own connections count."""
+    stop = messages.StopReplicaRequest(controller_id=0, controller_epoch=guarded.broker.controller.controller_epoch)
+    controller = as_principal(guarded, ADMIN)
+    assert guarded.env.run(controller.ask(ApiKey.STOP_REPLICA, 3, stop)) is not None
+    refused = ask(guarded, "User:nobody", ApiKey.STOP_REPLICA, 3, stop)
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert guarded.env.run(controller.ask(ApiKey.STOP_REPLICA, 3, stop)) is not None
+    controller.transport.close()
+
+
+def test_the_rules_of_one_resource_are_written_together(
+    guarded: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One by one, a thousand would be written a thousand times, each with all before it."""
+    caplog.set_level(logging.INFO, "barnabas.cluster")
+    written: list[Any] = []
+    multi = guarded.broker.coordination.multi
+
+    async def counted(operations: Any) -> Any:
+        written.append(operations)
+        return await multi(operations)
+
+    monkeypatch.setattr(guarded.broker.coordination, "multi", counted)
+    create = messages.CreateAclsRequest
+    creations = [
+        create.AclCreation(
+            resource_type=2,
+            resource_name="many" if number % 10 else "few",
+            resource_pattern_type=3,
+            principal=f"User:user-{number}" if number % 7 else "nobody",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for number in range(200)
+    ]
+    answer = ask(guarded, ADMIN, ApiKey.CREATE_ACLS, 3, create(creations=creations))
+    assert [result.error_code for result in answer.results] == [
+        0 if number % 7 else ErrorCode.INVALID_REQUEST for number in range(200)
+    ]
+    assert len(written) == 2
+    table = guarded.broker.request_gate.authorizer.table
+    assert {len(table.of(Resource(ResourceType.TOPIC, name))) for name in ("many", "few")} == {154, 17}
+    lines = [each for each in caplog.messages if "access rule" in each]
+    assert len(lines) < 100
+    assert "new access rules, 104 more" in lines
+    guarded.env.run(guarded.broker.request_gate.authorizer.remove(AclFilter(name="many")))
+    guarded.env.run(guarded.broker.request_gate.authorizer.remove(AclFilter(name="few")))
+
+
 def test_every_row_says_what_it_asks_for() -> None:
     assert requests._nobody not in {row.access for row in TABLE.values()}
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_a_group_that_may_not_be_described_has_no_topics_in_the_answer(guarded: World, version: int) -> None:
+    """As Kafka 4.3.1 answers; version 1 has no other place for the error than the rows."""
+    fetch = messages.OffsetFetchRequest
+    topics = [fetch.OffsetFetchRequestTopic(name="mine", partition_indexes=[0])]
+    answer = ask(guarded, "User:nobody", ApiKey.OFFSET_FETCH, version, fetch(group_id=GROUP, topics=topics))
+    assert answer.error_code == (ErrorCode.GROUP_AUTHORIZATION_FAILED if version > 1 else 0)
+    rows = [row.error_code for topic in answer.topics for row in topic.partitions]
+    assert rows == ([] if version > 1 else [ErrorCode.GROUP_AUTHORIZATION_FAILED])

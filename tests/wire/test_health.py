@@ -1,5 +1,6 @@
 """What a broker says of its own troubles in /v1/health, in virtual time."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,3 +158,33 @@ def test_a_log_that_cannot_be_written_is_told_until_it_can(world: World) -> None
     world.env.disk.capacity_bytes = 1 << 40
     write(world, 1)
     assert health(world)["write_blocked_logs"] == 0
+
+
+def test_what_cannot_be_read_of_users_quotas_and_rules_is_told_until_it_is_set_anew(make_world: type[Any]) -> None:
+    world = make_world(
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS",
+        http_token="planted",
+    )
+    tree = world.broker.coordination
+    bob = b'{"version":1,"config":{"SCRAM-SHA-256":"broken","producer_byte_rate":"many"}}'
+    world.env.run(tree.create("/config/users/bob", bob))
+    world.env.run(tree.create("/kafka-acl/Topic/t", b"broken"))
+    notices = (
+        ("/config/changes/config_change_", json.dumps({"version": 2, "entity_path": "users/bob"}).encode()),
+        ("/kafka-acl-changes/acl_changes_", b"Topic:t"),
+    )
+
+    def told() -> list[tuple[str, str]]:
+        for path, notice in notices:
+            world.env.run(tree.create(path, notice, sequential=True))
+        world.env.run(world.env.clock.sleep(2_000))
+        answer = world.env.run(ask(world.env, world.broker, "GET", "/v1/health", Authorization="Bearer planted"))
+        assert answer.status == 200, answer.body
+        return [(row["of"], row["name"]) for row in answer.json["unreadable"]]
+
+    assert told() == [("users", "'bob'"), ("quotas", "user 'bob'"), ("acls", "topic 't'")]
+    world.env.run(tree.set("/config/users/bob", b'{"version":1,"config":{}}'))
+    world.env.run(tree.delete("/kafka-acl/Topic/t"))
+    assert told() == []
+    world.env.run(world.broker.stop())

@@ -724,6 +724,18 @@ def test_who_may_ask(http_world: World, source: str, headers: dict[str, str], st
     assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
+def test_who_guesses_the_token_is_told_of(http_world: World, caplog: pytest.LogCaptureFixture) -> None:
+    before = http_world.broker.server.failed_logins
+    for guess in ("Bearer guess", "Bearer guess-again", f"Basic {TOKEN}"):
+        assert get(http_world, "/v1/status", source="192.0.2.77", Authorization=guess).status == 401
+    assert get(http_world, "/v1/status", source="192.0.2.77").status == 401  # it does not guess
+    assert get(http_world, "/v1/status", Authorization="Bearer guess").status == 200  # nor is a token needed here
+    assert http_world.broker.server.failed_logins == before + 3
+    (line,) = [each for each in caplog.messages if "192.0.2.77" in each]
+    assert "http.token" in line
+    assert "guess" not in line
+
+
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready?", "/health?x=1", "/health?%"])
 def test_whether_it_is_healthy_everybody_may_ask(http_world: World, path: str) -> None:
     assert get(http_world, path, source="192.0.2.1", host="kafka1.example").status == 200

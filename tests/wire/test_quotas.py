@@ -25,6 +25,7 @@ from barnabas.protocol.messages import (
     FetchRequest,
     HeartbeatRequest,
     ListOffsetsRequest,
+    MetadataRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
     WriteTxnMarkersRequest,
@@ -404,6 +405,44 @@ def test_mutations_are_refused_while_the_bucket_is_empty(own: World) -> None:
     assert answer.results[0].error_code == exceeded
     answer, waited_ms = client.ask(ApiKey.CREATE_PARTITIONS, 3, grow)
     assert (answer.results[0].error_code, waited_ms > 500) == (0, True)
+    client.close()
+
+
+@pytest.mark.parametrize("key", ["nope", "SCRAM-SHA-256", "connection_creation_rate"])
+def test_a_quota_that_nobody_can_have_is_removed_without_an_error(own: World, key: str) -> None:
+    """As by Kafka 4.3.1; what else is in the node stays."""
+    own.env.run(own.broker.coordination.create("/config/users/u", b'{"version":1,"config":{"SCRAM-SHA-256":"x"}}'))
+    assert alter(own, [("user", "u")], **{key: None}).error_code == 0
+    assert node(own, "/config/users/u") == {"SCRAM-SHA-256": "x"}
+
+
+def test_a_quota_without_bound_lets_one_of_many_through(own: World) -> None:
+    alter(own, [("user", None)], controller_mutation_rate=0.1)
+    alter(own, [("user", "ANONYMOUS")], controller_mutation_rate=float("inf"))
+    assert node(own, "/config/users/ANONYMOUS") == {"controller_mutation_rate": "Infinity"}
+    client = Timed(own)
+    for name in ("u1", "u2", "u3"):
+        answer, _ = client.ask(ApiKey.CREATE_TOPICS, 7, create(name, 50))
+        assert (answer.topics[0].error_code, answer.throttle_time_ms) == (0, 0)
+    client.close()
+
+
+def test_topics_that_are_made_by_asking_for_them_are_mutations(own: World) -> None:
+    """With a tenth a second Kafka 4.3.1 made two of twenty, and none after; its answers tell of no throttle."""
+    alter(own, [("user", "ANONYMOUS")], controller_mutation_rate=0.1)
+    client = Timed(own)
+    topics = [MetadataRequest.MetadataRequestTopic(name=f"asked-for-{number}") for number in range(20)]
+
+    def ask() -> int:
+        answer, _ = client.ask(ApiKey.METADATA, 9, MetadataRequest(topics=topics))
+        assert answer.throttle_time_ms == 0
+        codes = [topic.error_code for topic in answer.topics]
+        assert set(codes) <= {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        return codes.count(ErrorCode.NONE)
+
+    assert [ask(), ask()] == [2, 2]
+    own.env.run(own.env.clock.sleep(10_000))
+    assert ask() == 3
     client.close()
 
 

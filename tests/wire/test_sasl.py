@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker import refusals
+from barnabas.broker.authentication import REQUEST_BYTES_MAX
 from barnabas.broker.connection import Connection
 from barnabas.cluster.security import scram
 from barnabas.cluster.security.plain import PLAIN
@@ -175,9 +177,48 @@ def test_nothing_is_handled_before_the_login(guarded: World, key: ApiKey) -> Non
     before = list(guarded.broker.server.requests_of)
     assert ask(guarded, client, key, 4 if key == ApiKey.LEADER_AND_ISR else 2, _empty(key)) is None
     assert guarded.broker.server.requests_of == before
+
+
+NO_VERSION = 99
+IN_THE_MIDDLE = {  # as Kafka 4.3.1 answers; None: it closes
+    (ApiKey.API_VERSIONS, 3): {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "api_keys": []},
+    (ApiKey.SASL_HANDSHAKE, 1): {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []},
+    (ApiKey.METADATA, 13): {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "brokers": [], "topics": []},
+    (ApiKey.METADATA, 9): None,  # Kafka's answer does not say that something is wrong
+    (ApiKey.FETCH, 12): {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "responses": []},
+    (ApiKey.PRODUCE, 9): None,  # acks=0 has no answer
+    (ApiKey.API_VERSIONS, NO_VERSION): None,
+}
+
+
+@pytest.mark.parametrize(("key", "version"), IN_THE_MIDDLE)
+def test_a_request_in_the_middle_of_a_login_ends_it(guarded: World, key: ApiKey, version: int) -> None:
+    before = list(guarded.broker.server.requests_of)
     client = connected(guarded)
     shake(guarded, client, PLAIN)
-    assert topics(guarded, client) is None
+
+    async def run() -> Any:
+        if version == NO_VERSION:
+            client.transport.write(struct.pack(">ihhih", 10, key, version, 1, -1))
+        else:
+            client.send(key, version, _empty(key))
+        answer = await client.answer()
+        return None if answer is None else frames.decode_response(key, version, memoryview(answer))[1]
+
+    answer, expected = guarded.env.run(run()), IN_THE_MIDDLE[key, version]
+    if expected is None:
+        assert answer is None
+    else:
+        assert {name: getattr(answer, name) for name in expected} == expected
+    assert tell(guarded, client, f"\0alice\0{PLANTED}".encode()) is None
+    assert guarded.broker.server.requests_of == before
+
+
+def test_a_large_request_in_the_middle_of_a_login_is_not_read(guarded: World) -> None:
+    client = connected(guarded)
+    shake(guarded, client, PLAIN)
+    many = [messages.MetadataRequest.MetadataRequestTopic(name=f"topic-{number}") for number in range(5_000)]
+    assert ask(guarded, client, ApiKey.METADATA, 9, messages.MetadataRequest(topics=many)) is None
 
 
 def _empty(key: ApiKey) -> Any:
@@ -204,15 +245,23 @@ def test_clients_of_kafka_0_10_send_the_messages_alone(guarded: World) -> None:
     assert topics(guarded, client) is not None
 
 
-def test_a_large_request_before_the_login_is_refused(guarded: World) -> None:
+@pytest.mark.parametrize("size", [REQUEST_BYTES_MAX + 1, 524_288, 524_289])
+def test_a_large_request_before_the_login_is_refused(
+    guarded: World, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first bytes tell its size: of 10,000 strangers who send the rest slowly, nobody wants to keep much."""
     client = connected(guarded)
 
     async def run() -> bytes | None:
-        client.transport.write(struct.pack(">ihhi", 524_289, 17, 1, 1))
+        client.transport.write(struct.pack(">ihhi", size, 17, 1, 1))
         answer: bytes | None = await client.answer()
         return answer
 
+    guarded.env.run(guarded.env.clock.sleep(60_000))  # the log says it once a minute
+    before_ms = guarded.env.clock.monotonic_ms()
     assert guarded.env.run(run()) is None
+    assert guarded.env.clock.monotonic_ms() - before_ms < 1_000
+    assert f"a frame of {size} bytes before it has logged in ({REQUEST_BYTES_MAX} at most)" in caplog.text
 
 
 def test_a_login_with_too_many_messages_ends(guarded: World) -> None:
@@ -365,8 +414,11 @@ def test_a_start_that_is_open_to_other_hosts_says_so_once(
 
     assert warned(listeners="PLAINTEXT://127.0.0.1:9092") == 0
     assert warned(listeners="PLAINTEXT://0.0.0.0:9092") == 1
-    assert warned(listeners="PLAINTEXT://:9092", authorizer_class_name="kafka.security.authorizer.AclAuthorizer") == 0
     assert warned(**settings(listeners="SASL://0.0.0.0:9092")) == 0
+    rules = {"listeners": "PLAINTEXT://:9092", "authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}
+    assert warned(**rules) == 0
+    assert warned(**rules, super_users="User:ANONYMOUS") == 1
+    assert warned(**rules, allow_everyone_if_no_acl_found="true") == 1
 
 
 def test_failed_logins_are_counted(guarded: World) -> None:
@@ -374,3 +426,42 @@ def test_failed_logins_are_counted(guarded: World) -> None:
     plain(guarded, connected(guarded), "alice", "wrong")
     topics(guarded, connected(guarded))
     assert guarded.broker.server.failed_logins == before + 2
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_wrong_token_is_told_of_once_whether_its_client_hears_the_refusal_or_not(
+    make_world: type[World], caplog: pytest.LogCaptureFixture, goes_on: bool
+) -> None:
+    """The answer has no error yet: the login fails with the client's next message, which need not come."""
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+    line = {"listener.name.sasl.oauthbearer.sasl.jaas.config": module}
+    world = make_world(**settings(sasl_enabled_mechanisms="OAUTHBEARER") | line)
+    client = connected(world)
+    assert shake(world, client, "OAUTHBEARER").error_code == 0
+    answer = tell(world, client, b"n,,\x01auth=Bearer a.b.c\x01\x01")
+    assert (answer.error_code, answer.auth_bytes) == (0, b'{"status":"invalid_token"}')
+    if goes_on:
+        assert tell(world, client, b"\x01").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    client.transport.close()
+    world.env.run(world.env.clock.sleep(1_000))
+    assert world.broker.server.failed_logins == 1
+    assert caplog.text.count("a login from 127.0.0.1 has failed: OAUTHBEARER: the token is no JSON in Base64") == 1
+    world.env.run(world.broker.stop())
+
+
+def test_names_that_are_made_up_keep_nothing_else_out_of_the_log(
+    guarded: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "KINDS_MAX", 5)
+    guarded.env.run(guarded.env.clock.sleep(121_000))  # what was told is told again
+    caplog.clear()
+    for number in range(20):
+        assert shake(guarded, connected(guarded), f"made-up-{number}").error_code == 33
+    assert shake(guarded, connected(guarded), "GSSAPI").error_code == 33
+    assert plain(guarded, connected(guarded), password="wrong").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    lines = [each.partition("has failed: ")[2] for each in caplog.messages if "a login from" in each]
+    assert lines == [
+        "an unknown SASL mechanism is not enabled here",
+        "the SASL mechanism GSSAPI is not enabled here",
+        "PLAIN: Authentication failed: Invalid username or password",
+    ]

@@ -22,6 +22,8 @@ PASSWORD, SALTED, HMAC = "planted-password", b"planted-salted", b"planted-hmac"
 PLANTED = "planted"
 JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{PASSWORD}";'
 
+ZOOKEEPER = f'org.apache.zookeeper.server.auth.DigestLoginModule required username="u" password="{PASSWORD}";'
+
 
 @pytest.fixture(scope="module")
 def broken(make_world: type[World]) -> Iterator[World]:
@@ -37,6 +39,7 @@ def broken(make_world: type[World]) -> Iterator[World]:
                 "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
             ),
             "delegation_token_secret_key": "planted-key",
+            "zookeeper_sasl_jaas_config": ZOOKEEPER,
             "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super_users": "User:ANONYMOUS",
         }

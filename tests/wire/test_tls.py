@@ -1,6 +1,7 @@
 """TLS on the wire, in virtual time: who is let in, what ends a connection, and that nobody else is kept waiting."""
 
 import asyncio
+import errno
 import logging
 import ssl
 import struct
@@ -8,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from barnabas.broker.connection import Connection
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.runtime.tls import HANDSHAKE_WITHIN_MS, HandshakeError, TlsSide, TlsTransport
+from barnabas.runtime.tls import HANDSHAKE_WITHIN_MS, HandshakeError, TlsError, TlsSide, TlsTransport
 from barnabas.runtime.tls_context import Keys, client_context
 from certificates import Authority, Certificate
 
@@ -172,6 +174,40 @@ def test_a_certificate_that_is_not_accepted_gets_its_alert(
     assert world.broker.server.failed_logins == failed_before + 1
     assert "a TLS handshake with 127.0.0.1 (listener SSL) has failed: " + told in caplog.text
     assert heard in client.failed[0]
+
+
+class Resuming:
+    """A context whose connections go on with a session of before."""
+
+    def __init__(self, context: ssl.SSLContext, before: TlsClient) -> None:
+        self._context = context
+        self._session = before.transport._object.session  # type: ignore[union-attr]
+
+    def wrap_bio(self, *words: Any, **options: Any) -> ssl.SSLObject:
+        return self._context.wrap_bio(*words, session=self._session, **options)
+
+
+def test_a_session_does_not_outlive_its_certificate(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """OpenSSL looks at the certificate when a session of TLS 1.2 begins, and not when a client goes on with it."""
+    own = AUTHORITY.sign("alice")
+    context = context_of(own, protocols=("TLSv1.2",))
+    first = TlsClient(world, context)
+    first.versions()
+    resuming: Any = Resuming(context, first)
+    second = TlsClient(world, resuming)
+    assert second.versions().error_code == 0
+    assert second.transport._object.session_reused  # type: ignore[union-attr]
+    assert connection_of(world).principal == "User:CN=alice"
+    advance(world, 61_000)  # the log has each kind once a minute
+    clock = world.env.clock
+    too_late_ms = int(own.certificate.not_valid_after_utc.timestamp() * 1000) + 1 - clock.now_ms()
+    clock.step_wall_clock(too_late_ms)
+    late = TlsClient(world, resuming)
+    assert late.closed()
+    clock.step_wall_clock(-too_late_ms)
+    assert "(listener SSL) has failed: its certificate is refused: certificate has expired" in caplog.text
+    for client in (first, second):
+        client.transport.close()
 
 
 def test_a_client_that_does_not_trust_the_broker_goes_away(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -358,22 +394,25 @@ def test_a_step_of_the_wall_clock_reads_nothing_and_hides_nothing(
     assert TlsClient(world, context_of()).versions().error_code == 0
 
 
+def altered(client: TlsClient, path: str, kind: str = "keystore") -> Any:
+    """What is answered to a change of a file's name."""
+    row = messages.IncrementalAlterConfigsRequest.AlterableConfig(
+        name=f"listener.name.ssl.ssl.{kind}.location", config_operation=0, value=path
+    )
+    resource = messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=4, resource_name="0", configs=[row]
+    )
+    request = messages.IncrementalAlterConfigsRequest(resources=[resource])
+    return client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0]
+
+
 def test_another_file_by_alter_configs(world: World) -> None:
     renewed, another = AUTHORITY.sign("broker"), AUTHORITY.sign("another")
     put(world.env, "/next.pem", renewed.key_pem() + renewed.chain_pem)
     put(world.env, "/another.pem", another.key_pem() + another.chain_pem)
     client = TlsClient(world, context_of(AUTHORITY.sign("alice", organization="Acme")))
 
-    def alter(path: str) -> Any:
-        row = messages.IncrementalAlterConfigsRequest.AlterableConfig(
-            name="listener.name.ssl.ssl.keystore.location", config_operation=0, value=path
-        )
-        resource = messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=4, resource_name="0", configs=[row]
-        )
-        request = messages.IncrementalAlterConfigsRequest(resources=[resource])
-        return client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0]
-
+    alter = partial(altered, client)
     refused = alter("/no-such.pem")
     assert refused.error_code == 42
     assert "ssl.keystore.location=/no-such.pem cannot be read" in refused.error_message
@@ -394,7 +433,8 @@ def test_rules_make_users_of_names(make_world: Any, sim_env: Any, caplog: pytest
     client.versions()
     assert connection_of(world).principal == "User:ALICE"
     assert TlsClient(world, context_of(AUTHORITY.sign("alice"))).closed()
-    assert "no rule of ssl.principal.mapping.rules applies" in caplog.text
+    told = "no rule of ssl.principal.mapping.rules applies to the subject of its certificate, 'CN=alice'"
+    assert told in caplog.text
     for protocol in PROTOCOLS:
         nobody = TlsClient(world, context_of(protocols=(protocol,)))
         assert nobody.closed()
@@ -457,3 +497,90 @@ def test_a_broker_without_tls_settings_makes_no_contexts(make_world: Any) -> Non
     assert world.broker.tls is None
     assert isinstance(world.broker.server._factory("PLAINTEXT"), partial)
     world.env.run(world.broker.stop())
+
+
+def between_brokers(make_world: Any, sim_env: Any, **more: str) -> World:
+    return secured(make_world, sim_env, **({"inter_broker_listener_name": "SSL"} | more))
+
+
+def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def test_brokers_are_not_cut_off_by_a_certificate_that_they_refuse(
+    make_world: Any, sim_env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka: at the listener between brokers a new certificate must be good for the trust store, and both for
+    brokers that have the former ones."""
+    world = between_brokers(make_world, sim_env)
+    cache = world.broker.metadata_cache
+    monkeypatch.setattr(cache, "brokers", {**cache.brokers, 9: None})  # another one, which is not asked
+    other = Authority("the next")
+    foreign, ended = other.sign("broker"), AUTHORITY.sign("broker", days=-1)
+    for certificate, why in ((foreign, "unable to get local issuer certificate"), (ended, "certificate has expired")):
+        advance(world, 1_000)
+        put(world.env, KEYS, certificate.key_pem() + certificate.chain_pem)
+        advance(world, 3_000)
+        [line] = errors_of(caplog)
+        assert f"ssl.truststore refuses the certificate of ssl.keystore: {why}" in line
+        assert TlsClient(world, context_of()).versions().error_code == 0
+        caplog.clear()
+    put(world.env, KEYS, foreign.key_pem() + foreign.chain_pem)
+    put(world.env, TRUSTED, other.pem)
+    advance(world, 2_000)
+    assert "those that are not changed yet would be cut off" in errors_of(caplog)[-1]
+    monkeypatch.undo()  # alone it may go to another authority at once
+    put(world.env, TRUSTED, other.pem + "\n")
+    advance(world, 2_000)
+    assert TlsClient(world, context_of(authority=other)).versions().error_code == 0
+    world.env.run(world.broker.stop())
+
+
+def test_a_start_with_a_certificate_that_brokers_refuse_is_refused(make_world: Any, sim_env: Any) -> None:
+    env = sim_env(7)
+    put(env, "/ended.pem", (ended := AUTHORITY.sign("broker", days=-1)).key_pem() + ended.chain_pem)
+    with pytest.raises(TlsError, match=r"listener SSL: brokers reach each other here, and .*: certificate has expired"):
+        between_brokers(make_world, lambda seed: env, ssl_keystore_location="/ended.pem")
+    for listeners in ("SSL://127.0.0.1:9092,PLAINTEXT://127.0.0.1:9093", "SSL://127.0.0.1:9092"):
+        world = secured(make_world, lambda seed: env, ssl_keystore_location="/ended.pem", listeners=listeners)
+        world.env.run(world.broker.stop())  # clients may take it, and nobody has said that brokers must
+
+
+def test_a_file_that_cannot_be_read_for_a_while_is_told_of_once(
+    make_world: Any, sim_env: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again each second: there were too few descriptors, perhaps."""
+    world = secured(make_world, sim_env)
+    advance(world, 1_000)
+    put(world.env, KEYS, BROKER.key_pem() + BROKER.chain_pem + "\n")
+    world.env.disk.fail("open", KEYS, OSError(errno.EMFILE, "too many open files"), times=5)
+    advance(world, 4_000)
+    [line] = errors_of(caplog)
+    assert "ssl.keystore.location=/keys.pem cannot be read: too many open files" in line
+    caplog.set_level(logging.INFO)
+    advance(world, 4_000)
+    assert "keys and certificates were read again" in caplog.text
+    world.env.run(world.broker.stop())
+
+
+def test_a_restart_takes_what_alter_configs_has_said_whatever_the_file_says(
+    make_world: Any, sim_env: Any, tmp_path: Path
+) -> None:
+    """The authority was replaced step by step. What the file still names would not be taken by anybody now."""
+    tree = str(tmp_path / "tree")
+    world = between_brokers(make_world, sim_env, coordination_path=tree)
+    other = Authority("the next")
+    renewed = other.sign("broker")
+    put(world.env, "/both.pem", AUTHORITY.pem + other.pem)
+    put(world.env, "/next.pem", renewed.key_pem() + renewed.chain_pem)
+    put(world.env, "/next-trusted.pem", other.pem)
+    client = TlsClient(world, context_of(AUTHORITY.sign("alice", organization="Acme")))
+    for path, kind in (("/both.pem", "truststore"), ("/next.pem", "keystore"), ("/next-trusted.pem", "truststore")):
+        assert altered(client, path, kind).error_code == 0
+        advance(world, 2_000)
+    world.env.run(world.broker.stop())
+    again = between_brokers(make_world, lambda seed: world.env, coordination_path=tree)
+    for _ in range(2):
+        assert TlsClient(again, context_of(authority=other)).versions().error_code == 0
+        advance(again, 2_000)
+    again.env.run(again.broker.stop())

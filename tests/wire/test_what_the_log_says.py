@@ -178,6 +178,16 @@ def test_refusals(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert words[7].startswith("INVALID_SESSION_TIMEOUT: group 'billing': session.timeout.ms=99 is not between ")
 
 
+def test_a_topic_that_a_commit_names_by_its_id_is_named(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
+    topic_id = own_world.broker.metadata_cache.topic_id("orders")
+    request = messages.OffsetCommitRequest
+    row = request.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="m" * 5_000)
+    topic = request.OffsetCommitRequestTopic(topic_id=topic_id, partitions=[row])
+    own_world.ask(ApiKey.OFFSET_COMMIT, 10, request(group_id=GROUP, topics=[topic]))
+    (line,) = lines(caplog, "OFFSET_METADATA_TOO_LARGE")
+    assert line.endswith("OFFSET_METADATA_TOO_LARGE: an offset of group 'billing' for 'orders', partition 0")
+
+
 def test_an_api_that_is_not_offered(own_world: Any, caplog: pytest.LogCaptureFixture) -> None:
     frame = struct.pack(">hhih4sB", ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, 4, b"test", 0) + b"\5body"
     old_fetch = struct.pack(">hhih4s", ApiKey.FETCH, 0, 1, 4, b"test")

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from broker_process import Client, batch, produce_request
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from ports import free_port
-from zookeeper_server import ZooKeeperServer
+from waiting import until, until_said
+from zookeeper_server import ZooKeeperServer, plain
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,18 +34,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-3.9.1-zookeeper" / "chang
 GROUP, TOPIC = "g", "t"
 
 Start = Callable[..., Any]
-
-
-@contextmanager
-def plain(server: ZooKeeperServer, chroot: str = "/barnabas") -> Iterator[KazooClient]:
-    """A client of ZooKeeper that knows nothing of Barnabas, as zookeeper-shell is."""
-    client = KazooClient(f"{server.address}{chroot}")
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def tree(client: KazooClient, path: str = "/") -> dict[str, bytes | None]:
@@ -185,7 +174,7 @@ def test_who_starts_again_within_its_old_session_waits_for_its_node_to_go(
         second = start(port=first.port, log_level="info")
         assert zookeeper.exists("/brokers/ids/0").ephemeralOwner not in (None, owner)
     assert Client(second.port).produce(TOPIC, 0, batch([b"x"])).error_code == 0
-    assert "is registered already: waiting until that session has ended" in second.log.read_text()
+    until_said("is registered already: waiting until that session has ended", second.log)
 
 
 def test_a_living_brokers_id_is_refused(start: Start, tmp_path: Path) -> None:
@@ -302,7 +291,7 @@ def test_a_zookeeper_that_does_not_answer_refuses_the_start(tmp_path: Path) -> N
     [
         (["zookeeper.connect=:no"], "zookeeper.connect=:no is not of the form host:port,host:port/chroot"),
         (["zookeeper.connect=a:1", "coordination.path=/tmp/x"], "name two coordination trees"),
-        (["zookeeper.connect=a:1", "zookeeper.set.acl=true"], "set zookeeper.digest.credentials to user:password"),
+        (["zookeeper.connect=a:1", "zookeeper.set.acl=true"], "or zookeeper.digest.credentials to user:password"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: list[str], said: str) -> None:
@@ -412,8 +401,7 @@ def test_a_broker_stops_without_zookeeper(start: Start, server: ZooKeeperServer,
 def test_a_broker_that_is_started_first_waits_for_zookeeper(start: Start, server: ZooKeeperServer) -> None:
     server.stop()
     broker = start(session_ms=30_000, wait=False)
-    while "connecting to ZooKeeper" not in broker.log.read_text():
-        time.sleep(0.02)
+    until_said("connecting to ZooKeeper", broker.log)
     server.start()
     broker.wait_until_ready()
     assert Client(broker.port).create_topic(TOPIC, 1) == 0
@@ -442,7 +430,7 @@ def test_a_zookeeper_that_comes_back_empty_is_said_and_nothing_is_served(start: 
     server.stop()
     shutil.rmtree(server.data)
     server.start()
-    until(lambda: "is empty, and had the cluster" in process.log.read_text())
+    until_said("is empty, and had the cluster", process.log)
     assert produce_with_one_ack(process.port) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     shown = [sys.executable, "-m", "barnabas", "cluster", "--bootstrap", f"127.0.0.1:{process.port}"]
     done = forked.run(shown, capture_output=True, text=True, timeout=60)
@@ -469,13 +457,13 @@ def test_an_older_copy_of_zookeeper_is_noticed_and_changes_no_setting(
     shutil.copytree(server.data, tmp_path / "copy")
     server.start()
     until(lambda: made(process.port, "kept", retention_ms="-1"))
-    until(lambda: "topic kept: its own settings are now {'retention.ms': '-1'}" in process.log.read_text())
+    until_said("topic kept: its own settings are now {'retention.ms': '-1'}", process.log)
     time.sleep(1)  # the mark is counted within 50 ms
     server.stop()
     shutil.rmtree(server.data)
     shutil.move(tmp_path / "copy", server.data)
     server.start()
-    until(lambda: "is an older copy than it was" in process.log.read_text())
+    until_said("is an older copy than it was", process.log)
     assert produce_with_one_ack(process.port) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     time.sleep(1)  # settings were read within some milliseconds
     assert "topic kept: its own settings are now {}" not in process.log.read_text()
@@ -490,16 +478,8 @@ def test_a_registration_that_is_deleted_by_hand_is_made_again(start: Start, serv
         client.delete("/brokers/ids/0")
         until(lambda: client.exists("/brokers/ids/0") is not None)
         assert client.get("/brokers/ids/0")[1].czxid > before
-    assert "/brokers/ids/0 was deleted while this broker runs" in process.log.read_text()
+    until_said("/brokers/ids/0 was deleted while this broker runs", process.log)
     until(lambda: produce_with_one_ack(process.port) == 0)
-
-
-def until(done: Callable[[], bool], within_s: float = 60) -> None:
-    """Wait for that."""
-    end = time.monotonic() + within_s
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

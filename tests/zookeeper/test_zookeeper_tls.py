@@ -2,7 +2,6 @@
 
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +11,12 @@ import pytest
 import zookeeper_server
 from certificates import PASSWORD, Authority
 from ports import free_port
+from waiting import until, until_said
 from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(120)
 AUTHORITY = Authority()
+JAAS = "zookeeper.sasl.jaas.config"
 SESSION_MS = 60_000  # Java takes long to make its first TLS connection on a busy machine
 
 
@@ -35,16 +36,22 @@ def server(tmp_path: Path) -> Any:
             f"ssl.trustStore.location={trusted}\nssl.trustStore.password={PASSWORD}\n"
         )
     server.start()
-    shake_hands(server.secure_port)  # type: ignore[attr-defined]
-    yield server
-    server.stop()
+    try:
+        until(lambda: shakes_hands(server.secure_port))  # type: ignore[attr-defined]
+        yield server
+    finally:
+        server.stop()
 
 
-def shake_hands(port: int) -> None:
-    """Have Java load all that its first TLS connection needs."""
+def shakes_hands(port: int) -> bool:
+    """Have Java load all that its first TLS connection needs. False: the port, its second, is not open yet."""
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
-    with socket.create_connection(("127.0.0.1", port), 60) as plain, suppress(OSError):
-        context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+    try:
+        with socket.create_connection(("127.0.0.1", port), 60) as plain, suppress(OSError):
+            context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def settings(server: Any, folder: Path, authority: Authority = AUTHORITY) -> dict[str, str]:
@@ -65,14 +72,26 @@ def test_the_tree_is_in_a_zookeeper_that_wants_certificates(
     process = start(session_ms=SESSION_MS, settings=settings(server, tmp_path))
     server.stop()
     server.start()
-    deadline = time.monotonic() + 60
-    while "reconnected to ZooKeeper in session" not in (log := process.log.read_text()):
-        assert time.monotonic() < deadline, log
-        time.sleep(0.1)
-    assert PASSWORD not in log
+    assert PASSWORD not in until_said("reconnected to ZooKeeper in session", process.log)
 
 
 def test_a_zookeeper_that_is_not_trusted_is_not_used(server: Any, start: Callable[..., Any], tmp_path: Path) -> None:
     values = settings(server, tmp_path, Authority("other")) | {"zookeeper.connection.timeout.ms": "8000"}
     with pytest.raises(AssertionError, match="its certificate is refused"):
         start(session_ms=SESSION_MS, settings=values)
+
+
+def test_a_login_over_tls(server: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    pytest.importorskip("puresasl", reason="pure-sasl is not installed")
+    server.stop()
+    server.take_logins(kafka="planted-right")
+    server.start()
+    until(lambda: shakes_hands(server.secure_port))
+    over_tls = settings(server, tmp_path) | {"zookeeper.set.acl": "true"}
+    line = 'org.apache.zookeeper.server.auth.DigestLoginModule required username="kafka" password="planted-{}";'
+    broker = start(session_ms=SESSION_MS, settings=over_tls | {JAAS: line.format("right")})
+    until_said("ZooKeeper session", broker.log)
+    broker.end()
+    broker = start(session_ms=SESSION_MS, settings=over_tls | {JAAS: line.format("wrong")}, wait=False)
+    assert broker.process.wait(60) == 1
+    assert "planted" not in until_said("refuses the login of kafka", broker.log)

@@ -12,9 +12,12 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from kazoo.client import KazooClient
 from ports import free_port
 
 VERSION = os.environ.get("BARNABAS_ZOOKEEPER_VERSION", "3.9.3")  # which one Maven fetches
@@ -122,11 +125,23 @@ class ZooKeeperServer:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.data = folder / "data"
+        self._options: list[str] = []  # more of Java's
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         config = CONFIG.format(tick_ms=TICK_MS, data=folder / "data", port=self.port, session_ms=session_ms)
         (folder / "zoo.cfg").write_text(config)
+
+    def take_logins(self, more: str = "", **passwords: str) -> None:
+        """Have users log in (SASL), from the next start on. A second call changes their passwords."""
+        users = " ".join(f'user_{user}="{password}"' for user, password in passwords.items())
+        module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+        jaas = self._folder / "jaas.conf"
+        jaas.write_text(f"Server {{\n  {module} required {users};\n}};\n")
+        self._options = [f"-Djava.security.auth.login.config={jaas}"]
+        provider = "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
+        config = self._folder / "zoo.cfg"
+        config.write_text(config.read_text().partition(provider)[0] + provider + more)
 
     def start(self) -> None:
         """Start the process, and wait until it serves."""
@@ -136,7 +151,7 @@ class ZooKeeperServer:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         with (self._folder / "output.txt").open("ab") as output:
             self._process = subprocess.Popen(
-                ["java", *options, "-cp", jars, main, str(self._folder / "zoo.cfg")],
+                ["java", *options, *self._options, "-cp", jars, main, str(self._folder / "zoo.cfg")],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -179,3 +194,17 @@ class ZooKeeperServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+@contextmanager
+def plain(
+    server: ZooKeeperServer, chroot: str = "/barnabas", login: dict[str, str] | None = None
+) -> Iterator[KazooClient]:
+    """A client of ZooKeeper that knows nothing of Barnabas, as zookeeper-shell is."""
+    client = KazooClient(f"{server.address}{chroot}", sasl_options=login)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()

@@ -19,7 +19,7 @@ answers when they are committed. What the log does not take is taken back, with 
 member is never told what a restart would not know. A load is the same `ConsumerGroup.apply`.
 
 **A large group** (`target.is_long`) is not assigned to within the heartbeat that needs it. The heartbeat puts a
-`Question`, a work of `turns` answers it from what it holds (`runtime.py`), and members live on their old targets until
+`Question`, a task of `turns` answers it from what it holds (`runtime.py`), and members live on their old targets until
 then. The answer counts for the epoch of the question, which may be an older one by then, or it is thrown away.
 
 **From partition to partition.** Each partition of a target has one owner in `ConsumerGroup`: until the owner has said

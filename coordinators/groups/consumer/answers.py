@@ -17,7 +17,7 @@ from barnabas.coordinators.groups.consumer.records import Encoded, Record, Resol
 from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
-from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, beat_of, settings_of
+from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, assignors_of, beat_of, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
 from barnabas.coordinators.groups.consumer.target import AT_ONCE_MAX
 from barnabas.coordinators.groups.events import Kind, cut
@@ -87,7 +87,7 @@ class ConsumerAnswers:
         shard = self._gate.shard_of(group_id)
         if not isinstance(shard, ErrorCode) and (answer := self._calm(shard, request, context)) is not None:
             return answer
-        refusal = check(request, context.api_version, tuple(self._config.group_consumer_assignors))
+        refusal = check(request, context.api_version, assignors_of(self._config))
         if refusal is not None:
             return self._refuse(refusal, request, context)
         if isinstance(shard, ErrorCode):
@@ -225,13 +225,13 @@ class ConsumerAnswers:
             if any(member.is_stale for member in classic.members.by_id.values()):
                 message = "Members still give up what they have read before a live reset. Try again."
                 return Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
-            if conversion.may_upgrade(classic, settings.migration_policy, settings.size_max):
-                upgraded = conversion.upgrade(classic, self._topics)
-                if isinstance(upgraded, Refusal):
-                    logger.warning(
-                        "group %s: member %s is refused: %s", group_id, cut(request.member_id), upgraded.message
-                    )
-                return upgraded
+            refusal = conversion.check_upgrade(classic, settings.migration_policy, settings.size_max)
+            if refusal is not None:
+                return refusal
+            upgraded = conversion.upgrade(classic, self._topics)
+            if isinstance(upgraded, Refusal):
+                logger.warning("group %s: member %s is refused: %s", group_id, cut(request.member_id), upgraded.message)
+            return upgraded
         if classic is not None or group_id in shard.foreign_groups:
             return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         kind = "Consumer group" if request.member_epoch >= JOIN_EPOCH else "Group"
@@ -321,7 +321,7 @@ class ConsumerAnswers:
 
     def _describe_group(self, group_id: str, with_operations: bool) -> Pieces[Described]:
         make = messages.ConsumerGroupDescribeResponse.DescribedGroup
-        shard = self._gate.shard_of(group_id)
+        shard = self._gate.shard_of(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
         if isinstance(shard, ErrorCode):
             return make(group_id=group_id, error_code=shard)
         if group_id in shard.consumer.by_id and shard.has_writes(group_id):

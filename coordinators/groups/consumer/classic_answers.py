@@ -45,6 +45,10 @@ class ClassicAnswers:
     ) -> JoinGroupResponse | Pending[JoinGroupResponse]:
         """JoinGroup: answered when what the answer says is committed; nobody waits for the other members."""
         version, member_id = context.api_version, request.member_id
+        situation = self._situation_of(group.group_id)
+        error = classic_members.check_join(group, request, situation.settings)
+        if error:
+            return self._refuse_join(error, request, context)
         if member_id == "":
             member_id = to_text(self._env.random_uuid())
             if request.group_instance_id is None and version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
@@ -53,10 +57,9 @@ class ClassicAnswers:
         before = group.members.get(member_id)
         replaced = None if request.group_instance_id is None else group.static_member(request.group_instance_id)
         client = (context.client_id or "", context.client_host)
-        outcome = classic_members.join(change, request, member_id, client, self._situation_of(group.group_id))
+        outcome = classic_members.join(change, request, member_id, client, situation)
         if isinstance(outcome, ErrorCode):
-            self._refusals.log(context, outcome, "group %r, member %r", group.group_id, request.member_id)
-            return join_error(version, "", outcome)
+            return self._refuse_join(outcome, request, context)
         member = group.members[member_id]
         if before is None:
             text = "group %s: member %s joined, by the classic protocol"
@@ -69,6 +72,10 @@ class ClassicAnswers:
         return shard.consumer.carry_out(
             change, outcome, lambda error: join_error(version, request.member_id, consumer_error(error))
         )
+
+    def _refuse_join(self, error: ErrorCode, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
+        self._refusals.log(context, error, "group %r, member %r", request.group_id, request.member_id)
+        return join_error(context.api_version, "", error)
 
     def sync(
         self, shard: Shard, group: ConsumerGroup, request: SyncGroupRequest
@@ -94,21 +101,23 @@ class ClassicAnswers:
     def leave(
         self, shard: Shard, group: ConsumerGroup, leavers: Sequence[Leaver]
     ) -> list[ErrorCode] | Pending[list[ErrorCode]]:
-        """LeaveGroup: the error of each. A static member may be named by its instance id alone."""
+        """LeaveGroup: the error of each. A static member may be named by its instance id alone.
+
+        An administrator removes members of the consumer protocol in this way, too.
+        """
         errors = []
         gone: dict[str, None] = {}
         for member_id, instance_id, reason in leavers:
             if member_id == "" and instance_id is not None:
                 known = group.static_member(instance_id)
                 member_id = "" if known is None else known.member_id
-            member = classic_members.find(group, member_id, instance_id)
+            member = classic_members.find_any(group, member_id, instance_id)
+            errors.append(member if isinstance(member, ErrorCode) else ErrorCode.NONE)
             if isinstance(member, ErrorCode) or member.member_id in gone:
-                errors.append(member if isinstance(member, ErrorCode) else ErrorCode.UNKNOWN_MEMBER_ID)
                 continue
             logger.info("group %s: member %s left", group.group_id, who(member))
             shard.consumer.note(group.group_id, Kind.LEFT, member, reason=cut(reason or ""))
             gone[member.member_id] = None
-            errors.append(ErrorCode.NONE)
         change = Change(group)
         if gone:
             shard.consumer.remove_members(change, list(gone))

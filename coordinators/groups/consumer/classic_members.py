@@ -22,6 +22,7 @@ from barnabas.coordinators.groups.consumer.member import (
 )
 from barnabas.coordinators.groups.consumer.reconciliation import Owned, merged
 from barnabas.coordinators.groups.consumer.records import Kind
+from barnabas.coordinators.groups.consumer.settings import GroupSettings
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
 
 ASSIGNMENT_VERSION_MAX = 3
+NO_MIGRATION = "disabled"  # group.consumer.migration.policy: while it has members, a group is of one protocol
 
 
 def read_subscription(metadata: bytes) -> stored.ConsumerProtocolSubscription | None:
@@ -63,16 +65,23 @@ def supports(group: ConsumerGroup, protocol_type: str, names: list[str]) -> bool
     )
 
 
+def check_join(group: ConsumerGroup, request: JoinGroupRequest, settings: GroupSettings) -> ErrorCode:
+    """Whether the group has no place for such a member. A client hears this before it gets a member id."""
+    if len(group.members) >= settings.size_max and request.member_id not in group.members:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    if settings.migration_policy.lower() == NO_MIGRATION or not supports(
+        group, request.protocol_type, [protocol.name for protocol in request.protocols]
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE
+
+
 def join(
     change: Change, request: JoinGroupRequest, member_id: str, client: tuple[str, str], situation: Situation
 ) -> JoinGroupResponse | ErrorCode:
-    """A classic member joins, or joins again. `member_id`: its own, or a new one."""
+    """A classic member joins, or joins again, which `check_join` allows. `member_id`: its own, or a new one."""
     group = change.group
     protocols = [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
-    if len(group.members) >= situation.settings.size_max and member_id not in group.members:
-        return ErrorCode.GROUP_MAX_SIZE_REACHED
-    if not protocols or not supports(group, request.protocol_type, [name for name, _ in protocols]):
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     said = read_subscription(protocols[0][1])
     if said is None:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -142,12 +151,18 @@ def _owned(said: stored.ConsumerProtocolSubscription, topics: Topics) -> Owned:
 
 def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember | ErrorCode:
     """The classic member of this id, or the error for who asks."""
+    member = find_any(group, member_id, instance_id)
+    return member if isinstance(member, ErrorCode) or member.is_classic else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def find_any(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember | ErrorCode:
+    """The member of this id, whichever protocol it speaks, or the error for who asks."""
     member = group.members.get(member_id)
     if instance_id is not None:
         member = group.static_member(instance_id)
         if member is not None and member.member_id != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.UNKNOWN_MEMBER_ID if member is None or not member.is_classic else member
+    return ErrorCode.UNKNOWN_MEMBER_ID if member is None else member
 
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, situation: Situation) -> SyncGroupResponse:

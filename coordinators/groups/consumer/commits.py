@@ -73,7 +73,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, partitions: Iterable[Partit
     """An older epoch will do for partitions that the member has had since then (KIP-1251)."""
     if epoch == member.epoch:
         return ErrorCode.NONE
-    if epoch > member.epoch or member.is_classic:
+    if epoch > member.epoch:
         return _stale(member)
     assigned, revoking = member.current.assigned, member.current.revoking
     for topic_id, partition in partitions:

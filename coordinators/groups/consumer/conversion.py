@@ -3,6 +3,7 @@ them leaves, as `group.consumer.migration.policy` allows (KIP-848). Members keep
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,10 +17,11 @@ from barnabas.coordinators.groups.consumer.reconciliation import merged
 from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, TargetEpoch
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.states import GroupState
-from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics, metadata_hash
+from barnabas.coordinators.groups.consumer.topics import NO_HASH, NO_TOPIC_ID, Topics, metadata_hash
 from barnabas.coordinators.groups.events import cut
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member, Supported, most_voted
 from barnabas.coordinators.groups.records import GroupRecord, live_reset_tag
+from barnabas.coordinators.groups.states import State
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
 from barnabas.protocol.java_hash import in_java_order, java_hash_code
@@ -28,14 +30,20 @@ UPGRADES = ("upgrade", "bidirectional")
 DOWNGRADES = ("downgrade", "bidirectional")
 
 
-def may_upgrade(classic: ClassicGroup, policy: str, size_max: int) -> bool:
-    """Whether a classic group with members may become a consumer group."""
-    return (
-        policy.lower() in UPGRADES
-        and classic.rebalance.protocol_type == CONSUMER_PROTOCOL_TYPE
-        and len(classic.members) <= size_max
-        and all(_subscription(classic, member) is not None for member in classic.members.by_id.values())
-    )
+def check_upgrade(classic: ClassicGroup, policy: str, size_max: int) -> Refusal | None:
+    """Why a classic group with members may not become a consumer group, in Kafka's words."""
+    if policy.lower() not in UPGRADES:
+        reason = "online upgrade is disabled"
+    elif classic.rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        reason = "the group does not use the consumer embedded protocol"
+    elif len(classic.members) > size_max:
+        reason = "the group size exceeds the consumer group maximum size"
+    elif any(_subscription(classic, member) is None for member in classic.members.by_id.values()):
+        reason = "the embedded consumer protocol is malformed"
+    else:
+        return None
+    message = f"Cannot upgrade classic group {classic.group_id} to consumer group because {reason}."
+    return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
 def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
@@ -44,6 +52,9 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     In the midst of a rebalance that may not be known any more, and behind one, members may still give up what the
     leader withholds from all until they join again (KIP-429). So they also have what they have said that they own, as
     far as nobody else has it. With Kafka, such a partition gets a second owner.
+    A rebalance that is under way is not lost: without a hash of its topics the group has a new epoch at once. So it has
+    if the leader has left a partition to nobody: one that is new, or that it withholds from all. With Kafka, nobody
+    reads such a partition, nor one that belonged to a member that has left, until members or topics change.
     Refused as by Kafka if its leader has assigned one partition to two members: here, one member owns a partition.
     """
     change = Change(ConsumerGroup(classic.group_id))
@@ -58,6 +69,7 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     if refusal is not None:
         return refusal
     saying = {member.member_id: _subscription(classic, member) for member in members}
+    is_settled = classic.state is State.STABLE and _is_all_assigned(assigned, saying, topics)
     _add_claims(assigned, saying, epoch, topics)
     for member in members:
         said = saying[member.member_id]
@@ -75,8 +87,8 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
         )
         change.add(Kind.MEMBER, member.member_id, subscription)
     change.group.begin_upgraded()
-    names = change.group.subscribed_topics()
-    change.add(Kind.GROUP, "", GroupEpoch(epoch, metadata_hash(topics, names), classic.rebalance.reset_generation))
+    topics_hash = metadata_hash(topics, change.group.subscribed_topics()) if is_settled else NO_HASH
+    change.add(Kind.GROUP, "", GroupEpoch(epoch, topics_hash, classic.rebalance.reset_generation))
     for member_id, of_member in assigned.items():
         target = {topic_id: frozenset(partitions) for topic_id, partitions in of_member.items()}
         change.add(Kind.TARGET_MEMBER, member_id, target)
@@ -112,6 +124,18 @@ def _existing(rows: Iterable[Any], epoch: int, topics: Topics) -> dict[bytes, di
         for topic_id, partitions in found.items()
         if topic_id != NO_TOPIC_ID and partitions
     }
+
+
+def _is_all_assigned(
+    assigned: Mapping[str, Assigned], saying: Mapping[str, stored.ConsumerProtocolSubscription | None], topics: Topics
+) -> bool:
+    """Whether the leader has given every partition that the members read to one of them. It gives none to two."""
+    counts: Counter[bytes] = Counter()
+    for of_member in assigned.values():
+        for topic_id, partitions in of_member.items():
+            counts[topic_id] += len(partitions)
+    names = {name for said in saying.values() if said is not None for name in said.topics}
+    return all(counts[topics.topic_id(name)] == topics.partition_count(name) for name in names)
 
 
 def _add_claims(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS
 from barnabas.coordinators.groups.consumer.member import (
     NOTHING,
     Assigned,
@@ -189,12 +190,14 @@ class ConsumerGroup:
     def preferred_assignor(self, default: str, asker: str | None = None) -> str:
         """The assignor that most members name; of several, the first of Kafka's hash table.
 
-        That is the one of who asks, if nobody else names it.
+        That is the one of who asks, if nobody else names it. One that is not here does not count: it was a class that a
+        Kafka had, which has led the group before.
         """
         votes: dict[str, int] = {}
         for member in self.members.values():
-            if member.subscription.assignor is not None:
-                votes[member.subscription.assignor] = votes.get(member.subscription.assignor, 0) + 1
+            named = member.subscription.assignor
+            if named is not None and named in ASSIGNORS:
+                votes[named] = votes.get(named, 0) + 1
         most = max(votes.values(), default=0)
         if asker is not None and votes.get(asker) == most == 1:
             return asker

@@ -24,7 +24,7 @@ from barnabas.coordinators.groups.consumer.records import Encoded, GroupEpoch, K
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.settings import GroupSettings
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, STATIC_LEAVE_EPOCH, MemberState
-from barnabas.coordinators.groups.consumer.topics import Topics, metadata_hash
+from barnabas.coordinators.groups.consumer.topics import Topics, changed_hash, metadata_hash
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.group import ConsumerGroup
     from barnabas.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
+EPOCH_MAX = 2**31 - 1
 ABANDON = "The member must abandon all its partitions and rejoin."
 
 
@@ -374,13 +375,18 @@ def leave(
 
 
 def fence(change: Change, member_ids: list[str], topics: Topics, *, is_reset: bool = False) -> None:
-    """Members are gone: what they have is free. The next heartbeat of another member assigns it anew."""
+    """Members are gone: what they have is free. The next heartbeat of another member assigns it anew.
+
+    In the last epoch, which only damage brings, nothing can be assigned any more. But members can go, so that the group
+    can be deleted.
+    """
     group = change.group
     regexes = {group.members[member_id].subscription.topic_regex for member_id in member_ids}
     for member_id in member_ids:
         remove(change, member_id)
     drop_unread(change, regexes)
-    _next_epoch(change, topics, is_reset=is_reset)
+    if group.epoch < EPOCH_MAX or is_reset:
+        _next_epoch(change, topics, is_reset=is_reset)
 
 
 def _next_epoch(change: Change, topics: Topics, *, is_reset: bool = False) -> None:
@@ -390,10 +396,13 @@ def _next_epoch(change: Change, topics: Topics, *, is_reset: bool = False) -> No
 
 
 def _topics_hash(group: ConsumerGroup, topics: Topics) -> int:
-    """The hash of what the group reads. It is computed anew if that is other topics, or if topics have changed."""
+    """The hash of what the group reads. Unless topics have changed, only those that came or went are hashed."""
     names, known = group.subscribed_topics(), group.last_hash
-    if known is None or known[:2] != (topics.changes, names):
-        known = group.last_hash = (topics.changes, names, metadata_hash(topics, names))
+    if known is None or known[0] != topics.changes:
+        known = topics.changes, names, metadata_hash(topics, names)
+    elif known[1] is not names:
+        known = topics.changes, names, changed_hash(topics, known[2], names - known[1], known[1] - names)
+    group.last_hash = known
     return known[2]
 
 

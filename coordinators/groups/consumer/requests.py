@@ -32,14 +32,14 @@ def invalid(message: str) -> Refusal:
 
 def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> Refusal | None:
     """What is wrong with a request, whatever the group is; None: nothing."""
-    if request.member_id == "" and (version >= OWN_MEMBER_ID_VERSION or request.member_epoch != JOIN_EPOCH):
+    if _is_blank(request.member_id) and (version >= OWN_MEMBER_ID_VERSION or request.member_epoch != JOIN_EPOCH):
         return invalid("MemberId can't be empty.")
     for value, name in (
         (request.group_id, "GroupId"),
         (request.instance_id, "InstanceId"),
         (request.rack_id, "RackId"),
     ):
-        if value == "":
+        if value is not None and _is_blank(value):
             return invalid(f"{name} can't be empty.")
     if request.member_epoch == JOIN_EPOCH:
         refusal = _check_join(request)
@@ -55,6 +55,11 @@ def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple
         message = f"ServerAssignor {assignor} is not supported. Supported assignors: {supported}."
         return Refusal(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
     return None
+
+
+def _is_blank(text: str) -> bool:
+    """Whether there is nothing but spaces and control characters: that is as good as empty to Kafka."""
+    return all(character <= " " for character in text)
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> Refusal | None:

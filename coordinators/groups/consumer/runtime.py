@@ -164,7 +164,7 @@ class ConsumerGroups:
             self.write(change, lambda error: None)
 
     def released(self, group_id: str) -> Pieces[bool]:
-        """Wait in a work until no other decision holds the group. False: it was not in time."""
+        """Wait in a task of `turns` until no other decision holds the group. False: it was not in time."""
         while self._writer.is_held(group_id):
             if not (yield self._writer.until_released(group_id)):
                 return False

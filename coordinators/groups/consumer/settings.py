@@ -41,9 +41,17 @@ class GroupSettings(NamedTuple):
         return self.assignors[0]
 
 
+_CLASS = "org.apache.kafka.coordinator.group.assignor."
+_BY_CLASS = {f"{_CLASS}UniformAssignor": "uniform", f"{_CLASS}RangeAssignor": "range"}  # the default until Kafka 4.0
+
 ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
+
+
+def assignors_of(config: ConsumerConfig) -> tuple[str, ...]:
+    """The assignors that members may name; the first is the default. The setting may name them by Kafka's classes."""
+    return tuple(_BY_CLASS.get(name, name) for name in config.group_consumer_assignors)
 
 
 def beat_of(config: ConsumerConfig, own: Mapping[str, str]) -> tuple[int, int]:
@@ -71,7 +79,7 @@ def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings
         heartbeat_ms,
         session_ms,
         interval_ms,
-        tuple(config.group_consumer_assignors),
+        assignors_of(config),
         config.group_consumer_max_size,
         config.group_max_size,
         config.group_consumer_migration_policy,

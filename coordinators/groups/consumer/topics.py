@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 NO_TOPIC_ID = bytes(16)
+NO_HASH = 0  # of topics of which none exists, or that were never looked at
 
 
 class Topics(Protocol):
@@ -39,5 +40,14 @@ def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
     It is compared only with what this coordinator, or the one before it, has stored. Kafka's is another function: a
     group that comes from Kafka, or goes there, has one rebalance more, which moves nothing.
     """
-    whole = sum(map(topics.topic_hash, names)) & 0xFFFFFFFFFFFFFFFF
+    return _as_long(sum(map(topics.topic_hash, names)))
+
+
+def changed_hash(topics: Topics, known: int, more: Iterable[str], gone: Iterable[str]) -> int:
+    """The `metadata_hash` of other topics, some of which were in a hash that is known. No topic has changed since."""
+    return _as_long(known + sum(map(topics.topic_hash, more)) - sum(map(topics.topic_hash, gone)))
+
+
+def _as_long(whole: int) -> int:
+    whole &= 0xFFFFFFFFFFFFFFFF
     return whole - (1 << 64) if whole >> 63 else whole

@@ -82,6 +82,11 @@ class CopierConsumer(Member):
         self._forget()
         self.hang_up()
 
+    @property
+    def wrong_generation(self) -> int:
+        """One in which it may not commit."""
+        return self.generation - 1
+
     def was_refused(self) -> None:
         """The coordinator does not know it any more, or not in this generation."""
         self._forget(keep_id=self.rng.random() < 0.5)
@@ -259,7 +264,8 @@ class Copier(Transactional):
             ],
         )
         if self.consumer is not None:
-            request.generation_id_or_member_epoch = self.consumer.generation - is_old
+            generation = self.consumer.wrong_generation if is_old else self.consumer.generation
+            request.generation_id_or_member_epoch = generation
             request.member_id = self.consumer.member_id
             request.group_instance_id = self.consumer.instance_id
         return request

@@ -53,8 +53,7 @@ class Member(Client):
         if self.owned and self.rng.random() < 0.6:
             offsets = {}
             for key in self.owned:
-                self.positions[key] += self.rng.randint(0, 5)
-                offsets[key] = self.positions[key]
+                self.positions[key] = offsets[key] = self.following(self.positions[key])
             self._sign()
             error = await commit(self, self.group_id, self.generation, self.member_id, self.instance_id, offsets)
         else:
@@ -78,6 +77,10 @@ class Member(Client):
     async def fetch_positions(self, owned: list[TopicPartition]) -> dict[TopicPartition, int] | None:
         """Where it goes on; None: that is not known yet."""
         return await fetch_offsets(self, self.group_id, owned)
+
+    def following(self, position: int) -> int:
+        """Where it is when it has read on."""
+        return position + self.rng.randint(0, 5)
 
     async def _beat(self) -> ErrorCode:
         self._sign()
@@ -131,6 +134,23 @@ class Member(Client):
         self.is_stable = False
         if not keep_id:
             self.member_id = ""
+
+    def encoded(self, owned: list[TopicPartition]) -> bytes:
+        """An assignment in the members' own words."""
+        return ",".join(f"{topic}/{index}" for topic, index in owned).encode()
+
+    def decoded(self, assignment: bytes) -> list[TopicPartition]:
+        """The partitions of an assignment."""
+        names = [name for name in assignment.decode().split(",") if name]
+        return [(name.split("/")[0], int(name.split("/")[1])) for name in names]
+
+    def note_assignment(self, generation: int, owned: list[TopicPartition], asked_ms: float) -> None:
+        """It was assigned partitions, for which it had asked at `asked_ms`."""
+        owner = self.instance_id or self.member_id
+        self.note_removal(generation, owner, owned, asked_ms)
+        self.world.ledger.assigned(self.group_id, generation, owner, owned, asked_ms)
+        assigned = Assigned(self.group_id, generation, owner, tuple(owned))
+        self.ended(self.began(assigned), Outcome.OK, assigned)
 
     def note_removal(self, generation: int, owner: str, owned: list[TopicPartition], asked_ms: float) -> None:
         """It has got partitions, for which it had asked at `asked_ms`, perhaps in a group that has begun again."""
@@ -186,12 +206,12 @@ class Member(Client):
         assignments = []
         if joined.leader == self.member_id and not getattr(joined, "skip_assignment", False):
             member_ids = sorted(member.member_id for member in joined.members)
-            share: dict[str, list[str]] = {member_id: [] for member_id in member_ids}
-            for slot, (topic, index) in enumerate(self.keys):
-                share[member_ids[slot % len(member_ids)]].append(f"{topic}/{index}")
+            share: dict[str, list[TopicPartition]] = {member_id: [] for member_id in member_ids}
+            for slot, key in enumerate(self.keys):
+                share[member_ids[slot % len(member_ids)]].append(key)
             assignments = [
-                SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=",".join(names).encode())
-                for member_id, names in share.items()
+                SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=self.encoded(keys))
+                for member_id, keys in share.items()
             ]
         request = SyncGroupRequest(
             group_id=self.group_id,
@@ -217,13 +237,8 @@ class Member(Client):
             self._told(error, "SyncGroup")
             await self.sleep(50, 300)
             return
-        names = [name for name in bytes(response.assignment).decode().split(",") if name]
-        owned = [(name.split("/")[0], int(name.split("/")[1])) for name in names]
-        owner = self.instance_id or self.member_id
-        self.note_removal(joined.generation_id, owner, owned, asked_ms)
-        self.world.ledger.assigned(self.group_id, joined.generation_id, owner, owned, asked_ms)
-        assigned = Assigned(self.group_id, joined.generation_id, owner, tuple(owned))
-        self.ended(self.began(assigned), Outcome.OK, assigned)
+        owned = self.decoded(bytes(response.assignment))
+        self.note_assignment(joined.generation_id, owned, asked_ms)
         found = await self.fetch_positions(owned) if owned else {}
         if found is None:
             return

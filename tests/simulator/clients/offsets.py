@@ -26,10 +26,11 @@ async def commit(
     member_id: str,
     instance_id: str | None,
     offsets: dict[TopicPartition, int],
+    first_version: int = 2,
 ) -> ErrorCode:
     """Send one OffsetCommit and note it in the ledger; returns the first error."""
     commits = client.world.ledger.commits
-    version = client.rng.randint(7 if instance_id is not None else 2, 9)
+    version = client.rng.randint(max(7, first_version) if instance_id is not None else first_version, 9)
     for (topic, index), offset in offsets.items():
         commits.ask((group_id, topic, index), offset)
     request = OffsetCommitRequest(

@@ -74,7 +74,29 @@ def test_clients_that_come_under_many_names(
     noted = Refusals(clock)
     for number in range(5 + excess):
         noted.note(context(f"client-{number}"), ErrorCode.MESSAGE_TOO_LARGE, "it")
-    assert len(told(caplog)) == min(5 + excess, 5)
+    assert len(told(caplog)) == 5 + excess
+    for number in range(100):
+        noted.note(context(f"other-{number}"), ErrorCode.MESSAGE_TOO_LARGE, "it")
+    assert len(told(caplog)) <= 2  # one line for all that there is no room for
+
+
+def test_many_names_keep_nothing_else_out_of_the_log(
+    clock: SimClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "KINDS_MAX", 5)
+    caplog.set_level(logging.INFO)
+    noted = Refusals(clock)
+    for number in range(100):
+        noted.note(context(f"client-{number}"), ErrorCode.MESSAGE_TOO_LARGE, "it")
+    caplog.clear()
+    other = context()
+    other.principal = "User:other"
+    noted.note(other, ErrorCode.MESSAGE_TOO_LARGE, "it")
+    noted.note(context("client-101"), ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic 'secret'")
+    assert told(caplog) == [
+        "PRODUCE of client 'shop' at 192.0.2.7: MESSAGE_TOO_LARGE: it",
+        "PRODUCE of client 'client-101' at 192.0.2.7: TOPIC_AUTHORIZATION_FAILED: topic 'secret'",
+    ]
 
 
 def test_what_a_client_sends_makes_no_long_line_and_no_second_one(

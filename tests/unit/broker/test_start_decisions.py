@@ -1,6 +1,7 @@
 """What a start does with logs that the tree does not know: a pure decision."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,10 @@ from barnabas.broker.adoption import Plan, TreeView, adopt, check_place_of_tree,
 from barnabas.cluster.registration import BrokerIdInUseError, make_persistent_paths
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.cluster.tree.paths import broker, partitions
-from barnabas.cluster.tree.payloads import TopicAssignment
+from barnabas.cluster.tree.payloads import TopicAssignment, TreeMark
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.config.broker import BrokerConfig
+from barnabas.storage.checkpoints import TreeKnowledge
 from barnabas.storage.directory_contents import DataDirectoryError, DirectoryContents, LogFolder, Meta
 from barnabas.storage.directory_plan import StartChoice, Stray
 from simulator.env import sim_env
@@ -91,6 +93,49 @@ def test_when_a_tree_that_is_in_use_is_a_reason_to_ask(
         assert decide(view, [found], {}, ASK, 1) == Plan([], strays(*((topic, 0) for topic in unknown)))
     assert decide(view, [found], {}, SET_ASIDE, 1) == Plan([], strays(*sorted((topic, 0) for topic in unknown)))
     assert decide(view, [found], {}, ADOPT, 1) == Plan(sorted(unknown), [])
+
+
+def with_mark(found: DirectoryContents, mark: int) -> DirectoryContents:
+    return replace(found, tree_knowledge=TreeKnowledge(mark, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "view_of"),
+    [
+        (8, lambda view: view._replace(mark=TreeMark(7))),
+        (7, lambda view: view._replace(mark=TreeMark(7), copied_ms=5)),
+        (7, lambda view: view._replace(mark=TreeMark(7, restored_ms=4), copied_ms=5)),
+    ],
+)
+def test_one_log_with_records_that_an_older_tree_does_not_know_is_a_reason_to_ask(
+    on_disk: int, view_of: Callable[[TreeView], TreeView]
+) -> None:
+    """Its topic or its partition was made since, or the topic made again: the records were acknowledged."""
+    newer: dict[tuple[str, int], bytes | None]
+    for newer in ({("b", 0): id_of("b")}, {("a", 1): id_of("a")}, {("a", 0): OTHER_ID}):
+        found = with_mark(holding({("a", 0): id_of("a"), **newer}), on_disk)
+        ((topic, partition),) = newer
+        view = view_of(tree("a", of=found))
+        with pytest.raises(
+            DataDirectoryError, match=rf"older copy, .* 1 log with records in /d: {topic}-{partition}\."
+        ):
+            decide(view, [found], {}, ASK, 1, end_of=lambda _path, _folder: (3, 70))
+        plan = Plan([], strays((topic, partition)))
+        assert decide(view, [found], {}, ASK, 1) == plan, "an empty log"
+        assert decide(view, [found], {}, SET_ASIDE, 1, end_of=lambda _path, _folder: (3, 70)) == plan
+
+
+@pytest.mark.parametrize(
+    "view_of",
+    [
+        lambda view: view._replace(mark=TreeMark(7)),
+        lambda view: view._replace(mark=TreeMark(7, restored_ms=5), copied_ms=5),  # it has started on this copy before
+    ],
+)
+def test_a_topic_that_a_tree_of_now_does_not_know_was_deleted(view_of: Callable[[TreeView], TreeView]) -> None:
+    found = with_mark(directory("a", "b"), 7)
+    plan = decide(view_of(tree("a", of=found)), [found], {}, ASK, 1, end_of=lambda _path, _folder: (3, 70))
+    assert plan == Plan([], strays(("b", 0)))
 
 
 def test_an_older_tree_in_zookeeper_is_not_looked_for_in_a_file() -> None:

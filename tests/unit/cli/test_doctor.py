@@ -9,6 +9,7 @@ import pytest
 import typer.main
 from barnabas.cli.checks.facts import (
     LATER_FIELDS,
+    NO_SETTINGS,
     Broker,
     Facts,
     Partition,
@@ -25,6 +26,7 @@ from barnabas.cli.doctor import _print, as_document, missing_directories, not_kn
 from barnabas.cli.open_transactions import Described, Open
 from barnabas.cli.shared.exits import ExitCode
 from barnabas.cli.start import _parser
+from barnabas.cluster.security.acls import Acl, AclOperation, Permission, Resource, ResourceType
 from barnabas.offsets.lag import IsolationLag, PartitionLag, Status
 from simulator.env import sim_env
 
@@ -114,6 +116,8 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "tree_held_by": None,
         "read_by_others": [],
         "why_not_registered": None,
+        "is_told_by_controller": True,
+        "unreadable": [],
         "is_journal_on": True,
         "watching_since_ms": NOW - 120 * MINUTE,
         "loading_partitions": 0,
@@ -258,8 +262,38 @@ def with_transaction(state: str = "Ongoing", minutes: float = 20, timeout_minute
     return replace(single(), transactions=[one])
 
 
+def with_rules(*rules: Acl, listeners: str = "S://127.0.0.1:1", **more: str) -> Facts:
+    """Access rules of brokers at which people log in by SCRAM."""
+    known = {"listener_security_protocol_map": "S:SASL_SSL,T:SSL,P:PLAINTEXT", "listeners": listeners}
+    facts = single(**({"sasl_enabled_mechanisms": "SCRAM-SHA-512"} | known | more))
+    return replace(facts, rules=rules, scram_users=frozenset({"alice"}))
+
+
+def rule(principal: str, name: str = "t", permission: Permission = Permission.ALLOW) -> Acl:
+    return Acl(Resource(ResourceType.TOPIC, name), principal, "*", AclOperation.READ, permission)
+
+
+def of_the_consumer_protocol(state: str, level: int | None, **more: str) -> Facts:
+    """A group of KIP-848, and the level of group.version."""
+    return replace(single(**more), groups={"billing": state}, consumer_groups=["billing"], group_version=level)
+
+
+BOB, DENYING = rule("User:bob"), rule("User:bob", permission=Permission.DENY)
+PLAIN = {"listener_name_s_sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-512"}
+CERTIFICATES = {"listener_name_t_ssl_client_auth": "required"}
+WITHOUT_DIRECTORY = replace(
+    cluster(topics=[three(), topic("alone", (2,), leader=None, in_sync=(2,))], away=[2]),
+    missing_directories={"/data/2"},
+)
+
 FIRES: list[tuple[str, Facts, Severity, str]] = [
+    ("access rules", with_rules(BOB), NOTE, "acls list --principal User:bob"),
+    ("access rules", with_rules(BOB, DENYING), WARNING, "acls list --principal User:bob"),
+    ("access rules", with_rules(rule("user:alice")), NOTE, "acls list --principal user:alice"),
+    ("access rules", with_rules(rule("User:alice", "t*")), NOTE, "acls list --principal User:alice"),
+    ("access rules", with_rules(rule("User:ANONYMOUS")), NOTE, "acls list --principal User:ANONYMOUS"),
     ("brokers", cluster(topics=[three()], away=[2]), ERROR, "start --data /data/2 --port 9094 --set node.id=2"),
+    ("brokers", WITHOUT_DIRECTORY, ERROR, "start --data /data/2 --port 9094 --set node.id=2"),
     ("brokers", changed(cluster(), 1, settings=None, why_not="silent"), ERROR, "status --wait 10"),
     ("brokers", with_health(single(), is_lease_held=False), ERROR, "status"),
     ("brokers", with_health(single(), why_not_registered="the tree is empty"), ERROR, "cluster"),
@@ -269,6 +303,9 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         ERROR,
         "start --data /data/2 --port 9094 --set node.id=2",
     ),
+    ("told brokers", with_health(cluster(), is_told_by_controller=False), ERROR, "super.users"),
+    ("unreadable", with_health(single(), unreadable=[{"of": "users", "name": "'bob'"}]), WARNING, "users list"),
+    ("unreadable", with_health(single(), unreadable=[{"of": "acls", "name": "topic 't'"}]), WARNING, "acls list"),
     ("files that others read", with_health(single(), read_by_others=["/data/tree"]), WARNING, "coordination.path"),
     ("tree", with_health(single(), tree_trouble="tree-wal was removed"), ERROR, "cluster"),
     ("tree", with_health(single(), tree_trouble="tree was replaced", is_lease_held=False), ERROR, "cluster"),
@@ -335,6 +372,14 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ("disks", with_health(single(), directories=[directory(free_bytes=0, largest=[])]), ERROR, "cluster"),
     ("failures", with_health(single(), handler_failures=2), WARNING, "status"),
     ("failures", with_health(single(), upkeep_failures=2), WARNING, "status"),
+    ("consumer groups", of_the_consumer_protocol("Stable", 0), ERROR, "features upgrade --feature group.version=1"),
+    ("consumer groups", of_the_consumer_protocol("Empty", 0), NOTE, "features upgrade --feature group.version=1"),
+    (
+        "consumer groups",
+        of_the_consumer_protocol("Stable", 1, group_coordinator_rebalance_protocols="classic, streams"),
+        ERROR,
+        "--set group.coordinator.rebalance.protocols=classic,consumer",
+    ),
     ("stalled groups", single(group(**standing()), lags=STALLED), ERROR, "--topic orders:0 --shift-by 1 --live"),
     ("stalled groups", single(group(**standing(), is_moving=True), lags=STALLED), WARNING, "--live"),
     (
@@ -450,7 +495,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         "open listeners",
         single(listeners="PLAINTEXT://0.0.0.0:9092", listener_security_protocol_map="PLAINTEXT:PLAINTEXT"),
         WARNING,
-        "authorizer.class.name=",
+        "configs describe broker 0 authorizer.class.name --docs",
     ),
     (
         "open listeners",
@@ -460,7 +505,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
             sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256",
         ),
         WARNING,
-        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "users list",
     ),
     (
         "weak settings",
@@ -531,6 +576,14 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
 ]
 
 QUIET: list[tuple[str, Facts]] = [
+    ("consumer groups", replace(single(), group_version=0)),
+    ("consumer groups", of_the_consumer_protocol("Stable", 1)),
+    ("consumer groups", of_the_consumer_protocol("Stable", 1, group_coordinator_rebalance_protocols="consumer")),
+    ("consumer groups", of_the_consumer_protocol("Stable", None)),
+    ("access rules", with_rules(rule("User:alice"), rule("User:*", "*"))),
+    ("access rules", with_rules(rule("User:ANONYMOUS"), listeners="S://:1,P://:2")),
+    ("access rules", with_rules(BOB, **PLAIN)),  # users of PLAIN are known to the broker only
+    ("access rules", with_rules(BOB, listeners="S://:1,T://:2", **CERTIFICATES)),
     (
         "open listeners",
         single(listeners="PLAINTEXT://localhost:1", listener_security_protocol_map="PLAINTEXT:PLAINTEXT"),
@@ -618,6 +671,12 @@ def test_a_trouble_is_found(name: str, facts: Facts, severity: Severity, command
 @pytest.mark.parametrize(("name", "facts"), QUIET, ids=[f"{name}-{number}" for number, (name, _) in enumerate(QUIET)])
 def test_what_is_no_trouble_is_not_told(name: str, facts: Facts) -> None:
     assert found_by(name, facts) == []
+
+
+@pytest.mark.parametrize(("days", "left"), [(20, "20 d"), (1, "1 d"), (0, "0 s")])
+def test_when_a_certificate_ends_is_told(days: int, left: str) -> None:
+    [found] = found_by("certificates", ending(days))
+    assert found.what.endswith(f" ends in {left}")
 
 
 def test_every_check_has_a_row_that_fires() -> None:
@@ -756,22 +815,45 @@ def test_a_directory_counts_as_gone_only_if_those_of_the_others_are_here() -> No
     made(1)
     lost = missing_directories(disk, facts)
     assert lost == {"/data/2"}
-    assert start_again(replace(facts, missing_directories=lost), facts.brokers[2])[-2:] == ("--give-up", "/data/2")
     disk.make_directory("/data/2")
     assert missing_directories(disk, facts) == frozenset()
+
+
+def test_who_lost_a_directory_is_told_what_begins_empty_without_it() -> None:
+    (finding,) = found_by("brokers", WITHOUT_DIRECTORY)
+    assert "add --give-up /data/2 to the command" in finding.why
+    assert "no other replica, and begin empty: alone-0" in finding.why
+
+
+def test_a_start_again_of_a_broker_with_secrets_wants_its_file() -> None:
+    """Without its passwords, and those who may do everything, it would let nobody in."""
+    hidden = settings(BROKER_SETTINGS)
+    hidden.values = {**hidden.values, "super.users": Setting(None, 4), "ssl.enabled.protocols": Setting("TLSv1", 4)}
+    facts = changed(single(), settings=hidden)
+    words = start_again(facts, facts.brokers[0], {"ssl.enabled.protocols": "TLSv1.3"})
+    assert words == ("start", "--config", "server.properties", "--set", "ssl.enabled.protocols=TLSv1.3")
 
 
 def test_what_could_not_be_asked_is_said() -> None:
     kafka = changed(single(), health=None, has_http=False, why_not="it has no HTTP API")
     outcomes = examine(kafka, 5)
     for one in outcomes:
-        assert (one.not_made is None) == (one.check.needs is Needs.KAFKA)
+        assert (one.not_made is None) == (one.check.needs is not Needs.HTTP)
         assert one.not_made is None or "Apache Kafka" in one.not_made
     silent = changed(cluster(), 1, health=None, why_not="the HTTP API at h:1 does not answer")
     assert {one.not_made for one in examine(silent, 5)} == {
         None,
         "broker 1: the HTTP API at h:1 does not answer",
     }
+
+
+def test_without_the_right_to_see_settings_no_check_of_them_was_made() -> None:
+    untold = "its settings are not told: a right is missing"
+    facts = changed(single(), settings=NO_SETTINGS, health=None, why_not=untold, untold=untold)
+    for one in examine(facts, 5):
+        assert one.not_made == (None if one.check.needs is Needs.KAFKA else f"broker 0: {untold}")
+    hidden = replace(single(), topics=[Topic("t", [])])
+    assert not_known_yet(hidden) == ["1 topic whose settings are not told (the right describe-configs)"]
 
 
 def test_checks_that_were_not_made_are_not_said_to_have_found_nothing_wrong(

@@ -99,9 +99,12 @@ def test_the_rule_that_decides_is_named() -> None:
 
 
 def test_rules_that_are_taken_back_count_no_more() -> None:
-    table = table_of(rule("ord", prefix=True), rule("o", prefix=True))
-    table.put(Resource(TOPIC, "ord", PatternType.PREFIXED), [])
+    table = table_of(rule("ord", prefix=True), rule("o", prefix=True), rule("q", prefix=True))
+    for _ in range(2):  # the second time there is none
+        table.put(Resource(TOPIC, "ord", PatternType.PREFIXED), [])
+        table.put(Resource(TOPIC, "q", PatternType.PREFIXED), [])
     assert may(table, READ, "orders")
+    assert not may(table, READ, "quotes")
     table.put(Resource(TOPIC, "o", PatternType.PREFIXED), [])
     assert not may(table, READ, "orders")
     assert list(table) == []
@@ -126,6 +129,43 @@ def test_rules_that_are_taken_back_count_no_more() -> None:
 )
 def test_whether_there_is_anything_to_write_to(given: list[Acl], expected: bool) -> None:
     assert table_of(*given).allows_on_any(ALICE, HOST, WRITE, TOPIC, allow_without_rules=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], True),
+        ([rule("orders", WRITE, deny=True)], True),
+        ([rule("orders", WRITE, "User:bob")], True),
+        ([rule("*", WRITE, "User:bob")], False),  # no topic is without rules
+        ([rule("*", READ, deny=True)], False),
+        ([rule("*", WRITE, "User:bob"), rule("orders", WRITE)], True),
+    ],
+)
+def test_where_everybody_may_use_what_has_no_rules_there_may_be_nothing(given: list[Acl], expected: bool) -> None:
+    """As Kafka 4.3.1 answers InitProducerId."""
+    assert table_of(*given).allows_on_any(ALICE, HOST, WRITE, TOPIC, allow_without_rules=True) is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "if_open"),
+    [
+        ([], False, True),
+        ([rule("*")], True, True),
+        ([rule("*"), rule("orders", deny=True)], False, False),
+        ([rule("*"), rule("ord", ALL, deny=True, prefix=True)], False, False),
+        ([rule("*"), rule("orders", principal="User:bob", deny=True)], True, True),
+        ([rule("*"), rule("orders", WRITE, deny=True)], True, True),
+        ([rule("*"), rule("orders", deny=True, type=GROUP)], True, True),
+        ([rule("orders", principal="User:bob")], False, False),
+        ([rule("o", prefix=True)], False, True),
+    ],
+)
+def test_whether_everything_of_a_kind_may_be_read(given: list[Acl], expected: bool, if_open: bool) -> None:
+    found = [
+        table_of(*given).allows_on_all(ALICE, HOST, READ, TOPIC, allow_without_rules=each) for each in (False, True)
+    ]
+    assert found == [expected, if_open]
 
 
 @pytest.mark.parametrize(

@@ -146,17 +146,43 @@ def test_a_change_that_is_not_made_is_no_rule(env: Any, brokers: Brokers) -> Non
     "data",
     [
         b"{",
+        b'{"version":2,"acls":[]}',
         b'{"version":1,"acls":[{"principal":"User:a"}]}',
         b'{"version":1,"acls":[{"principal":"User:a","permissionType":"Allow","host":"*","operation":"Fly"}]}',
     ],
 )
-def test_rules_that_cannot_be_read_refuse_the_start(env: Any, brokers: Brokers, data: bytes) -> None:
+def test_rules_that_cannot_be_read_deny_everything_until_they_are_set_anew(
+    env: Any, brokers: Brokers, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start with them is none that nobody can mend, and others are not concerned. A rule that denies may be lost."""
+
     async def story() -> None:
-        await brokers.sessions[0].create("/kafka-acl/Topic/t", data)
+        tree, resource = brokers.sessions[0], Resource(TOPIC, "t")
+        await brokers.first.add([ORDERS])
+        await tree.create("/kafka-acl/Topic/t", data)
+        await tree.create("/kafka-acl-changes/acl_changes_", b"TOPIC:t", sequential=True)
+        await env.clock.sleep(1_000)
         session = SimCoordination(env.clock, brokers.tree)
         await session.start()
-        with pytest.raises(CoordinationError, match="cannot be read"):
-            await Authorizer(env, BrokerConfig.of({}), session, lambda: True).start()
+        later = Authorizer(env, BrokerConfig.of({"super.users": "User:root"}), session, lambda: True)
+        await later.start()
+        brokers.tree.expire(session.session_id)
+        await env.clock.sleep(20_000)
+        for authorizer in (brokers.first, brokers.second, later):
+            assert not authorizer.decide("User:alice", "h", READ, TOPIC, "t").allowed
+            assert authorizer.decide("User:root", "h", READ, TOPIC, "t").allowed
+            assert authorizer.decide("User:alice", "h", READ, TOPIC, "orders").allowed
+        lines = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+        assert len(lines) == 3
+        assert all("/kafka-acl/Topic/t" in line for line in lines)
+        rule = ORDERS._replace(resource=resource)
+        await later.add([rule])
+        assert not later.decide("User:alice", "h", READ, TOPIC, "t").allowed
+        [denying] = await later.remove(AclFilter(type=TOPIC, name="t", principal="User:*"))
+        assert denying.permission is Permission.DENY
+        await env.clock.sleep(1_000)
+        assert brokers.second.decide("User:alice", "h", READ, TOPIC, "t").allowed
+        later.stop()
 
     env.run(story())
 

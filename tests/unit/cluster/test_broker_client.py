@@ -10,6 +10,7 @@ import pytest
 from barnabas.cluster.broker_client import ANSWER_BYTES_MAX, START_BYTES, BrokerClient, BrokerClients
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
 from barnabas.config.broker import BrokerConfig
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     FetchRequest,
     FetchResponse,
@@ -89,6 +90,24 @@ def test_answers_may_come_in_pieces(world: World, size: int) -> None:
         world.connections[0].answer(position, heartbeat(position))
     world.advance()
     assert world.answers == {"a": heartbeat(0), "b": heartbeat(1), "c": heartbeat(2)}
+
+
+def test_a_broker_that_is_not_known_as_one_says_so_and_what_to_do(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """super.users of the other one lacks it: nothing would be replicated, and nobody would hear of it."""
+    world.client = BrokerClient(world.env, ENDPOINT, "broker-1-fetcher", 30_000, BrokerConfig.of({}))
+    for name in "abc":
+        world.ask(name)
+    world.advance()
+    for position in range(3):
+        answer = HeartbeatResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        world.connections[0].answer(position, answer)
+    world.advance()
+    assert [answer.error_code for answer in world.answers.values()] == [31, 31, 31]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("b2:9092 (broker-1-fetcher) refuses HEARTBEAT (CLUSTER_AUTHORIZATION_FAILED): ")
+    assert "super.users" in line
 
 
 def test_nothing_is_connected_before_the_first_request(world: World) -> None:

@@ -7,7 +7,7 @@ import pytest
 from barnabas.cluster.security.delegation_tokens import DelegationTokens
 from barnabas.cluster.security.mechanism import AuthenticationError, TokenPrincipal
 from barnabas.cluster.security.scram import ScramClient, ScramServer
-from barnabas.cluster.tree import payloads
+from barnabas.cluster.tree import paths, payloads
 from barnabas.cluster.tree.payloads import DelegationToken
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
@@ -66,6 +66,7 @@ def brokers() -> Any:
     yield brokers
     brokers.first.stop()
     brokers.second.stop()
+    brokers.wait(1)
 
 
 def test_nodes_are_as_kafka_has_them() -> None:
@@ -89,6 +90,28 @@ def test_the_secret_is_in_no_node(brokers: Brokers) -> None:
     assert secret not in nodes
     assert base64.b64encode(secret) not in nodes
     assert b"planted-key" not in nodes
+
+
+def test_a_start_with_another_key_says_that_tokens_count_no_more(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka is silent, and refuses each login."""
+    token = brokers.new()
+    brokers.run(brokers.sessions[0].create(paths.delegation_token(TOKEN.token_id), OF_KAFKA))  # by nobody knows which
+    for key, is_told in (("planted-key", False), ("planted-other", True)):
+        caplog.clear()
+        config = BrokerConfig.of(SETTINGS | {"delegation.token.secret.key": key})
+        started = DelegationTokens(brokers.env, config, brokers.sessions[1], lambda: True)
+        brokers.run(started.start())
+        assert ("1 delegation token was made by another delegation.token.secret.key" in caplog.text) == is_told
+        assert "planted" not in caplog.text
+        started.stop()
+        brokers.wait(1)
+    renewed = brokers.run(brokers.first.renew("User:alice", brokers.first.hmac_of(token.token_id), -1))
+    assert renewed[0] == ErrorCode.NONE
+    assert payloads.json.loads(brokers.run(brokers.sessions[0].get(paths.delegation_token(token.token_id)))[0])[
+        "keyCheck"
+    ]
 
 
 def test_lifetimes(brokers: Brokers) -> None:

@@ -10,6 +10,7 @@ from barnabas.cluster.security.oauth import OAuthClient, OAuthServer, Token, Tok
 from barnabas.cluster.security.signing_keys import SigningKeys
 from barnabas.config.oauth import KEYS_URL, TokenRules, UnsecuredRules, problems_of_validation
 from barnabas.runtime.web import WebError
+from cryptography.hazmat.primitives.asymmetric import ec
 from simulator.env import SimEnv, sim_env
 from tokens import Issuer
 
@@ -74,6 +75,17 @@ def test_tokens_that_do_not_count(claims: dict[str, Any], why: str) -> None:
     with pytest.raises(TokenError, match=why) as refused:
         checked(signed(**claims))
     assert refused.value.told == '{"status":"invalid_token"}'
+
+
+def test_a_token_that_names_no_key_is_tried_with_the_first_ones_only() -> None:
+    """Kafka tries one, and refuses tokens of the others; a stranger's token must not cost very many signatures."""
+    curve_keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(signed_tokens.TRIED_MAX + 1)]
+    keys = [signed_tokens.Key(None, "EC", each.public_key()) for each in curve_keys]
+    made = [ISSUER.token(now_s=NOW_S, key=each, algorithm="ES256", key_id=None) for each in curve_keys]
+    for each in (made[0], made[-2]):
+        assert signed_tokens.check(each, keys, PLAIN_RULES, NOW_S * 1000).user == "alice"
+    with pytest.raises(TokenError, match="signature"):
+        signed_tokens.check(made[-1], keys, PLAIN_RULES, NOW_S * 1000)
 
 
 def test_nobody_signs_with_nothing_or_with_the_public_key() -> None:

@@ -110,9 +110,12 @@ def test_entities_that_are_none(parts: list[tuple[str, str | None]], problem: st
         (Entity("u"), PRODUCE, 0.0, "must be greater than 0"),
         (Entity("u"), REQUEST, -1.0, "must be greater than 0"),
         (Entity("u"), REQUEST, float("nan"), "must be greater than 0"),
-        (Entity("u"), REQUEST, float("inf"), "must be greater than 0"),
-        (Entity("u"), PRODUCE, 1e19, "too large"),
-        (Entity(ip="10.0.0.1"), CONNECTIONS, 2.0**31, "too large"),
+        (Entity("u"), REQUEST, float("-inf"), "must be greater than 0"),
+        (Entity("u"), PRODUCE, 1e19, "too large for a LONG."),
+        (Entity("u"), PRODUCE, float("inf"), "too large for a LONG."),
+        (Entity(ip="10.0.0.1"), CONNECTIONS, 0.0, "must be greater than 0"),
+        (Entity(ip="10.0.0.1"), CONNECTIONS, 2.0**31, "too large for an INT."),
+        (Entity(ip="10.0.0.1"), CONNECTIONS, float("inf"), "too large for an INT."),
     ],
 )
 def test_values_that_are_none(entity: Entity, key: str, value: float, problem: str) -> None:
@@ -123,10 +126,13 @@ def test_values_that_are_none(entity: Entity, key: str, value: float, problem: s
 def test_values_and_how_the_tree_has_them() -> None:
     for entity, key, value in (
         (Entity("u"), REQUEST, 0.5),
-        (Entity(ip="::1"), CONNECTIONS, 0.0),
+        (Entity("u"), REQUEST, float("inf")),
+        (Entity(ip="::1"), CONNECTIONS, 2.0**31 - 1),
+        (Entity("u"), PRODUCE, 2.0**63),
         (Entity("u"), PRODUCE, None),
     ):
         check_value(entity, key, value)
+    assert (text_of(PRODUCE, 2.0**63), text_of(REQUEST, float("inf"))) == ("9223372036854775807", "Infinity")
     assert (text_of(PRODUCE, 1048576.0), text_of(REQUEST, 50.0), text_of(CONNECTIONS, 7.0)) == ("1048576", "50.0", "7")
 
 
@@ -159,6 +165,7 @@ def test_what_a_filter_finds(matches: list[Match], strict: bool, found: str) -> 
         ([Match("user", 0, None)], "Request specified MATCH_TYPE_EXACT, but set match string to null."),
         ([Match("user", 1, "a")], "MATCH_TYPE_DEFAULT"),
         ([Match("ip", 2, None), Match("user", 2, None)], "Invalid entity filter"),
+        ([Match("", 0, "a")], "Invalid empty entity type."),
     ],
 )
 def test_filters_that_are_none(matches: list[Match], problem: str) -> None:

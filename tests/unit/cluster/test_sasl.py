@@ -65,6 +65,14 @@ def test_both_sides_agree(mechanism: str, user: str) -> None:
     assert server.user == user
 
 
+@pytest.mark.parametrize("mechanism", list(scram.HASHES))
+def test_each_user_has_a_number_of_iterations(mechanism: str) -> None:
+    server = server_of({"alice": credential(mechanism, "secret", iterations=8192)}, mechanism)
+    client = ScramClient(mechanism, "alice", "secret", b"c" * 20)
+    log_in(client, server)
+    assert client.is_complete
+
+
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "secret"), ("alice", "")])
 @pytest.mark.parametrize("mechanism", list(scram.HASHES))
 def test_a_wrong_password_and_an_unknown_user_are_refused_alike(user: str, password: str, mechanism: str) -> None:
@@ -146,9 +154,9 @@ def test_a_client_finds_out_that_it_is_not_the_broker() -> None:
         (b"\0nobody\0alice-secret", "Invalid username or password"),
         (b"\0alice\0", "password not specified"),
         (b"\0\0x", "username not specified"),
-        (b"alice", "Invalid SASL/PLAIN response"),
-        (b"\0a\0b\0c", "Invalid SASL/PLAIN response"),
-        (b"\xff\0a\0b", "Invalid SASL/PLAIN response"),
+        (b"alice", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
+        (b"\0a\0b\0c", "Invalid SASL/PLAIN response: expected 3 tokens, got 4"),
+        (b"\xff\0a\0b", "Invalid username or password"),
         (b"bob\0alice\0alice-secret", "authorization id that is different"),
     ],
 )

@@ -60,6 +60,7 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"log.dirs": " , "}, "log.dirs"),
         ({"log.cleaner.dedupe.buffer.size": "100"}, "log.cleaner.dedupe.buffer.size"),
         ({"group.coordinator.rebalance.protocols": "consumer"}, "group.coordinator.rebalance.protocols"),
+        ({"group.consumer.assignors": ""}, "group.consumer.assignors"),
         ({"process.roles": "controller"}, "process.roles"),
         ({"listeners": "nonsense"}, "listeners"),
         ({"listeners": "PLAINTEXT://:x"}, "listeners"),
@@ -75,6 +76,12 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"listener.security.protocol.map": "FOO"}, "listener.security.protocol.map"),
         ({"inter.broker.listener.name": "FOO"}, "inter.broker.listener.name"),
         ({"inter.broker.listener.name": "SSL"}, "inter.broker.listener.name"),
+        # Else brokers would speak to each other by a listener without TLS, say.
+        ({"security.inter.broker.protocol": "SSL"}, "security.inter.broker.protocol"),
+        (
+            {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
+            "security.inter.broker.protocol",
+        ),
         ({"port": "9092"}, "port"),
     ],
 )  # fmt: skip
@@ -93,6 +100,7 @@ def test_rules_between_settings(values: dict[str, str], key: str) -> None:
         {"listeners": "plaintext://0.0.0.0:65535"},
         {"listeners": "A://:0,B://:0", "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"},
         {"group.consumer.migration.policy": "bidirectional"},
+        {"group.consumer.assignors": "range,org.apache.kafka.coordinator.group.assignor.UniformAssignor"},
     ],
 )
 def test_what_is_allowed(values: dict[str, str]) -> None:
@@ -155,25 +163,43 @@ def test_dynamic_settings_by_strength() -> None:
     ]
 
 
+JAAS_OF_PLAIN = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+
+
 @pytest.mark.parametrize(
     ("dynamic", "ignored"),
     [
-        ({"listeners": "SSL://127.0.0.1:9093"}, {"listeners"}),
-        ({"listeners": "INSIDE://127.0.0.1:9093"}, {"listeners"}),
-        ({"listeners": "PLAINTEXT://127.0.0.1:9093", "listener.security.protocol.map": "A:SSL"}, None),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, {"sasl.enabled.mechanisms"}),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, {"sasl.enabled.mechanisms"}),
+        ({"sasl.enabled.mechanisms": "SCRAM-SHA-256", JAAS_OF_PLAIN: "?"}, None),
+        ({"sasl.enabled.mechanisms": "PLAIN", JAAS_OF_PLAIN: "?"}, {"sasl.enabled.mechanisms"}),
     ],
 )
 def test_dynamic_settings_that_contradict_others_are_left_out(
     dynamic: dict[str, str], ignored: set[str] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another version has written them, say. A listener with encryption must not be served without it."""
-    config = BrokerConfig.of({"listeners": "PLAINTEXT://127.0.0.1:9092"})
+    """Another version has written them, say."""
+    config = BrokerConfig.of({"listeners": "SASL_PLAINTEXT://:1", "sasl.enabled.mechanisms": "SCRAM-SHA-512"})
     config.set_dynamic({"log.retention.ms": "5"}, dynamic)
-    left_out = {"listener.security.protocol.map"} if ignored is None else ignored
+    left_out = ignored or set()
     assert config.dynamic_broker == {name: text for name, text in dynamic.items() if name not in left_out}
     assert config.log_retention_ms == 5
-    assert config.listeners == config.dynamic_broker.get("listeners", "PLAINTEXT://127.0.0.1:9092")
-    assert "ignored dynamic configs " + ", ".join(left_out) in caplog.text
+    assert ("ignored dynamic configs " + ", ".join(left_out) in caplog.text) == bool(ignored)
+
+
+def test_listeners_are_those_of_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody opens others, and by their names the broker would reach the others without encryption, or not at all."""
+    config = BrokerConfig.of({"listeners": "PLAINTEXT://:1"})
+    changed = {"listeners": "SSL://:2", "listener.security.protocol.map": "PLAINTEXT:SSL"}
+    for name, text in changed.items():
+        with pytest.raises(ConfigError, match=f"{name} counts at a start here") as refused:
+            check_dynamic(config, {name: text}, cluster=False)
+        assert refused.value.error is ErrorCode.INVALID_REQUEST
+    check_dynamic(config, {"listeners": "PLAINTEXT://:1"}, cluster=False)
+    config.set_dynamic({}, changed)
+    assert config.listeners == "PLAINTEXT://:1"
+    assert config.dynamic_broker == {}
+    assert "ignored dynamic config listeners: it counts at a start here" in caplog.text
 
 
 def test_nobody_is_called_when_nothing_changed() -> None:
@@ -309,3 +335,19 @@ def test_segments_of_internal_topics_are_as_large_as_topics_must_have_them(name:
 def test_acks_of_commits_are_minus_1_0_or_1(acks: str) -> None:
     with pytest.raises(ConfigError, match=r"offsets\.commit\.required\.acks"):
         BrokerConfig.of({"offsets.commit.required.acks": acks})
+
+
+def test_a_password_that_kafka_has_encoded_is_not_taken_for_one(caplog: pytest.LogCaptureFixture) -> None:
+    """In a tree that comes from Kafka 3.9. What the file says stays."""
+    name = "listener.name.plaintext.ssl.keystore.password"
+    encoded = (
+        "initializationVector:3yW+5ckRxoCD2lEMqKe1sA==,keyLength:128,salt:8HgL2h6R,keyFactoryAlgorithm:"
+        "PBKDF2WithHmacSHA512,cipherAlgorithm:AES/CBC/PKCS5Padding,iterations:4096,passwordLength:13,"
+        "encryptedPassword:yTGhu2ngYy6IjTO5/ra7PQ=="
+    )
+    config = BrokerConfig.of({name: "of-the-file"})
+    config.set_dynamic({}, {name: encoded})
+    assert config.text(name) == "of-the-file"
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"ignored dynamic config {name}: Kafka has encoded it with password.encoder.secret")
+    assert "yTGhu2" not in line

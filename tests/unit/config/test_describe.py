@@ -15,6 +15,7 @@ from barnabas.config.describe import (
     group_rows,
     topic_rows,
 )
+from barnabas.config.jaas import ZOOKEEPER_MODULE
 from barnabas.config.settings import Type
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.3.1" / "configs.jsonl"
@@ -132,6 +133,7 @@ def test_passwords_and_unknown_names_are_never_shown() -> None:
             "ssl.keystore.password": "secret",
             "super.users": "User:admin",
             "listener.name.sasl.plain.sasl.jaas.config": "secret",
+            "zookeeper.sasl.jaas.config": f'{ZOOKEEPER_MODULE} required username="u" password="secret";',
             "listener.name.inside.ssl.keystore.type": "PEM",
         }
     )
@@ -140,6 +142,7 @@ def test_passwords_and_unknown_names_are_never_shown() -> None:
         ("ssl.keystore.password", Type.PASSWORD),
         ("super.users", 0),
         ("listener.name.sasl.plain.sasl.jaas.config", Type.PASSWORD),
+        ("zookeeper.sasl.jaas.config", Type.PASSWORD),
     ):
         row = rows[name]
         assert (row.value, row.is_sensitive, row.config_type) == (None, True, type_number)

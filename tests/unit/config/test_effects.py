@@ -36,6 +36,7 @@ READ_IN_CONFIG = {
     *(f"sasl.oauthbearer.jwks.endpoint.{name}" for name in ("url", "refresh.ms")),
     *(f"sasl.oauthbearer.jwks.endpoint.retry.backoff.{name}" for name in ("ms", "max.ms")),
     *(f"sasl.oauthbearer.{name}.claim.name" for name in ("scope", "sub")),
+    "zookeeper.sasl.jaas.config",
     *(f"ssl.{field.replace('_', '.')}" for field in TlsSettings._fields),
 }
 

@@ -160,6 +160,54 @@ def test_the_shipped_file_is_good_and_says_nothing_idle() -> None:
     assert notes("server.properties", file) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("listener.name.internal.ssl.client.auth=required", "listeners names no such listener"),
+        ("listener.name.SASL_SSL.ssl.client.auth=required", "here it is written in small letters"),
+        ("listener.name.sasl_ssl.sasl.jaas.config=x", "it is written listener.name.NAME.MECHANISM.sasl.jaas.config"),
+        ("sasl.jaas.config=x", "it is written listener.name.NAME.MECHANISM.sasl.jaas.config"),
+        (
+            "listener.name.sasl_ssl.plan.sasl.jaas.config=x",
+            "it is written listener.name.NAME.MECHANISM.sasl.jaas.config",
+        ),
+        (
+            "listener.name.sasl_ssl.PLAIN.sasl.jaas.config=x",
+            "it is written listener.name.NAME.MECHANISM.sasl.jaas.config",
+        ),
+        ("ssl.clientt.auth=required", "there is no such setting"),
+        ("listener.name.sasl_ssl.ssl.clientt.auth=required", "there is no such setting"),
+        ("ssl.provider=x", "OpenSSL and Python do this, not Java"),
+        ("super.users=User:a,User:b", "nobody is called User:a,User:b: each begins with User:, and semicolons"),
+        ("super.users=user:a;User:b", "nobody is called user:a: each begins with User:"),
+    ],
+)
+def test_a_typing_mistake_about_security_is_told_of(line: str, note: str) -> None:
+    listener = (
+        "listeners=SASL_SSL://127.0.0.1:9092\nssl.keystore.location=/keys\nsasl.enabled.mechanisms=SCRAM-SHA-512\n"
+    )
+    [found] = notes("server.properties", read(listener + line))
+    assert found.startswith("server.properties:4: ")
+    assert note in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=ScramLoginModule",
+        "listener.name.sasl_ssl.oauthbearer.sasl.oauthbearer.expected.issuer=x",
+        "listener.name.sasl_ssl.ssl.client.auth=none",
+        "listener.name.https.ssl.client.auth=none",
+        "listener.name.sasl_ssl.scram-sha-512.connections.max.reauth.ms=1000",
+        "super.users=User:CN=a,O=b;User:c",
+    ],
+)
+def test_a_setting_that_counts_is_not_told_of(line: str) -> None:
+    listener = "listeners=SASL_SSL://127.0.0.1:9092\nssl.keystore.location=/keys\nsasl.enabled.mechanisms=OAUTHBEARER\n"
+    file = read(listener + "sasl.oauthbearer.jwks.endpoint.url=file:///keys\n" + line)
+    assert notes("server.properties", file) == []
+
+
 def test_the_shipped_file_leaves_topics_their_defaults() -> None:
     """Otherwise Kafka's topics tool shows every topic as one with settings of its own."""
     file = read((Path(config_package.__file__).parent / "server.properties").read_text())

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from barnabas.coordinators.groups.consumer import group as consumer_group
+from barnabas.coordinators.groups.consumer.member import Subscription
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, TargetEpoch
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
@@ -128,6 +130,24 @@ def test_the_hash_of_a_member_id_is_computed_once(monkeypatch: pytest.MonkeyPatc
     assert hashed.count("member-0") == 2
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\t", "\x00 \n"])
+def test_a_name_of_spaces_is_no_name(blank: str) -> None:
+    """As Kafka 4.3.1 answers."""
+    world = GroupWorld()
+
+    def message(group: str = GROUP, member_id: str = "m", epoch: int = 0, **fields: Any) -> str | None:
+        if epoch == 0:
+            fields |= {"owned": {}, "rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["t"]}
+        answer = world.ask("heartbeat_consumer", heartbeat_request(group, member_id, epoch, **fields), 1)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        return str(answer.error_message)
+
+    assert message(group=blank) == message(group=blank, epoch=-1) == "GroupId can't be empty."
+    assert message(member_id=blank) == "MemberId can't be empty."
+    assert message(instance_id=blank) == "InstanceId can't be empty."
+    assert message(rack_id=blank) == "RackId can't be empty."
+
+
 def test_who_a_member_is_comes_before_its_expression() -> None:
     """As Kafka 4.1 answers. A member that leaves is not asked for its expression at all."""
     world = GroupWorld(group_consumer_max_size=2)
@@ -232,3 +252,20 @@ def test_an_expression_means_the_topics_that_the_member_may_see(monkeypatch: pyt
         member.send()
         world.clock.advance(2_000)
     assert set(member.owned) == {world.topics.topic_id("events")}
+
+
+def test_members_of_an_assignor_that_is_not_here_are_assigned_by_the_first_of_the_broker() -> None:
+    """The directory comes from a Kafka that had a class of its own (`group.consumer.assignors`)."""
+    world = GroupWorld(
+        group_consumer_assignors=("org.apache.kafka.coordinator.group.assignor.RangeAssignor", "uniform")
+    )
+    world.topics.change("t", 2)
+    old = Record(Kind.MEMBER, "old", Subscription(topic_names=("t",), rebalance_timeout_ms=30_000, assignor="Mine"))
+    shard = world.coordinator.shards[0]
+    for record in (Record(Kind.GROUP, "", GroupEpoch(5, 0)), Record(Kind.TARGET_EPOCH, "", TargetEpoch(5)), old):
+        shard.consumer.load(GROUP, record)
+    new = ConsumerMember(world, GROUP, "new", ["t"])
+    new.send()
+    assert (new.answer.error_code, new.epoch) == (ErrorCode.NONE, 6)
+    assert group_of(world).preferred_assignor(shard.consumer.situation_of(GROUP).settings.default_assignor) == "range"
+    assert [sum(map(len, group_of(world).target_of(each).values())) for each in ("old", "new")] == [1, 1]

@@ -105,13 +105,53 @@ def test_a_policy_without_upgrades_refuses_the_consumer(policy: str) -> None:
     new = ConsumerMember(world, GROUP, "new", ["t"])
     answer = new.send()
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert answer.error_message == "Group g is not a consumer group."
+    reason = "online upgrade is disabled"
+    assert answer.error_message == f"Cannot upgrade classic group g to consumer group because {reason}."
     assert shard_of(world).groups[GROUP].state is State.STABLE
 
 
-@pytest.mark.parametrize("policy", ["disabled", "UPGRADE"])
-def test_a_policy_without_downgrades_keeps_the_group(policy: str) -> None:
-    world = GroupWorld(group_initial_rebalance_delay_ms=0, group_consumer_migration_policy=policy)
+def join(world: GroupWorld, instance_id: str | None, protocol_type: str, metadata: bytes) -> ErrorCode:
+    """What a client without a member id is told, or a static one."""
+    make = messages.JoinGroupRequest
+    request = make(group_id=GROUP, group_instance_id=instance_id, protocol_type=protocol_type)
+    request.session_timeout_ms = request.rebalance_timeout_ms = 30_000
+    request.protocols = [make.JoinGroupRequestProtocol(name="range", metadata=metadata)]
+    return ErrorCode(world.ask("join_group", request, 9).error_code)
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "metadata", "reason"),
+    [
+        ("connect", b"zz", "the group does not use the consumer embedded protocol"),
+        ("consumer", b"zz", "the embedded consumer protocol is malformed"),
+    ],
+)
+def test_a_group_that_cannot_be_upgraded_says_why(protocol_type: str, metadata: bytes, reason: str) -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    assert join(world, "i", protocol_type, metadata) is ErrorCode.NONE
+    answer = ConsumerMember(world, GROUP, "new", ["t"]).send()
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert answer.error_message == f"Cannot upgrade classic group g to consumer group because {reason}."
+
+
+@pytest.mark.parametrize("instance_id", [None, "i"])
+def test_without_migration_no_classic_member_joins_a_consumer_group(instance_id: str | None) -> None:
+    """As Kafka 4.3.1 answers, which refuses also those that are in the group since the policy was another one."""
+    world = GroupWorld(group_initial_rebalance_delay_ms=0, group_consumer_migration_policy="Disabled")
+    new = ConsumerMember(world, GROUP, "new", ["t"], instance_id="i")
+    new.send()
+    metadata = stored.encode_versioned(stored.ConsumerProtocolSubscription(topics=["t"]), 1)
+    assert join(world, instance_id, "consumer", metadata) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    new.send()
+    assert all_is_read(world, [new])
+    new.leave()
+    classic = ClassicMember(world, GROUP, ["t"])
+    rounds(world, [classic])
+    assert all_is_read(world, [classic])  # nobody is in the group: it may become one of the classic protocol
+
+
+def test_a_policy_without_downgrades_keeps_the_group() -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=0, group_consumer_migration_policy="UPGRADE")
     new = ConsumerMember(world, GROUP, "new", ["t"])
     new.send()
     classic = ClassicMember(world, GROUP, ["t"])

@@ -58,6 +58,19 @@ def rows(group: Any) -> list[tuple[int, int, int]]:
     ]
 
 
+@pytest.mark.parametrize("rows_per_piece", [1, 100])
+def test_a_topic_without_partitions_is_not_in_the_answer(monkeypatch: pytest.MonkeyPatch, rows_per_piece: int) -> None:
+    """As Kafka 4.3.1 answers; but one that is not known is."""
+    monkeypatch.setattr("barnabas.coordinators.groups.commits.ROWS_PER_PIECE", rows_per_piece)
+    world = GroupWorld()
+    make = Commit.OffsetCommitRequestTopic
+    row = Commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topics = [make(name="t", partitions=[]), make(name="nope", partitions=[]), make(name="t", partitions=[row])]
+    response = world.ask("offset_commit", Commit(group_id="g", topics=topics), 9)
+    told = [(topic.name, [row.error_code for row in topic.partitions]) for topic in response.topics]
+    assert told == [("nope", []), ("t", [ErrorCode.NONE])]
+
+
 def test_version_10_speaks_of_topics_by_id() -> None:
     world = GroupWorld()
     known, unknown = world.topics.topic_id("t"), b"\x07" * 16

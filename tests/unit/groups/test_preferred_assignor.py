@@ -15,6 +15,8 @@ from barnabas.coordinators.groups.consumer.records import Kind, Record
         (["range", "uniform"], None, "uniform"),
         (["range", "range", "uniform", "uniform"], "range", "uniform"),  # another one names it, too
         (["range", "range", "uniform"], "uniform", "range"),
+        (["com.example.Mine", "com.example.Mine", "range"], None, "range"),  # a class of the Kafka before
+        (["com.example.Mine"], "com.example.Mine", "uniform"),
     ],
 )
 def test_the_preferred_assignor(named: list[str], asker: str | None, expected: str) -> None:

@@ -70,7 +70,7 @@ def test_every_file_is_read() -> None:
         request, response = schema.load(name).values()
         assert request.api_key == response.api_key
         assert request.versions == response.versions
-    assert len(list((folder / "records").glob("*.txt"))) == 14
+    assert len(list((folder / "records").glob("*.txt"))) == 13
 
 
 def test_no_such_schema() -> None:

@@ -8,7 +8,6 @@ from barnabas.protocol.records import (
     ConsumerProtocolSubscription,
     GroupMetadataKey,
     GroupMetadataValue,
-    LegacyOffsetCommitKey,
     OffsetCommitKey,
     OffsetCommitValue,
     TransactionLogKey,
@@ -25,7 +24,6 @@ def test_keys_begin_with_their_kind() -> None:
     assert records.encode_versioned(key) == data
     assert records.version_of(data) == 1
     assert records.decode_versioned(OffsetCommitKey, data) == (1, key)
-    assert records.encode_versioned(LegacyOffsetCommitKey(group="g", topic="t", partition=3))[:2] == b"\0\0"
     assert records.encode_versioned(GroupMetadataKey(group="g")) == hexed("0002 0001 67")
     assert records.encode_versioned(TransactionLogKey(transactional_id="t")) == hexed("0000 0001 74")
 

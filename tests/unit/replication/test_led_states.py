@@ -73,3 +73,22 @@ def test_a_state_that_cannot_be_read_says_nothing(env, host):
     env.clock.advance(LAG_MS / 2)
     assert host.manager.partition("t", 0).is_leader
     assert not host.manager.partition("u", 0).is_leader, "the others are looked at all the same"
+
+
+def test_many_partitions_are_looked_at_in_pieces(env, host):
+    names = [f"many-{index:04}" for index in range(1_200)]
+    for name in names:
+        assert host.lead(name, isr=(1, 2), replicas=(1, 2)) == ErrorCode.NONE
+    last = STATE.replace("/t/", f"/{names[-1]}/")
+    env.run(host.coordination.create(last, state(2, 1), make_parents=True))
+    reads, real = [], host.coordination.get_many
+
+    async def get_many(paths, watch=None):
+        reads.append(len(paths))
+        return await real(paths, watch)
+
+    host.coordination.get_many = get_many
+    env.clock.advance(LAG_MS / 2)
+    assert max(reads) == 500
+    assert not host.manager.partition(names[-1], 0).is_leader
+    assert host.manager.partition(names[0], 0).is_leader

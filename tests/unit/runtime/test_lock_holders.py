@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from barnabas.runtime import lock_holders
@@ -59,7 +61,16 @@ def test_a_lock_on_a_file_of_the_same_inode_elsewhere_is_another_one(
         told = tmp_path / "locks"  # as if the other process held a file of another device with this inode
         told.write_text(line.replace(place, f"00:63:{mine.stat().st_ino}") + "\n")
         monkeypatch.setattr(lock_holders, "_LOCKS", str(told))
-        assert lock_holders.holders(str(mine)) == []
+        stat, theirs, mine_inode = os.stat, (tmp_path / "file").stat().st_ino, mine.stat().st_ino
+
+        def on_another_device(path: str) -> Any:
+            status = stat(path)
+            is_theirs = path.startswith(f"/proc/{other.pid}/fd/") and status.st_ino == theirs
+            return SimpleNamespace(st_dev=status.st_dev + 1, st_ino=mine_inode) if is_theirs else status
+
+        with monkeypatch.context() as patched:
+            patched.setattr(lock_holders.os, "stat", on_another_device)
+            assert lock_holders.holders(str(mine)) == []
         told.write_text(line + "\n")
         assert [found.process.process for found in lock_holders.holders(str(tmp_path / "file"))] == [other.pid]
 

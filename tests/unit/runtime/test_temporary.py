@@ -41,3 +41,25 @@ def test_a_folder_that_this_process_uses_stays(tmp_path: Path, monkeypatch: pyte
     temporary.unlock(lock)
     remove_abandoned()
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_written_while_a_folder_goes_goes_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker whose tests were killed may still be ending in the folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = made(1)
+    remove = temporary.remove
+    for ends in (True, False):
+        if ends:
+            os.close(os.open(os.path.join(folder, temporary.LOCK_NAME), os.O_CREAT))
+        os.utime(folder, (1, 1))
+
+        def remove_beside_a_broker(path: str, *, ends: bool = ends) -> None:
+            remove(path)
+            if ends:
+                os.makedirs(os.path.join(path, "0"))
+
+        monkeypatch.setattr(temporary, "remove", remove_beside_a_broker)
+        remove_abandoned()
+        assert os.path.exists(folder) is ends

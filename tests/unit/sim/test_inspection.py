@@ -25,7 +25,12 @@ class _Looks:
     """A broker that has one of the two offsets partitions, and what is known of it."""
 
     def __init__(self, partition: int = PARTITION) -> None:
-        self.shard: Any = SimpleNamespace(partition=partition, groups={}, offsets=SimpleNamespace(committed={}))
+        self.shard: Any = SimpleNamespace(
+            partition=partition,
+            groups={},
+            consumer=SimpleNamespace(by_id={}),
+            offsets=SimpleNamespace(committed={}),
+        )
         coordinator = SimpleNamespace(loaded_shards=lambda: [self.shard])
         self.broker = cast(
             Broker, SimpleNamespace(replica_manager=SimpleNamespace(partitions={}), group_coordinator=coordinator)

@@ -1,5 +1,5 @@
-"""The assignors of the broker (KIP-848): who should have which partitions. Pure functions of what an `Assignable` says,
-in pieces, because a group may be large.
+"""The assignors of the broker (KIP-848): who should have which partitions. Pure functions of what an `Assignable`
+(`assignable.py`) says, in pieces, because a group may be large.
 
 `uniform.py` (for equal subscriptions; `heterogeneous.py` for others) and `range.py`, by the names that members and
 `group.consumer.assignors` give.

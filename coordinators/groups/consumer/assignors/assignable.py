@@ -28,5 +28,5 @@ class Assignable(NamedTuple):
     is_homogeneous: bool
 
 
-# The new target of each member, by member id. The piece of a work is a member or a topic.
+# The new target of each member, by member id. A piece of the task is a member or a topic.
 Assign = Callable[[Assignable], Pieces[dict[str, Partitions]]]

@@ -130,9 +130,9 @@ def _show(message: str) -> None:
 
 
 def _produce(bootstrap: str) -> None:
-    from kafka import KafkaProducer
+    from barnabas.cli.shared.kafka_python import new_producer
 
-    producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type="gzip")
+    producer = new_producer(bootstrap_servers=bootstrap, compression_type="gzip")
     sent = [
         producer.send(TOPIC, key=f"key-{number}".encode(), value=f"message {number}".encode())
         for number in range(RECORDS)

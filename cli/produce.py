@@ -141,12 +141,10 @@ def produce(
     asks_for(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "write", "topic", topic)
     records = shape.records()
     settings = connection(target)
-    from kafka import KafkaProducer
-
     kafka_python.send_headers_without_value()
     count = shape.count if shape.value is not None else None
     with told_in_sentences(target), progress("sent", count) as advance:
-        producer = KafkaProducer(
+        producer = kafka_python.new_producer(
             **settings,
             acks=acks.value if acks is Acks.ALL else int(acks.value),
             enable_idempotence=acks is Acks.ALL,

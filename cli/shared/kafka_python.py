@@ -208,6 +208,21 @@ def null_values() -> Any:
     return Nulls()
 
 
+def new_producer(**settings: Any) -> Any:
+    """A producer that leaves nothing behind when Ctrl-C comes while it is made.
+
+    The `__del__` of kafka-python's own fails then, and Python prints its traceback.
+    """
+    from kafka import KafkaProducer
+
+    class Producer(KafkaProducer):  # type: ignore[misc]
+        def __del__(self) -> None:
+            if hasattr(self, "_closed"):  # the last thing that `__init__` sets
+                super().__del__()
+
+    return Producer(**settings)
+
+
 def take_up_every_assignment() -> None:
     """Have consumers ask again until they have taken up the assignment of every join that they begin.
 

@@ -331,7 +331,7 @@ def collect_seldom() -> None:
     gc.freeze()
     # A request leaves no cycles behind, so collections need not come often. The young objects are looked at in small
     # parts, because a large group that rebalances makes many in a moment.
-    gc.set_threshold(1_000, 5, 2_000)
+    gc.set_threshold(500, 3, 6_000)
     gc.enable()
 
 

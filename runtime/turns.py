@@ -20,7 +20,7 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.runtime.ports import Clock
 
-BUDGET_MS = 3.0  # of all tasks together, in one pass of the loop
+BUDGET_MS = 2.0  # of all tasks together, in one pass of the loop
 FIRST_MS = 1.0  # how long a request may work before it becomes pending, and a coroutine before it rests
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ class Turns:
         try:
             while works:
                 now = self._advance(works.popleft(), min(now + share_ms, ends))
-                if now >= ends:
+                if now + self._spent_ms >= ends:
                     break
         finally:
             self._is_scheduled = bool(works)

@@ -32,6 +32,7 @@ from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.client_quotas import ClientQuotas
 from barnabas.cluster.config_changes import ConfigChanges
 from barnabas.cluster.controller_client import ControllerClient
+from barnabas.cluster.coordination import coordination_of
 from barnabas.cluster.features import NOT_READ, Features
 from barnabas.cluster.lease import Lease
 from barnabas.cluster.metadata_cache import MetadataCache
@@ -46,7 +47,7 @@ from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.port import Coordination, CoordinationError
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import is_loopback
-from barnabas.config.sasl import listeners_with_tls, zookeeper_has_tls
+from barnabas.config.sasl import listeners_with_tls
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin
@@ -116,7 +117,7 @@ class Broker:
         self.tree_path: str | None = None  # None: the tree is not in a file
         if coordination is None and not config.zookeeper_connect:
             self.tree_path = config.coordination_path or place_of_tree(env.disk, data_directories)
-        self.coordination = coordination or _coordination(env, config, self.tree_path)
+        self.coordination = coordination or coordination_of(env, config, self.tree_path)
         self.refusals = Refusals(env.clock)
         self.authorizer = (
             Authorizer(env, config, self.coordination, self._is_registered) if config.authorizer_class_name else None
@@ -511,19 +512,3 @@ class Broker:
                     await ended
             except Exception:
                 logger.exception("a step of the stop has failed: %s", step)
-
-
-def _coordination(env: Env, config: BrokerConfig, tree_path: str | None) -> Coordination:
-    """The tree in a file, or in ZooKeeper. Only the modules of the one that is used are imported."""
-    if tree_path is not None:
-        from barnabas.cluster.tree.embedded import EmbeddedCoordination  # late: brings SQLite
-
-        return EmbeddedCoordination(env, tree_path, config.coordination_session_timeout_ms)
-    from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination  # late: brings kazoo
-    from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
-
-    if not zookeeper_has_tls(config):
-        return ZooKeeperCoordination(env, ZooKeeperSettings.of(config))
-    from barnabas.cluster.security.tls import ZooKeeperTls
-
-    return ZooKeeperCoordination(env, ZooKeeperSettings.of(config, ZooKeeperTls(env.disk, config).context))

@@ -4,7 +4,7 @@ The tree's offsets are read with OffsetFetch version 0, which every broker answe
 """
 
 import asyncio
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import (
@@ -23,8 +23,12 @@ from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_table
 from barnabas.runtime.counted import counted
 
+if TYPE_CHECKING:
+    from barnabas.config.broker import BrokerConfig
+    from barnabas.runtime.ports import Env
+
 PARTITIONS_PER_REQUEST = 1_000
-ZOOKEEPER_ANSWERS_WITHIN_MS = 5_000.0
+ZOOKEEPER_ANSWERS_WITHIN_MS = 5_000
 
 Partition = tuple[str, int]
 
@@ -37,6 +41,12 @@ def migrate(
     stopped: Annotated[
         bool, typer.Option("--consumers-stopped", help="Do not look in ZooKeeper for consumers that still run.")
     ] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE", help="A broker's server.properties, if ZooKeeper wants TLS or a login."
+        ),
+    ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -48,6 +58,7 @@ def migrate(
     \b
     barnabas offsets migrate --from zookeeper --group billing --dry-run
     barnabas offsets migrate --from zookeeper --group billing --yes --json
+    barnabas offsets migrate --from zookeeper --group billing --config server.properties
     """
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -62,7 +73,7 @@ def migrate(
             )
         _refuse_members(client, group)
         if not stopped and settings.get("zookeeper.connect"):
-            _refuse_old_consumers(settings["zookeeper.connect"], group)
+            _refuse_old_consumers(settings["zookeeper.connect"], config, group)
         in_tree = _in_tree(client, group)
         if not in_tree:
             fail(f"{group} has no offsets in the tree.", ExitCode.NOTHING_THERE)
@@ -103,15 +114,25 @@ def _refuse_members(client: Any, group: str) -> None:
         fail(f"{group} has {counted(len(members), 'member')}, which would commit over it. Stop its consumers first.")
 
 
-def _refuse_old_consumers(connect: str, group: str) -> None:
-    """End the command if a consumer of the group is registered in ZooKeeper, or if nobody can say."""
-    from barnabas.cluster.tree.port import CoordinationError
+def _refuse_old_consumers(connect: str, path: str | None, group: str) -> None:
+    """End the command if a consumer of the group is registered in ZooKeeper, or if nobody can say.
 
+    `path`: the file with the rest of what a broker's settings say of ZooKeeper.
+    """
+    from barnabas.cli.start_settings import configure
+    from barnabas.cluster.tree.port import CoordinationError
+    from barnabas.config.profiles import NO_PROFILE
+    from barnabas.runtime.env import real
+    from barnabas.runtime.tls import TlsError
+
+    said = {"zookeeper.connect": connect, "zookeeper.connection.timeout.ms": str(ZOOKEEPER_ANSWERS_WITHIN_MS)}
+    env = real()
     try:
-        ids = asyncio.run(_old_consumers(connect, group))
-    except CoordinationError as error:
+        ids = asyncio.run(_old_consumers(env, configure(env, path, NO_PROFILE, said, None).config, group))
+    except (CoordinationError, TlsError) as error:
+        hint = "" if path else " If it wants TLS or a login, name the server.properties of a broker with --config."
         fail(
-            f"whether old consumers of {group} still run is not known: {error} "
+            f"whether old consumers of {group} still run is not known: {str(error).rstrip('.')}.{hint} "
             "If they are stopped for sure, say --consumers-stopped."
         )
     if ids:
@@ -121,14 +142,12 @@ def _refuse_old_consumers(connect: str, group: str) -> None:
         )
 
 
-async def _old_consumers(connect: str, group: str) -> list[str]:
+async def _old_consumers(env: "Env", config: "BrokerConfig", group: str) -> list[str]:
+    from barnabas.cluster.coordination import coordination_of
     from barnabas.cluster.tree import paths
     from barnabas.cluster.tree.port import NoNodeError
-    from barnabas.cluster.tree.zookeeper import ZooKeeperCoordination
-    from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings
-    from barnabas.runtime.env import real
 
-    tree = ZooKeeperCoordination(real(), ZooKeeperSettings(connect, connection_timeout_ms=ZOOKEEPER_ANSWERS_WITHIN_MS))
+    tree = coordination_of(env, config, None)
     await tree.look()
     try:
         return await tree.children(paths.consumer_ids(group))

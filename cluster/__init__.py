@@ -1,5 +1,6 @@
 """What a broker knows of the others, and they of it.
 
+`coordination.py` opens the tree that the settings name.
 `metadata_cache.py` holds what the controller has told it (brokers, topics, leaders), `leader_and_isr.py` is the
 decision about one partition, `topic_names.py` says which names a topic can have, `registration.py` is this broker's
 node in the tree, `lease.py` says until when it may serve what only a leader may, `controlled_shutdown.py` hands

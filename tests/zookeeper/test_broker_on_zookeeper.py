@@ -24,6 +24,7 @@ from barnabas.protocol.errors import ErrorCode
 from broker_process import Client, batch, produce_request
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from old_offsets import GROUP, TOPIC, commit_in_tree, migrate
 from ports import free_port
 from waiting import until, until_said
 from zookeeper_server import ZooKeeperServer, plain
@@ -31,7 +32,6 @@ from zookeeper_server import ZooKeeperServer, plain
 pytestmark = pytest.mark.timeout(120)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kafka-3.9.1-zookeeper" / "changes.jsonl"
-GROUP, TOPIC = "g", "t"
 
 Start = Callable[..., Any]
 
@@ -303,24 +303,6 @@ def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, settings: lis
 
 def test_the_server_for_tests_says_why_it_is_missing() -> None:
     assert zookeeper_server.why_not()
-
-
-def commit_in_tree(port: int, offset: int) -> int:
-    """As a client of 0.8 does: OffsetCommit version 0; the error code."""
-    make = messages.OffsetCommitRequest
-    row = make.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-    request = make(group_id=GROUP, topics=[make.OffsetCommitRequestTopic(name=TOPIC, partitions=[row])])
-    answer = Client(port).ask(ApiKey.OFFSET_COMMIT, 0, request)
-    return int(answer.topics[0].partitions[0].error_code)
-
-
-def migrate(port: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `barnabas offsets migrate`."""
-    command = [sys.executable, "-m", "barnabas", "offsets", "migrate", "--from", "zookeeper"]
-    command += ["--group", GROUP, "--bootstrap", f"127.0.0.1:{port}", *words]
-    done = forked.run(command, capture_output=True, text=True, timeout=60)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
 
 
 def test_old_consumers_are_seen_in_zookeeper_before_their_offsets_are_migrated(

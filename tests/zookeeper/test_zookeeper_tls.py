@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import zookeeper_server
+from broker_process import Client
 from certificates import PASSWORD, Authority
+from old_offsets import GROUP, TOPIC, commit_in_tree, migrate
 from ports import free_port
 from waiting import until, until_said
 from zookeeper_server import ZooKeeperServer
@@ -17,6 +19,7 @@ from zookeeper_server import ZooKeeperServer
 pytestmark = pytest.mark.timeout(120)
 AUTHORITY = Authority()
 JAAS = "zookeeper.sasl.jaas.config"
+LOGIN = 'org.apache.zookeeper.server.auth.DigestLoginModule required username="kafka" password="planted-{}";'
 SESSION_MS = 60_000  # Java takes long to make its first TLS connection on a busy machine
 
 
@@ -88,10 +91,43 @@ def test_a_login_over_tls(server: Any, start: Callable[..., Any], tmp_path: Path
     server.start()
     until(lambda: shakes_hands(server.secure_port))
     over_tls = settings(server, tmp_path) | {"zookeeper.set.acl": "true"}
-    line = 'org.apache.zookeeper.server.auth.DigestLoginModule required username="kafka" password="planted-{}";'
-    broker = start(session_ms=SESSION_MS, settings=over_tls | {JAAS: line.format("right")})
+    broker = start(session_ms=SESSION_MS, settings=over_tls | {JAAS: LOGIN.format("right")})
     until_said("ZooKeeper session", broker.log)
     broker.end()
-    broker = start(session_ms=SESSION_MS, settings=over_tls | {JAAS: line.format("wrong")}, wait=False)
+    broker = start(session_ms=SESSION_MS, settings=over_tls | {JAAS: LOGIN.format("wrong")}, wait=False)
     assert broker.process.wait(60) == 1
     assert "planted" not in until_said("refuses the login of kafka", broker.log)
+
+
+def test_offsets_are_migrated_from_a_zookeeper_that_demands_tls_and_a_login(
+    server: Any, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("puresasl", reason="pure-sasl is not installed")
+    server.stop()
+    server.take_logins("sessionRequireClientSASLAuth=true\n", kafka="planted-right")
+    server.start()
+    until(lambda: shakes_hands(server.secure_port))
+    values = settings(server, tmp_path) | {JAAS: LOGIN.format("right")}
+    broker = start(session_ms=SESSION_MS, settings=values)
+    assert Client(broker.port).create_topic(TOPIC, 1) == 0
+    assert commit_in_tree(broker.port, 7) == 0
+    properties = tmp_path / "server.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+
+    without = migrate(broker.port, "--yes")
+    assert without.returncode == 1
+    assert "If it wants TLS or a login, name the server.properties of a broker with --config." in without.stderr
+    properties.write_text(properties.read_text().replace("planted-right", "planted-wrong"))
+    refused = migrate(broker.port, "--yes", "--config", str(properties))
+    assert "refuses the login of kafka" in refused.stderr
+    assert "and start again. If they are stopped for sure" in refused.stderr
+    properties.write_text(properties.read_text().replace("planted-wrong", "planted-right"))
+    done = migrate(broker.port, "--yes", "--config", str(properties))
+    assert done.returncode == 0, done.stderr
+    assert "1 committed, 0 kept; read again, 1 of 1 as they should be." in done.stderr
+    assert "planted" not in without.stderr + refused.stderr + done.stderr
+    assert Client(broker.port).committed(GROUP, TOPIC, 0) == (0, 7)
+    (tmp_path / "broker.pem").unlink()
+    lost = migrate(broker.port, "--yes", "--config", str(properties))
+    assert lost.returncode == 1
+    assert "broker.pem" in lost.stderr

@@ -16,7 +16,7 @@ partition, was made since. Then one is enough to ask.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from barnabas.broker.auto_topics import internal_settings
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
@@ -72,6 +72,7 @@ METADATA_FOLDER = "__cluster_metadata-0"  # of a KRaft cluster
 STRAY_TOPICS_MAX = 1  # topics that are set aside without asking, however few topics the tree knows
 EMPTY_PARTITIONS_MAX = 1_000  # of an adopted topic, or ten times as many as have a folder
 
+Node = TypeVar("Node")
 Partition = tuple[str, int]
 EndOf = Callable[[str, LogFolder], tuple[int, int] | None]  # leader epoch and offset; None: no records
 
@@ -119,25 +120,17 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
         hosted_count,
         await _others(coordination, None if controller is None else ControllerNode.decode(controller[0])),
         features,
-        _mark_of(mark),
-        _copied_ms(restored),
+        _read(mark, TreeMark.decode, TreeMark()),
+        _read(restored, RestoredTree.decode, RestoredTree(-1)).copied_ms,
     )
 
 
-def _mark_of(node: tuple[bytes, Stat] | None) -> TreeMark:
-    """The mark of this broker in the tree. One that somebody wrote by hand counts as none."""
+def _read(node: tuple[bytes, Stat] | None, decode: Callable[[bytes], Node], none: Node) -> Node:
+    """What a node of the tree says. One that somebody wrote by hand counts as none."""
     try:
-        return TreeMark() if node is None else TreeMark.decode(node[0])
+        return none if node is None else decode(node[0])
     except ValueError:
-        return TreeMark()
-
-
-def _copied_ms(node: tuple[bytes, Stat] | None) -> int:
-    """When the copy was made that the tree is. A node that somebody wrote by hand counts as none."""
-    try:
-        return -1 if node is None else RestoredTree.decode(node[0]).copied_ms
-    except ValueError:
-        return -1
+        return none
 
 
 async def _others(coordination: Coordination, controller: ControllerNode | None) -> str:
@@ -383,8 +376,8 @@ def _ask(
     if choice.adopt or choice.set_aside:
         return
     if are_few and unknown.isdisjoint(INTERNAL_TOPICS):
-        newer = [log for log in logs if log.topic in unknown] if _is_older(view, found) else []
-        _ask_for_newer(found, newer, view, end_of)
+        if any(view.mark.is_behind(contents.tree_knowledge.mark, view.copied_ms) for contents in found):
+            _ask_for_newer(found, [log for log in logs if log.topic in unknown], view, end_of)
         return
     places = ", ".join(contents.path for contents in found if contents.folders)
     others = sorted(topic for topic in unknown if view.assignments[topic] is not None)
@@ -396,12 +389,6 @@ def _ask(
         f"{place} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
         f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
     )
-
-
-def _is_older(view: TreeView, found: Sequence[DirectoryContents]) -> bool:
-    """Whether the tree is a copy that was put back, and this broker has not started on it yet."""
-    is_copy = view.copied_ms not in (-1, view.mark.restored_ms)
-    return is_copy or any(contents.tree_knowledge.mark > view.mark.number for contents in found)
 
 
 def _ask_for_newer(found: Sequence[DirectoryContents], logs: Sequence[Stray], view: TreeView, end_of: EndOf) -> None:

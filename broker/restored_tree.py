@@ -116,13 +116,13 @@ class RestoredTree:
         states = await self._states(list(hosted))
         mark, zxid = await self._read_mark()
         restored_ms, copied_zxid = await self._copied()
-        known, is_copy = self._mark.known, restored_ms not in (-1, mark.restored_ms)
+        known = self._mark.known
         is_older = (
-            known.mark > mark.number
+            mark.is_behind(known.mark, restored_ms)
             or known.producer_id > await last_producer_id(self._coordination)
             or any(logs[key].leader_epochs.latest > state.leader_epoch for key, state in states.items())
         )
-        if mark.reports_since is not None or is_copy or is_older:
+        if mark.reports_since is not None or is_older:
             self._is_known = True
             if mark.reports_since is None:
                 await self._old_settings.note()

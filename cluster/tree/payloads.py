@@ -305,6 +305,13 @@ class TreeMark(NamedTuple):
     reported_to: tuple[str, int] = ("", -1)
     restored_ms: int = -1
 
+    def is_behind(self, on_disk: int, copied_ms: int) -> bool:
+        """Whether its tree is older than the disks: a later mark is there, or this broker has not started on the copy.
+
+        `copied_ms`: when the copy was made that the tree is; -1: it does not say that it is one.
+        """
+        return on_disk > self.number or copied_ms not in (-1, self.restored_ms)
+
     def encode(self) -> bytes:
         """Version 1."""
         reports = {"since": self.reports_since, "to": self.reported_to}

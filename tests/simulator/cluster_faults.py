@@ -559,7 +559,7 @@ CLUSTER_FAULTS = (
         "older tree believed",
         "cluster",
         "broker.restored_tree:RestoredTree.report",
-        "if mark.reports_since is not None or is_copy or is_older:",
+        "if mark.reports_since is not None or is_older:",
         "if False:",
         "the high watermark never goes back",
         1,

@@ -39,7 +39,7 @@ TREE_FAULTS = (
     _fault(
         "a tree that lacks its last changes is believed",
         "broker.restored_tree:RestoredTree.report",
-        "if mark.reports_since is not None or is_copy or is_older:",
+        "if mark.reports_since is not None or is_older:",
         "if False:",
         LOST,
         2,

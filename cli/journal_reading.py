@@ -78,18 +78,17 @@ def _read(
     """The records with this key, and the gaps: of what the journal says, and where retention has taken records."""
     found: list[Changes | Gap] = []
     before_ms = 0
-    begin = answered(None, lambda: consumer.beginning_offsets([place]))[place]
     end = _end(consumer, place, up_to)
-    first = begin
+    first = None
     if since_ms is not None:
         # A record is written at the time of its changes or a little later, and never earlier.
         start = answered(None, lambda: consumer.offsets_for_times({place: max(0, since_ms)}))[place]
         first = end if start is None else start.offset
-    consumer.seek(place, first)
+    begin = _begin(consumer, place)  # last, so that what retention has taken meanwhile is known
+    if first is None:
+        first = begin
     has_begun = first > begin or begin == 0
-    if not has_begun and begin == end:
-        has_begun = True
-        found.append(Gap(NO_POSITION, NO_POSITION, 0, RealClock().now_ms() - _retention_ms(client), -1, DELETED))
+    consumer.seek(place, first)
     while consumer.position(place) < end:
         for records in consumer.poll(POLL_MS).values():
             target.renew()
@@ -101,7 +100,15 @@ def _read(
                     found.append(_decoded(record, before_ms))
                 before_ms = record.timestamp
             first = records[-1].offset + 1
+    if not has_begun or (first < end and _begin(consumer, place) > first):
+        found.append(Gap(NO_POSITION, NO_POSITION, 0, RealClock().now_ms() - _retention_ms(client), -1, DELETED))
     return found
+
+
+def _begin(consumer: Any, place: Any) -> int:
+    """Where the journal begins now."""
+    begin: int = answered(None, lambda: consumer.beginning_offsets([place]))[place]
+    return begin
 
 
 def _end(consumer: Any, place: Any, up_to: int) -> int:

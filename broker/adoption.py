@@ -118,7 +118,7 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
         broker is not None,
         await _assignments(coordination, topics),
         hosted_count,
-        await _others(coordination, None if controller is None else ControllerNode.decode(controller[0])),
+        await _others(coordination, _read(controller, ControllerNode.decode, ControllerNode(-1, -1))),
         features,
         _read(mark, TreeMark.decode, TreeMark()),
         _read(restored, RestoredTree.decode, RestoredTree(-1)).copied_ms,
@@ -133,9 +133,9 @@ def _read(node: tuple[bytes, Stat] | None, decode: Callable[[bytes], Node], none
         return none
 
 
-async def _others(coordination: Coordination, controller: ControllerNode | None) -> str:
+async def _others(coordination: Coordination, controller: ControllerNode) -> str:
     """Who uses the tree, if they are not of Barnabas: its brokers leave a node that Kafka's do not know."""
-    if controller is not None and controller.kraft_controller_epoch >= 0:
+    if controller.kraft_controller_epoch >= 0:
         return f"the KRaft controller {controller.broker_id}"
     try:
         registered = await coordination.children(paths.BROKER_IDS)

@@ -36,7 +36,7 @@ from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.controller.state import TopicPartition
 from barnabas.controller.term import Handler, Term
-from barnabas.controller.tree import ControllerMovedError
+from barnabas.controller.tree import ControllerMovedError, say_unreadable
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,
@@ -304,13 +304,17 @@ class Controller:
             await self._become(epoch, version)
 
     async def _is_on_record(self, watch: Watch | None = None) -> bool:
-        """Whether the node says that this broker is controller, in this session."""
+        """Whether the node says that this broker is controller, in this session; or is of this session, at least."""
         try:
             data, stat = await self._coordination.get(paths.CONTROLLER, watch)
         except NoNodeError:
             return False
-        node = payloads.ControllerNode.decode(data)
-        return node.broker_id == self._node_id and stat.ephemeral_owner == self._coordination.session_id
+        is_own = stat.ephemeral_owner == self._coordination.session_id
+        try:
+            return payloads.ControllerNode.decode(data).broker_id == self._node_id and is_own
+        except ValueError:
+            say_unreadable(paths.CONTROLLER, data, "only the broker that made it is controller. Delete it: one is elected")
+            return is_own
 
     async def _read_epoch(self) -> tuple[int, int]:
         while True:

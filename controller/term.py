@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
-from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker, decode_broker
+from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker
 from barnabas.cluster.tree import paths, payloads
 from barnabas.cluster.tree.port import Coordination, NoNodeError, Set, Stat, Watch, WatchEvent, make_if_missing
 from barnabas.config.broker import BrokerConfig
@@ -22,7 +22,7 @@ from barnabas.controller.requests import Answered, RequestBatch
 from barnabas.controller.state import ControllerState, PartitionState, Replica, ReplicaState, TopicPartition
 from barnabas.controller.state_machines import StateMachines
 from barnabas.controller.topic_deletion import TopicDeletion
-from barnabas.controller.tree import ControllerTree
+from barnabas.controller.tree import ControllerTree, say_unreadable
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     AllocateProducerIdsRequest,
@@ -179,9 +179,10 @@ class Term:
 
             self._enqueue(handle)
 
-        ids = sorted(map(int, names))
+        ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = await self._read_watched([paths.broker(broker_id) for broker_id in ids], changed)
-        return {broker_id: decode_broker(broker_id, *node) for broker_id, node in zip(ids, nodes) if node is not None}
+        found = (self.tree.broker_of(broker_id, node) for broker_id, node in zip(ids, nodes) if node is not None)
+        return {broker.broker_id: broker for broker in found if broker is not None}
 
     async def _read_topics(self, topics: Sequence[str]) -> dict[str, tuple[payloads.TopicAssignment, Stat]]:
         """The assignments of topics; leaves watches. A topic whose node cannot be read is left out."""
@@ -200,8 +201,8 @@ class Term:
                 continue
             try:
                 found[topic] = payloads.TopicAssignment.decode(node[0]), node[1]
-            except ValueError as error:  # somebody wrote it by hand: the topic is served when its node is mended
-                logger.error("topic %s cannot be read from the tree: %s", topic, error)
+            except ValueError:
+                say_unreadable(paths.topic(topic), node[0], f"topic {topic} is not served until it is mended")
         return found
 
     async def _load_topics(self, topics: Sequence[str]) -> list[str]:
@@ -296,6 +297,8 @@ class Term:
         """The node of a broker changed: endpoints or rack. `_brokers_changed` sees when it goes."""
         known = self.state.brokers.get(broker_id)
         broker = (await self._read_brokers([str(broker_id)])).get(broker_id)
+        if known is None and broker is not None:  # its node could not be read before
+            await self._brokers_changed()
         if known is None or broker is None or broker.epoch != known.epoch or broker == known:
             return
         self.state.brokers[broker_id] = broker

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
+from barnabas.cluster.registration import LiveBroker, decode_broker
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import ProducerIdBlock
 from barnabas.cluster.tree.port import (
@@ -33,6 +34,11 @@ PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
 SHOWN_BYTES_MAX = 60  # of a node that cannot be read
 LARGEST_PRODUCER_ID = (1 << 63) - 1
+
+
+def say_unreadable(path: str, data: bytes, what_follows: str) -> None:
+    """Say which node somebody has written by hand, what it says, and what follows and helps."""
+    logger.error("%s cannot be read: %s. The node says %r", path, what_follows, data[:SHOWN_BYTES_MAX])
 
 
 class ControllerMovedError(Exception):
@@ -99,6 +105,18 @@ class ControllerTree:
             else:
                 return block
 
+    def broker_of(self, broker_id: int, node: tuple[bytes, Stat]) -> LiveBroker | None:
+        """A broker as its node says. If that cannot be read, it is what was known of this life of the broker."""
+        try:
+            return decode_broker(broker_id, *node)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            known = self._state.brokers.get(broker_id)
+            is_known = known is not None and known.epoch == node[1].czxid
+            counts = "what it said before counts" if is_known else f"broker {broker_id} counts as dead"
+            what_follows = f"{counts} until it is mended, or deleted: then broker {broker_id} makes it anew"
+            say_unreadable(paths.broker(broker_id), node[0], what_follows)
+            return known if is_known else None
+
     # --- partition states ---
 
     async def read_states(self, partitions: Sequence[TopicPartition]) -> None:
@@ -120,13 +138,8 @@ class ControllerTree:
             state.unreadable.discard(partition)
         elif partition not in state.unreadable:
             state.unreadable.add(partition)
-            logger.error(
-                "%s-%d: its state cannot be read from the tree, so it gets no leader until the node %s is mended. "
-                "The node says %r",
-                *partition,
-                paths.partition_state(*partition),
-                node[0][:SHOWN_BYTES_MAX],
-            )
+            what_follows = "{}-{} gets no leader until it is mended".format(*partition)
+            say_unreadable(paths.partition_state(*partition), node[0], what_follows)
         if found is None:
             state.states.pop(partition, None)
         elif found.controller_epoch > self.epoch:

@@ -464,6 +464,26 @@ def test_a_registration_that_is_deleted_by_hand_is_made_again(start: Start, serv
     until(lambda: produce_with_one_ack(process.port) == 0)
 
 
+@pytest.mark.parametrize("path", ["/controller", "/brokers/ids/0"])
+def test_a_node_that_somebody_edits_by_hand_is_named_and_the_broker_goes_on(
+    start: Start, server: ZooKeeperServer, path: str
+) -> None:
+    """Once, it wrote a traceback each second, without the name of the node."""
+    broker = start()
+    with plain(server) as zookeeper, closing(Client(broker.port)) as client:
+        good, _ = zookeeper.get(path)
+        zookeeper.set(path, b"by hand")
+        said = until_said(f"{path} cannot be read", broker.log)
+        assert "b'by hand'" in said
+        assert client.create_topic(TOPIC, 1) == 0
+        time.sleep(3)
+        assert broker.log.read_text().count("cannot be read") == 1
+        zookeeper.set(path, good)
+        zookeeper.delete("/controller")
+        until_said("epoch 2", broker.log)
+        until(lambda: client.create_topic("other", 1) == 0)
+
+
 @pytest.mark.parametrize(
     ("path", "data", "who"),
     [

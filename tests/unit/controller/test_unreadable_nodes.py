@@ -180,3 +180,82 @@ def test_a_partition_that_is_added_where_a_state_cannot_be_read(env, cluster, ca
         assert len([line for line in lines(caplog) if "t-1" in line]) == 1
 
     env.run(story())
+
+
+GARBAGE = [b"junk", b"", b"[]", b"\xff", b'{"brokerid":"x"}', b'{"brokerid":1', b"[" * 100_000]
+BROKER = "/brokers/ids/2"
+
+
+@pytest.mark.parametrize("data", GARBAGE)
+def test_the_controller_stays_when_its_node_cannot_be_read(env, cluster, caplog, data):
+    async def story():
+        epoch = cluster.controller.controller_epoch
+        good, _ = await cluster.tree.get("/controller")
+        await cluster.tree.set("/controller", data)
+        await env.clock.sleep(60_000)
+        assert [line.partition(" ")[0] for line in lines(caplog)] == ["/controller"]
+        assert repr(data[:60]) in lines(caplog)[0]
+        await cluster.create("t", {0: [2, 3, 1]})
+        assert (await cluster.state("t", 0))[0] == 2
+        await cluster.tree.set("/controller", good)
+        await cluster.settle()
+        assert cluster.controller.controller_epoch == epoch
+        await end_term(cluster)
+        assert "Traceback" not in caplog.text
+
+    env.run(story())
+
+
+def test_a_controller_node_of_nobody_that_cannot_be_read(env, cluster, caplog):
+    async def story():
+        epoch = cluster.controller.controller_epoch
+        await cluster.controller.stop()
+        await cluster.tree.delete("/controller")
+        await cluster.tree.create("/controller", b"junk")
+        await cluster.controller.start()
+        await env.clock.sleep(60_000)
+        assert not cluster.controller.active
+        assert len(lines(caplog)) < 3, "at the start, and when the watch of the former term fires"
+        await cluster.tree.delete("/controller")
+        await cluster.settle()
+        assert cluster.controller.active
+        assert cluster.controller.controller_epoch == epoch + 1
+        assert "Traceback" not in caplog.text
+
+    env.run(story())
+
+
+@pytest.mark.parametrize("data", [*GARBAGE, b'{"endpoints":[],"features":{"f":1},"version":5}'])
+@pytest.mark.parametrize("met", ["by the controller of now", "by the next one"])
+def test_a_registration_that_cannot_be_read_costs_only_its_broker(env, cluster, caplog, met, data):
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1]})
+        good, _ = await cluster.tree.get(BROKER)
+        await cluster.tree.set(BROKER, data)
+        await cluster.settle()
+        if met == "by the next one":
+            await end_term(cluster)
+        epoch = cluster.controller.controller_epoch
+        await cluster.die(3)
+        await env.clock.sleep(60_000)
+        assert (await cluster.state("t", 0))[0] == (2 if met == "by the controller of now" else 1)
+        assert {line.partition(" ")[0] for line in lines(caplog)} == {BROKER}
+        assert repr(data[:60]) in caplog.text
+        await cluster.tree.set(BROKER, good)
+        await cluster.settle()
+        assert set(cluster.controller.term.state.brokers) == {1, 2}
+        assert cluster.controller.controller_epoch == epoch
+        assert "Traceback" not in caplog.text
+
+    env.run(story())
+
+
+def test_a_child_of_the_registrations_that_is_no_broker(env, cluster, caplog):
+    async def story():
+        await cluster.tree.create("/brokers/ids/notes")
+        await cluster.settle()
+        await end_term(cluster)
+        assert set(cluster.controller.term.state.brokers) == {1, 2, 3}
+        assert "Traceback" not in caplog.text
+
+    env.run(story())

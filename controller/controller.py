@@ -123,7 +123,7 @@ class Controller:
             "leader balance",
             lambda: self._config.leader_imbalance_check_interval_seconds * 1000,
             lambda: [self.term] if self.term is not None else [],
-            lambda term: self._enqueue(term.elections.balance, term),
+            self._look_around,
         )
         settled = asyncio.Event()
 
@@ -135,6 +135,10 @@ class Controller:
 
         self._enqueue(first)
         await settled.wait()
+
+    def _look_around(self, term: Term) -> None:
+        self._enqueue(term.tree.put_back_lost_states, term)
+        self._enqueue(term.elections.balance, term)
 
     def retry_offline_partitions(self) -> None:
         """Settings changed: an unclean election may be allowed now."""
@@ -313,7 +317,9 @@ class Controller:
         try:
             return payloads.ControllerNode.decode(data).broker_id == self._node_id and is_own
         except ValueError:
-            say_unreadable(paths.CONTROLLER, data, "only the broker that made it is controller. Delete it: one is elected")
+            say_unreadable(
+                paths.CONTROLLER, data, "only the broker that made it is controller. Delete it: one is elected"
+            )
             return is_own
 
     async def _read_epoch(self) -> tuple[int, int]:

@@ -32,6 +32,7 @@ CONNECTION_BACKOFF_MS = 100
 # ZooKeeper refuses transactions of a megabyte, and during one of the embedded tree no other broker can change it.
 PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
+SETS_PER_WRITE = 1_000  # of one node
 SHOWN_BYTES_MAX = 60  # of a node that cannot be read
 LARGEST_PRODUCER_ID = (1 << 63) - 1
 
@@ -124,7 +125,41 @@ class ControllerTree:
         for chunk in chunks(partitions, PARTITIONS_PER_READ):
             nodes = await self._coordination.get_many([paths.partition_state(*partition) for partition in chunk])
             for partition, node in zip(chunk, nodes):
-                self._take_over(partition, node)
+                if node is not None or not await self._put_back(partition):
+                    self._take_over(partition, node)
+
+    async def put_back_lost_states(self) -> None:
+        """Look for state nodes that somebody has deleted by hand, and write them again."""
+        for chunk in chunks(list(self._state.states), PARTITIONS_PER_READ):
+            nodes = await self._coordination.get_many([paths.partition_state(*partition) for partition in chunk])
+            for partition, node in zip(chunk, nodes):
+                if node is None:
+                    await self._put_back(partition)
+
+    async def _put_back(self, partition: TopicPartition) -> bool:
+        """Write a state that is missing as it was, and whether it is there then. No: it is not known, or no partition.
+
+        Its version is as it was, too: brokers take a smaller one for an older state.
+        """
+        known = self._state.states.get(partition)
+        if known is None or self._state.is_being_deleted(partition[0]):
+            return False
+        path, data = paths.partition_state(*partition), known.encode()
+        version = -1
+        while version < known.partition_epoch:
+            again: list[Operation] = [Create(path, data)] if version < 0 else []
+            again += [Set(path, data, each) for each in range(max(version, 0), known.partition_epoch)]
+            try:
+                await self.write(again[:SETS_PER_WRITE])
+            except MultiError as error:
+                if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
+                    raise
+            node = (await self._coordination.get_many([path]))[0]
+            if node is None or node[0] != data:
+                return node is not None
+            version = node[1].version
+        logger.warning("%s was deleted, but not its topic: %s-%d gets it again as it was", path, *partition)
+        return True
 
     def _take_over(self, partition: TopicPartition, node: tuple[bytes, Stat] | None) -> None:
         """Take over what a state node says. If a later controller wrote it, this one ends.

@@ -484,6 +484,23 @@ def test_a_node_that_somebody_edits_by_hand_is_named_and_the_broker_goes_on(
         until(lambda: client.create_topic("other", 1) == 0)
 
 
+def test_a_partition_state_that_somebody_deletes_is_put_back(start: Start, server: ZooKeeperServer) -> None:
+    """Once, the next controller took the partition for a new one, whose leader epoch no broker took."""
+    broker = start()
+    state = f"/brokers/topics/{TOPIC}/partitions/0/state"
+    with plain(server) as zookeeper, closing(Client(broker.port)) as client:
+        assert client.create_topic(TOPIC, 1) == 0
+        assert client.produce(TOPIC, 0, batch([b"x"])).error_code == 0
+        before, _ = zookeeper.get(state)
+        zookeeper.delete(state)
+        until_said(f"{state} was deleted", broker.log)
+        assert zookeeper.get(state)[0] == before
+        zookeeper.delete("/controller")
+        until_said("epoch 2", broker.log)
+        assert client.produce(TOPIC, 0, batch([b"y"])).error_code == 0
+        assert client.values(TOPIC, 0) == [b"x", b"y"]
+
+
 @pytest.mark.parametrize(
     ("path", "data", "who"),
     [

@@ -11,6 +11,30 @@ PARTITIONS = [("t", 0), ("t", 1)]
 
 
 @pytest.mark.parametrize("fate", [Fate.DONE, Fate.LOST_BEFORE, Fate.LOST_AFTER])
+@pytest.mark.parametrize("version", [0, 3, 2_500])
+def test_a_state_that_was_deleted_is_put_back_also_if_the_answer_was_lost(env, fate, version):
+    async def story():
+        tree = SimTree(env.clock)
+        coordination = SimCoordination(env.clock, tree)
+        await coordination.start()
+        known = LeaderAndIsr(leader=1, leader_epoch=0, isr=(1, 2), controller_epoch=1, partition_epoch=version)
+        state = ControllerState()
+        state.states["t", 0] = known
+        await coordination.create(paths.CONTROLLER_EPOCH, b"1", make_parents=True)
+        await coordination.create(paths.partition("t", 0), b"", make_parents=True)
+        fates = [Fate.DONE, fate]  # of the write that meets the hole, and of what fills it
+        tree.trouble = lambda name: fates.pop(0) if fates and name == "multi" else Fate.DONE
+        changed = await ControllerTree(coordination, env.clock, state, 1, 0).change_states(
+            [("t", 0)], lambda _, known: None if known.leader == 2 else known.changed(2, [2], recovering=False)
+        )
+        assert changed == [("t", 0)]
+        found = LeaderAndIsr.of_node((await coordination.get_many([paths.partition_state("t", 0)]))[0])
+        assert (found.leader, found.leader_epoch, found.partition_epoch) == (2, 1, version + 1)
+
+    env.run(story())
+
+
+@pytest.mark.parametrize("fate", [Fate.DONE, Fate.LOST_BEFORE, Fate.LOST_AFTER])
 def test_a_change_whose_answer_was_lost_is_a_change(env, fate):
     async def story():
         tree = SimTree(env.clock)

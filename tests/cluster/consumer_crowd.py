@@ -105,6 +105,7 @@ class Crowd:
         self.members: dict[str, Member] = {}
         self._ever: dict[subprocess.Popen[str], tuple[str, list[str]]] = {}  # also those that leave, or have left
         self._restarting: dict[str, str] = {}  # member that leaves, instance id
+        self._subscriptions: dict[str, str] = {}  # of an instance id: the broker keeps what its next member leaves out
 
     def join(self, rng: random.Random, protocol: str, instance: str | None = None) -> None:
         """One more."""
@@ -116,6 +117,8 @@ class Crowd:
             self._instances += 1
             instance = f"i{self._instances}" if rng.random() < 1 / 3 else "-"
         subscription = EXPRESSION if rng.random() < 1 / 3 or len(self.members) < 2 else ",".join(TOPICS)
+        if instance != "-":
+            subscription = self._subscriptions.setdefault(instance, subscription)
         self._say(process, f"start {name} {protocol} {subscription} {instance} {rng.choice(RACKS)}")
         self.members[name] = Member(name, process, protocol, instance)
         self._ever[process][1].append(name)

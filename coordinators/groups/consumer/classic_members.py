@@ -67,13 +67,17 @@ def supports(group: ConsumerGroup, protocol_type: str, names: list[str]) -> bool
 
 def check_join(group: ConsumerGroup, request: JoinGroupRequest, settings: GroupSettings) -> ErrorCode:
     """Whether the group has no place for such a member. A client hears this before it gets a member id."""
+    if not _may_join(settings):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if len(group.members) >= settings.size_max and request.member_id not in group.members:
         return ErrorCode.GROUP_MAX_SIZE_REACHED
-    if settings.migration_policy.lower() == NO_MIGRATION or not supports(
-        group, request.protocol_type, [protocol.name for protocol in request.protocols]
-    ):
+    if not supports(group, request.protocol_type, [protocol.name for protocol in request.protocols]):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return ErrorCode.NONE
+
+
+def _may_join(settings: GroupSettings) -> bool:
+    return settings.migration_policy.lower() != NO_MIGRATION
 
 
 def join(
@@ -166,7 +170,7 @@ def find_any(group: ConsumerGroup, member_id: str, instance_id: str | None) -> C
 
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, situation: Situation) -> SyncGroupResponse:
-    """Tells a classic member what it has."""
+    """Tells a classic member what it has; or that it must join again, because there is a newer assignment."""
     member = find(group, request.member_id, request.group_instance_id)
     if isinstance(member, ErrorCode):
         return messages.SyncGroupResponse(error_code=member)
@@ -178,6 +182,9 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, situation: Situation) 
         request.protocol_name is not None and request.protocol_name not in dict(classic.protocols)
     ):
         return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if member.epoch < group.assignment_epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
+        _wait_for_join(group, member, situation.monotonic_ms)
+        return messages.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
     group.timers.syncs.pop(member.member_id, None)
     group.timers.set(group.timers.sessions, member.member_id, situation.monotonic_ms, classic.session_timeout_ms)
     return messages.SyncGroupResponse(
@@ -202,18 +209,25 @@ def heartbeat(
     timers.set(timers.sessions, member_id, monotonic_ms, classic.session_timeout_ms)
     if not _has_a_step(group, member) and not _is_to_assign(group, situation):
         return ErrorCode.NONE
-    if member_id not in timers.joins:
-        timers.set(timers.joins, member_id, monotonic_ms, member.subscription.rebalance_timeout_ms, member.epoch)
+    _wait_for_join(group, member, monotonic_ms)
     return ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _wait_for_join(group: ConsumerGroup, member: ConsumerMember, monotonic_ms: float) -> None:
+    joins, member_id = group.timers.joins, member.member_id
+    if member_id not in joins:
+        group.timers.set(joins, member_id, monotonic_ms, member.subscription.rebalance_timeout_ms, member.epoch)
 
 
 def _is_to_assign(group: ConsumerGroup, situation: Situation) -> bool:
     """Whether a classic member must bring about the next assignment by joining again: nobody else is left to do it.
 
-    Otherwise it waits, as with Kafka, until a member of the consumer protocol has asked.
+    Otherwise, and where it could not join again, it waits, as with Kafka, until a member of the consumer protocol has
+    asked.
     """
     return (
-        group.epoch > group.assignment_epoch
+        _may_join(situation.settings)
+        and group.epoch > group.assignment_epoch
         and group.question is None
         and heartbeats.may_assign(group, situation)
         and all(member.is_classic for member in group.members.values())

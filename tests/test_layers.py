@@ -99,6 +99,10 @@ ALLOWED = {
         ("cluster/tree/tree_opening.py", name): "copies for SQLite, which cannot read a log without writing beside it"
         for name in ("shutil.", "tempfile.", "open", "os.truncate", "os.path.getsize")
     },
+    **{
+        ("cluster/tree/tree_opening.py", f"os.path.{name}"): "where SQLite goes by itself, if a name is a link"
+        for name in ("islink", "realpath")
+    },
     ("cluster/tree/zookeeper_client.py", "kazoo."): "its thread hands everything over through one queue to the loop",
     ("cluster/tree/zookeeper.py", "kazoo."): "requests of ZooKeeper's protocol, which are values",
     ("cluster/tree/zookeeper_login.py", "kazoo."): "a login, which kazoo's thread makes when it has connected",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from barnabas.cluster.tree.session_files import SessionFiles
-from barnabas.cluster.tree.tree_opening import INDEX, WRITE_LOCK_BYTE
+from barnabas.cluster.tree.tree_opening import INDEX, WRITE_LOCK_BYTE, beside
 from barnabas.runtime import lock_holders
 from barnabas.runtime.processes import ProcessIdentity
 
@@ -67,7 +67,7 @@ class ChangeHolder:
 
     def _found(self) -> ProcessIdentity | None:
         """The other process that keeps this one from changing the tree, where the system tells."""
-        for holder in lock_holders.holders(f"{self._path}{INDEX}"):
+        for holder in lock_holders.holders(beside(self._path, INDEX)):
             if holder.is_exclusive and holder.first <= WRITE_LOCK_BYTE <= (holder.last or WRITE_LOCK_BYTE):
                 return holder.process
         return None

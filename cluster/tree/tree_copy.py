@@ -5,7 +5,7 @@ from contextlib import suppress
 from barnabas.cluster.tree.port import ConnectionLossError
 from barnabas.cluster.tree.session_files import SessionFiles
 from barnabas.cluster.tree.tree_file import TreeFile
-from barnabas.cluster.tree.tree_opening import HEADER_BYTES, INDEX, JOURNAL, LOG, BusyError, damaged, is_header
+from barnabas.cluster.tree.tree_opening import HEADER_BYTES, INDEX, JOURNAL, LOG, BusyError, beside, damaged, is_header
 from barnabas.runtime.ports import Disk, Env
 
 IN_MEMORY = ":memory:"
@@ -23,8 +23,8 @@ def copy_as_it_is(env: Env, path: str, sessions: SessionFiles) -> TreeFile | Non
     is_in_use = bool(sessions.alive())
     try:
         _check_files(disk, path)
-        beside = [end for end in before if end]
-        seen = TreeFile(path, env.clock.now_ms, as_it_is=True, is_in_use=is_in_use, beside=beside)
+        left = [end for end in before if end]
+        seen = TreeFile(path, env.clock.now_ms, as_it_is=True, is_in_use=is_in_use, left=left)
     except ConnectionLossError:
         if is_in_use or _changed_at(disk, path) == before:
             raise
@@ -61,7 +61,7 @@ def _changed_at(disk: Disk, path: str) -> dict[str, tuple[int, int]]:
     found = {}
     for end in ("", LOG, JOURNAL) if path != IN_MEMORY else ():
         with suppress(FileNotFoundError):
-            found[end] = (disk.modified_ms(f"{path}{end}"), disk.file_size(f"{path}{end}"))
+            found[end] = (disk.modified_ms(beside(path, end)), disk.file_size(beside(path, end)))
     return found if "" in found else {}
 
 
@@ -73,8 +73,8 @@ def _check_files(disk: Disk, path: str) -> None:
     """
     try:
         for end in (LOG, INDEX):
-            if disk.exists(f"{path}{end}"):
-                disk.open(f"{path}{end}").close()
+            if disk.exists(beside(path, end)):
+                disk.open(beside(path, end)).close()
         file = disk.open(path)  # open for writing, to see whether that is allowed
         try:
             header, size = file.read(0, HEADER_BYTES), file.size()

@@ -61,7 +61,7 @@ class TreeFile:
     cut.
 
     `as_it_is`: copy the file into memory for reading, and do not change it. `is_in_use`: a process has it open, so that
-    it can be read in SQLite's usual way. `beside`: which files SQLite left beside it, by the ends of their names.
+    it can be read in SQLite's usual way. `left`: which files SQLite left beside it, by the ends of their names.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class TreeFile:
         syncs: bool = True,
         as_it_is: bool = False,
         is_in_use: bool = False,
-        beside: Sequence[str] = (),
+        left: Sequence[str] = (),
     ) -> None:
         self.changes: list[WatchEvent] = []
         self._path = path
         self._now_ms = now_ms
         try:
             if as_it_is:
-                self._connection = open_as_it_is(path, is_in_use=is_in_use, beside=beside)
+                self._connection = open_as_it_is(path, is_in_use=is_in_use, left=left)
             else:
                 self._connection = open_tree(path, syncs=syncs)
         except sqlite3.Error as error:

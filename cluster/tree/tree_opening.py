@@ -54,6 +54,11 @@ class Counters(NamedTuple):
     session: int
 
 
+def beside(path: str, end: str) -> str:
+    """The name of what SQLite keeps beside the tree at `path`. If that is a link, SQLite follows it."""
+    return f"{os.path.realpath(path) if os.path.islink(path) else path}{end}"
+
+
 def open_tree(path: str, *, syncs: bool = True) -> sqlite3.Connection:
     """Open the tree for use, and make a new one if there is none. Without `syncs` it does not survive a power cut.
 
@@ -85,24 +90,24 @@ def _make_tree(connection: sqlite3.Connection, path: str) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
 
 
-def open_as_it_is(path: str, *, is_in_use: bool, beside: Sequence[str]) -> sqlite3.Connection:
+def open_as_it_is(path: str, *, is_in_use: bool, left: Sequence[str]) -> sqlite3.Connection:
     """A copy of the tree in memory. No file is made or changed, and if nobody uses the tree, no lock is taken.
 
-    `beside`: the ends of the names of the files that SQLite has left beside it.
+    `left`: the ends of the names of the files that SQLite has left beside it.
     """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     if is_in_use:
         pages = _copy(f"file:{quote(path)}?mode=ro", connection)
-    elif not beside:
+    elif not left:
         pages = _copy(_without_log(path), connection)
     else:  # SQLite cannot read its log without making a file beside it, so it reads a copy
         import shutil  # late: both are only needed at a start after a kill
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="barnabas-") as folder:
-            for end in ("", *beside):
-                shutil.copyfile(f"{path}{end}", f"{folder}/tree{end}")
-            if LOG in beside:
+            for end in ("", *left):
+                shutil.copyfile(beside(path, end), f"{folder}/tree{end}")
+            if LOG in left:
                 _check_that_log_belongs(path, folder)
             pages = _copy(f"file:{quote(folder)}/tree", connection)
     if _read_format(connection, path) == _FORMAT:
@@ -184,8 +189,9 @@ def _end_of_first_change(log: str) -> int | None:
 def _foreign_log(path: str, why: str) -> ConnectionLossError:
     return ConnectionLossError(
         "",
-        f"{path}{LOG} does not belong to {path}: {why}. If {path} is the right one (a backup that was put back), move "
-        f"{path}{LOG} and {path}{INDEX} away; otherwise put the file back to which they belong.",
+        f"{beside(path, LOG)} does not belong to {path}: {why}. If {path} is the right one (a backup that was put "
+        f"back), move {beside(path, LOG)} and {beside(path, INDEX)} away; otherwise put the file back to which they "
+        "belong.",
     )
 
 

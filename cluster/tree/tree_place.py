@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from barnabas.cluster.tree.session_files import Files, SessionFiles
 from barnabas.cluster.tree.tree_file import TreeFile
-from barnabas.cluster.tree.tree_opening import INDEX, LOG, BusyError, Counters, counters_on_disk
+from barnabas.cluster.tree.tree_opening import INDEX, LOG, BusyError, Counters, beside, counters_on_disk
 from barnabas.runtime.ports import Disk, File
 
 logger = logging.getLogger("barnabas.coordination")
@@ -31,7 +31,12 @@ STRANGE_MAX = 2  # so often in a row it may be so with all of its -wal in it, be
 
 def read_by_others(disk: Disk, path: str) -> list[str]:
     """Those files of a tree that others than its user can read. It may hold passwords."""
-    return [path + part for part in PARTS if not disk.is_private(path + part)]
+    return [name for part in PARTS if not disk.is_private(name := _name(path, part))]
+
+
+def _name(path: str, part: str) -> str:
+    """Of a part of the tree. If the file itself is a link, its own name counts: somebody may let it lead elsewhere."""
+    return beside(path, part) if part else path
 
 
 class TreePlace:
@@ -86,7 +91,7 @@ class TreePlace:
     def keep_private(self) -> None:
         """Let nobody else read the files, which may hold passwords. What SQLite makes has the rights of the first."""
         for part in PARTS:
-            self._disk.make_private(self._path + part, create=not part)
+            self._disk.make_private(_name(self._path, part), create=not part)
         for path in read_by_others(self._disk, self._path):
             logger.warning("others can read %s, which may hold passwords: chmod 600 it, as its owner", path)
 
@@ -109,7 +114,7 @@ class TreePlace:
             is_other = here[0] != owner.files[0] or any(now and now != then for now, then in zip(here, owner.files))
             then = "put the right file there, and " if is_other else ""
             parts = [
-                f"{self._path}{part} was {'replaced' if now else 'removed'}"
+                f"{_name(self._path, part)} was {'replaced' if now else 'removed'}"
                 for part, now, then in zip(PARTS, here, owner.files)
                 if now != then
             ]
@@ -181,7 +186,7 @@ class TreePlace:
         if is_news:
             self._say_gone(gone)
         if changed:
-            names = " and ".join(f"{self._path}{part}" for part in changed)
+            names = " and ".join(_name(self._path, part) for part in changed)
             self._say(f"{names} was replaced by another file while it is in use")
         elif not gone and not self._is_older and self._is_as_new_as_it_was() and self.wrong:
             logger.info("%s is again the file that this broker has open: recovered", self._path)
@@ -202,7 +207,7 @@ class TreePlace:
         return not self.wrong
 
     def _found(self) -> Files:
-        return [self._identity(f"{self._path}{part}") for part in PARTS]
+        return [self._identity(_name(self._path, part)) for part in PARTS]
 
     def _identity(self, path: str) -> list[int]:
         try:
@@ -230,7 +235,7 @@ class TreePlace:
         return True
 
     def _what_is_gone(self) -> str:
-        names = [f"{self._path}{part}" for part in PARTS if part in self._gone]
+        names = [_name(self._path, part) for part in PARTS if part in self._gone]
         return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'}"
 
     def _say_gone(self, gone: set[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import forked
+import pytest
 from waiting import until, until_said
 
 Start = Callable[..., Any]
@@ -31,14 +32,19 @@ def produce(bootstrap: str, numbers: range) -> set[str]:
     return set(values)
 
 
-def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path: Path, is_link: bool) -> None:
+    """SQLite follows a link, and has its -wal beside the file."""
     cluster = start("--brokers", "3", "--port", "0")
     run(cluster.ready()["bootstrap"].split(",")[0], "topics", "create", "t")
     assert cluster.end() == 0  # so the file itself holds a whole tree, which is soon an old one
+    tree = tmp_path / "d" / "coordination.sqlite"
+    if is_link:
+        name, tree = tree, tree.rename(tmp_path / "elsewhere")
+        name.symlink_to(tree)
     cluster = start("--brokers", "3", "--port", "0")
     ready = cluster.ready()
     addresses = ready["bootstrap"].split(",")
-    tree = tmp_path / "d" / "coordination.sqlite"
     with sqlite3.connect(tree, isolation_level=None) as connection:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -47,7 +53,7 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
         Path(f"{tree}{end}").unlink()
     os.kill(ready["pids"][2], signal.SIGKILL)
     until_said("those brokers that run go on, and no broker can start", cluster.log)
-    words = ["--data", f"{tmp_path}/d/2", "--port", "0", "--set", f"coordination.path={tree}"]
+    words = ["--data", f"{tmp_path}/d/2", "--port", "0", "--set", f"coordination.path={tmp_path}/d/coordination.sqlite"]
     newcomer = [sys.executable, "-m", "barnabas", "start", *words]
     done = forked.run(newcomer, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")

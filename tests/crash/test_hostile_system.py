@@ -267,3 +267,18 @@ def test_a_deletion_that_a_kill_interrupted_goes_on_and_is_no_loss(
     process.end()
     assert "begin empty" not in process.log.read_text()
     assert list(data.glob("doomed*")) == []
+
+
+def test_a_topic_of_the_last_moment_before_a_kill_where_the_tree_is_a_link(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """SQLite follows the link, and has the -wal, with what is newest, beside the file."""
+    (tmp_path / "larger-disk").mkdir()
+    (tmp_path / "tree").symlink_to(tmp_path / "larger-disk" / "tree")
+    place = {"coordination.path": str(tmp_path / "tree")}
+    process = start(settings=place)
+    client = Client(process.port)
+    assert client.create_topic("late", 1) == 0
+    assert client.produce("late", 0, batch([b"1"])).error_code == 0
+    process.end(signal.SIGKILL)
+    assert Client(start(settings=place).port).values("late", 0) == [b"1"]

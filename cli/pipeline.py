@@ -374,6 +374,11 @@ def _run(name: str, job: Job, *, tell_nothing_new: bool = False, **words: Any) -
 
     if words.get("on_loss", "stop") not in ("stop", "continue"):
         fail(f"--on-loss {words['on_loss']}: it can be stop or continue.", ExitCode.NOT_VALID)
+    if tell_nothing_new and not (words.get("stream", True) or words["follow"]):
+        fail(
+            f"--tell-nothing-new needs --stream or --follow: without them {name} writes its last day anew each time.",
+            ExitCode.NOT_VALID,
+        )
     if not job.out.strip():  # as of a variable that is not set
         fail("--out is empty: name a folder.", ExitCode.NOT_VALID)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers say so what people say by Ctrl-C

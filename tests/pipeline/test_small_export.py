@@ -318,3 +318,15 @@ def test_a_scheduler_can_tell_apart_how_a_run_ended(
     assert code() == ExitCode.DONE
     with only_run_in(str(tmp_path / "out")):
         assert code() == ExitCode.TRY_AGAIN
+
+
+@pytest.mark.parametrize("job", ["lag", "health"])
+def test_a_job_that_writes_its_last_day_anew_cannot_tell_that_nothing_was_new(
+    data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str
+) -> None:
+    """It was done each time, so what depends on it never waited."""
+    monkeypatch.setattr(session, "what_is_missing", lambda *_: None)
+    grow(data)
+    words = (job, "--source", str(data.path), "--out", str(tmp_path / "out"), "--tell-nothing-new")
+    assert pipeline(*words) == ExitCode.NOT_VALID
+    assert "--tell-nothing-new needs --stream or --follow" in capsys.readouterr().err

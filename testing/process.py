@@ -83,6 +83,7 @@ class BrokerProcess:
         if not line:
             process.wait()
             said = "\n".join(self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
+            said = said or f"it could not say why in {self.log}: has that disk room?"
             raise StartError(f"broker {self.node_id} did not start (exit code {process.returncode}):\n{said}")
         ready = json.loads(line)
         self.host_and_port, self._http, self.cluster_id = ready["bootstrap"], ready["http"], ready["cluster_id"]

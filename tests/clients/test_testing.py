@@ -735,6 +735,24 @@ def test_why_a_broker_does_not_start_is_said() -> None:
         Barnabas(brokers=0)
 
 
+def test_a_broker_that_has_no_room_to_say_why_it_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to mount a file system")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    try:
+        with suppress(OSError), (tmp_path / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(bytes(4096)):
+                pass
+        with pytest.raises(StartError, match="has that disk room"):
+            Barnabas().start()
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
 SUITE = """
 import os, pytest, signal
 

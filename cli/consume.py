@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import typer
 from barnabas.cli.record_places import begin_at, last_or_place
 from barnabas.cli.record_printing import printer
-from barnabas.cli.shared.client import admin, answered, await_coordinators, connection, no_topic, told_in_sentences
+from barnabas.cli.shared.client import (
+    admin,
+    answered,
+    await_coordinators,
+    connection,
+    describe_topics,
+    told_in_sentences,
+)
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.rights import asks_for
 from barnabas.cli.shared.target import SECONDS_MAX, Target, end_at_once, no_time_limit
@@ -84,11 +91,12 @@ class Place:
             allow_auto_create_topics=False,
         )
 
-    def begin(self, consumer: Any, where: Any) -> None:
+    def begin(self, consumer: Any, where: Any, target: Target) -> None:
         """Let a consumer begin there. A topic that does not exist ends the command."""
         for topic in self.topics or ():  # it also fetches the metadata that a group's leader needs to assign
             if not answered(None, partial(consumer.partitions_for_topic, topic)):
-                no_topic(topic)
+                with admin(target) as client:
+                    describe_topics(client, [topic])  # it says whether there is none, or a right is missing
         if self.is_placed:
             assert self.topics
             begin_at(consumer, self.topics[0], self.partition or [], where, self.from_beginning)
@@ -152,7 +160,7 @@ def consume(
     with told_in_sentences(target):
         consumer = place.consumer(settings)
         try:
-            place.begin(consumer, where)
+            place.begin(consumer, where, target)
             reading = Reading(consumer, target, limit, timeout_s, show, commits=place.group is not None)
             reading.run()
         finally:

@@ -136,18 +136,37 @@ def _known_cluster(client: Any, describe: Callable[[], dict[str, Any]]) -> dict[
 
 def broker_setting(client: Any, node_id: int, name: str) -> str | None:
     """The value of a setting at a broker; None: it is not listed there. KafkaError when the broker does not answer."""
+    return _value(_told_of(client, node_id, name), name)
+
+
+def _told_of(client: Any, node_id: int, name: str) -> Any:
+    """What a broker tells of one of its settings; an error, if it may not."""
     from kafka.protocol.admin import DescribeConfigsRequest
 
     request = DescribeConfigsRequest(
         resources=[(BROKER_RESOURCE, str(node_id), [name])], include_synonyms=False, min_version=1
     )
     (result,) = kafka_python.send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).results
-    return next((config.value for config in result.configs if config.name == name), None)
+    return result
+
+
+def _value(told: Any, name: str) -> str | None:
+    return next((config.value for config in told.configs if config.name == name), None)
 
 
 def is_barnabas(client: Any, node_id: int) -> bool:
-    """Whether a broker is one: it lists the address of its HTTP API, or the setting by which it has none."""
-    return any(broker_setting(client, node_id, name) is not None for name in ("http.address", "http.listeners"))
+    """Whether a broker is one: it lists the address of its HTTP API, or the setting by which it has none.
+
+    One that does not tell its settings ends the command.
+    """
+    for name in ("http.address", "http.listeners"):
+        told = _told_of(client, node_id, name)
+        if told.error_code:
+            why = reason(told.error_code, told.error_message, "describe-configs cluster")
+            fail(f"broker {node_id} does not tell its settings: {why}")
+        if _value(told, name) is not None:
+            return True
+    return False
 
 
 def of_each(ask: Callable[[int], T], node_ids: Iterable[int]) -> dict[int, T]:

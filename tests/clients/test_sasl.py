@@ -198,9 +198,14 @@ def test_a_command_says_which_right_is_missing_and_how_to_give_it(guarded: Broke
         (("acls", "list"), "describe cluster"),
         (("produce", "closed", "--value", "x"), "write topic closed"),
         (("consume", "closed", "--group", "my group", "--max", "1"), "read group 'my group'"),
+        (("groups", "lag", "closed"), "describe-configs cluster"),  # which say where the HTTP API is
+        (("offsets", "log", "closed"), "describe-configs cluster"),
+        (("trace", "--kept"), "describe-configs cluster"),
     ):
         told = ran(guarded, *words, code=1, config=own).stderr
         assert f"a right is missing: barnabas acls add User:alice {right})" in told
+    told = ran(guarded, "consume", "closed", "--max", "1", code=3, config=own).stderr
+    assert "a right is missing: barnabas acls add User:alice read topic closed)" in told
     told = json.loads(ran(guarded, "doctor", "--json", config=own).stdout)
     untold = [check["check"] for check in told["checks"] if "describe-configs cluster" in str(check["not_made"])]
     assert {"open listeners", "disks", "retention"} <= set(untold)

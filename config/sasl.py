@@ -161,6 +161,18 @@ def check_sasl(config: "BrokerConfig") -> Iterator[ConfigError]:
             note = " (the default of Kafka)" if mechanism == "GSSAPI" else ""
             message = f"listener {endpoint.name}: the SASL mechanism {mechanism}{note} is not built: set {key} to "
             yield ConfigError(message + f"one or more of {', '.join(MECHANISMS)}", key=key)
+    yield from _check_between_brokers(config)
+
+
+def _check_between_brokers(config: "BrokerConfig") -> Iterator[ConfigError]:
+    """What is wrong with how brokers log in to each other. A broker that is alone need not say it."""
+    key, listener = "sasl.mechanism.inter.broker.protocol", config.inter_broker_listener
+    mechanism, enabled = config.sasl_mechanism_inter_broker_protocol, mechanisms(config, listener)
+    if key not in config.file or not has_sasl(config, listener) or mechanism in enabled:
+        return
+    is_built = mechanism in MECHANISMS
+    why = f"listener {listener}, that of the brokers, does not have {mechanism}" if is_built else "it is not built"
+    yield ConfigError(f"{key}={mechanism}: {why}: set it to one of {', '.join(enabled)}", key=key)
 
 
 def _check_mechanism(config: "BrokerConfig", listener: str, mechanism: str) -> Iterator[ConfigError]:

@@ -216,3 +216,24 @@ def test_a_command_without_a_login_ends_long_before_its_time(guarded: BrokerProc
     (tmp_path / "none.properties").write_text("security.protocol=PLAINTEXT\n")
     told = ran(guarded, "topics", "list", "--timeout", "1000", code=1, config=tmp_path / "none.properties").stderr
     assert "wants its clients to log in (SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)" in told
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "told"),
+    [("GSSAPI", "GSSAPI: it is not built"), ("SCRAM-SHA-256", "does not have SCRAM-SHA-256")],
+)
+def test_a_start_is_refused_whose_brokers_could_not_log_in_to_each_other(
+    mechanism: str, told: str, tmp_path: Path
+) -> None:
+    settings = (
+        "listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=PLAIN",
+        f"listener.name.plaintext.plain.sasl.jaas.config={JAAS}",
+        f"sasl.mechanism.inter.broker.protocol={mechanism}",
+    )
+    command = [sys.executable, "-m", "barnabas", "start", "--data", str(tmp_path / "data"), "--port", "0"]
+    command += [word for each in settings for word in ("--set", each)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2, result
+    assert told in result.stderr
+    assert not (tmp_path / "data").exists()

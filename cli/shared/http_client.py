@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from barnabas.cli.shared.client import answered, broker_setting, client_id, is_barnabas, no_group, of_each
 from barnabas.cli.shared.exits import ExitCode, Failure, fail
-from barnabas.cli.shared.login import read
+from barnabas.cli.shared.login import read, tls_of_http
 from barnabas.cli.shared.target import Target
 from barnabas.config.listeners import is_loopback
 from barnabas.runtime.clock import RealClock
@@ -231,9 +231,7 @@ class HttpApi:
         host, _, port = address.removeprefix("https://").rpartition(":")
         if not address.startswith("https://"):
             return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=within_s)
-        import ssl
-
-        context = read(self._target.command_config).tls or ssl.create_default_context()
+        context = tls_of_http(self._target.command_config)
         return http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=within_s, context=context)
 
     def _fail(self, address: str, status: int, content: bytes, group: str | None) -> None:

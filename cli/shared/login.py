@@ -114,16 +114,26 @@ def read(path: str | None) -> Access:
     """What a file like Kafka's client.properties says. Without a file nothing is needed."""
     if not path:
         return OPEN
-    try:
-        with open(path) as file:
-            values = properties.read(file.read()).values
-    except (OSError, UnicodeDecodeError, properties.PropertiesError) as error:
-        fail(f"the file of --command-config cannot be read: {error}", ExitCode.NOT_VALID)
+    values = _values(path)
     protocol = values.get(PROTOCOL, "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
         fail(f"{path}: {PROTOCOL}={protocol}: these commands have {', '.join(PROTOCOLS)}.", ExitCode.NOT_VALID)
     tls = _tls_of(path, values) if protocol.endswith("SSL") else None
     return Access(protocol, _login_of(path, values) if protocol.startswith("SASL_") else None, tls)
+
+
+@cache
+def tls_of_http(path: str | None) -> "SSLContext":
+    """TLS with the HTTP API, by the file's trust and key stores, whether or not the listener has TLS, too."""
+    return _tls_of(path or "", _values(path) if path else {})
+
+
+def _values(path: str) -> dict[str, str]:
+    try:
+        with open(path) as file:
+            return properties.read(file.read()).values
+    except (OSError, UnicodeDecodeError, properties.PropertiesError) as error:
+        fail(f"the file of --command-config cannot be read: {error}", ExitCode.NOT_VALID)
 
 
 def _tls_of(path: str, values: dict[str, str]) -> "SSLContext":

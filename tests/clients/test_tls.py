@@ -306,6 +306,8 @@ def test_a_broker_serves_whose_http_api_is_not_trusted(secured: Secured, tmp_pat
         told = secured.ran("groups", "lag", "g", config=nothing, port=plain, code=1).stderr
         assert "is not trusted here" in told
         assert "--command-config" in told
+        nothing.write_text(f"ssl.truststore.type=PEM\nssl.truststore.location={secured.ca}\n")  # as that says
+        secured.ran("groups", "lag", "g", config=nothing, port=plain, code=3)
     finally:
         secured.ran("acls", "remove", "User:ANONYMOUS", "describe,describe-configs", "cluster", "--yes")
 

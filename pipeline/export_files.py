@@ -16,6 +16,7 @@ from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.parquet_files import day_text
 
+READ_AGAIN = "remove the table and its folder in _checkpoints, so that a run reads everything again"
 _GOOD = "outcome=good/"
 _KIND, _UNIT = "INT64", "timeUnit=microseconds"  # of times, unless Spark was told otherwise
 
@@ -34,7 +35,7 @@ def exported(folder: str, topic: str) -> list[tuple[Any, ...]]:
     found: dict[tuple[bool, str], list[Part]] = {}
     for name in data_files(LocalFiles(), folder):
         is_good = name.startswith(_GOOD)
-        with whole(f"{folder}/{name}"):
+        with whole(f"{folder}/{name}", READ_AGAIN):
             for part in _parts(f"{folder}/{name}", is_good=is_good):
                 found.setdefault((not is_good, part.reason or ""), []).append(part)
     rows = []
@@ -47,16 +48,16 @@ def exported(folder: str, topic: str) -> list[tuple[Any, ...]]:
 
 
 @contextmanager
-def whole(path: str) -> Iterator[None]:
-    """While a file of a table is read: OutError if it is none of Parquet, or only a part of one."""
+def whole(path: str, without_copy: str) -> Iterator[None]:
+    """While a file of a table is read: OutError if it is none of Parquet, or only a part of one.
+
+    `without_copy`: what to do if there is no copy of it.
+    """
     try:
         yield
     except pa.ArrowInvalid as error:
         why = str(error).partition(".")[0]
-        raise OutError(
-            f"{path} is cut or damaged ({why}). Put it back, from a copy; or remove the table and its folder in "
-            "_checkpoints, so that a run reads everything again"
-        ) from error
+        raise OutError(f"{path} is cut or damaged ({why}). Put it back, from a copy; or {without_copy}") from error
 
 
 def _parts(path: str, *, is_good: bool) -> Iterator[Part]:

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 from barnabas.pipeline.errors import LostRecordsError
-from barnabas.pipeline.export_files import exported, whole
+from barnabas.pipeline.export_files import READ_AGAIN, exported, whole
 from barnabas.pipeline.file_sink import SUCCESS, bring, data_files, newest
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.jobs.export import COLUMNS
@@ -88,7 +88,7 @@ class SmallExport:
 
     def _check_columns(self) -> None:
         for name in data_files(self.files, self.path)[:1]:
-            with whole(f"{self.path}/{name}"):
+            with whole(f"{self.path}/{name}", READ_AGAIN):
                 there = pq.read_schema(f"{self.path}/{name}")
             if any(there.field(one.name).type != one.type for one in SCHEMA if one.name in there.names):
                 raise NeedsSparkError(name)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from barnabas.pipeline.day_table import DAY, DayFolder, Made
+from barnabas.pipeline.export_files import whole
 from barnabas.pipeline.file_sink import SUCCESS, data_files
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.history_state import held_back
@@ -53,7 +54,7 @@ def small_lag(source: Source, out: str, settings: Mapping[str, Any]) -> Summary 
     there = data_files(table.files, table.path)
     if not all(map(_DAY.match, there)):  # of an earlier version, which kept nothing, or of years beyond 9999
         return None
-    if sum(pq.read_metadata(f"{table.path}/{name}").num_rows for name in there) > ROWS_MAX:
+    if sum(_file(table, name).metadata.num_rows for name in there) > ROWS_MAX:
         return None
     options = source.where() | {"aside": aside}
     commits = _table(COMMITS.name, options | {"columns": ",".join(_COMMIT_COLUMNS)})
@@ -95,14 +96,20 @@ def _last_days(table: DayFolder, there: list[str], every_s: int) -> pa.Table:
     since = datetime.fromisoformat(day.partition("=")[2]).replace(tzinfo=UTC).timestamp() - every_s
     days = {day, f"{DAY}={day_text(int(since // 86_400))}"}
     names = [name for name in there if name.split("/")[0] in days]
-    return pa.concat_tables(pq.ParquetFile(f"{table.path}/{name}").read() for name in names)
+    return pa.concat_tables(_file(table, name).read() for name in names)
+
+
+def _file(table: DayFolder, name: str) -> pq.ParquetFile:
+    """A file of the table. OutError: it is cut."""
+    with whole(f"{table.path}/{name}", "remove the table, so that a run says anew what the logs still have"):
+        return pq.ParquetFile(f"{table.path}/{name}")
 
 
 def _groups(table: DayFolder) -> list[GroupLag]:
     """What the whole table says of each group in a topic."""
     schema = pa.schema([arrow_schema(COLUMNS).field(name) for name in _SAID])
     names = data_files(table.files, table.path)
-    parts = (pq.ParquetFile(f"{table.path}/{name}").read(_SAID).select(_SAID).cast(schema) for name in names)
+    parts = (_file(table, name).read(_SAID).select(_SAID).cast(schema) for name in names)
     rows = pa.concat_tables([schema.empty_table(), *parts])
     windows = rows.group_by([*_OF_GROUP, "at"]).aggregate(
         [("lag_records", "sum"), ("lag_seconds", "max"), ("partition", "count")]

@@ -275,6 +275,20 @@ def test_what_is_held_back_and_put_aside(
     assert without_spark("second").sentence.replace("second", "third") == with_spark("third").sentence
 
 
+@pytest.mark.parametrize("left", [0, 3, 0.5])
+def test_a_file_that_was_copied_in_part_is_named(
+    data: DataDirectory, without_spark: Lag, tmp_path: Path, left: float
+) -> None:
+    without_spark()
+    (file, *_) = (tmp_path / "out" / "lag").rglob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(left * len(whole)) if left < 1 else int(left)])
+    with pytest.raises(OutError, match=r"lag/day=.*\.parquet is cut or damaged .*Put it back"):
+        without_spark()
+    file.write_bytes(whole)
+    without_spark()
+
+
 def test_what_needs_spark(data: DataDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(out: str = str(tmp_path / "out"), **settings: Any) -> Summary | None:
         return small_lag.small_lag(source(tmp_path), out, SETTINGS | settings)

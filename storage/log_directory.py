@@ -26,7 +26,7 @@ from barnabas.storage.directory_contents import (
 )
 from barnabas.storage.durability import flush_together
 from barnabas.storage.log import Log
-from barnabas.storage.offset_checkpoint import OffsetCheckpoint
+from barnabas.storage.offset_checkpoint import OffsetCheckpoint, Offsets
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.recovery import Pieces, open_log
 
@@ -35,6 +35,12 @@ logger = logging.getLogger("barnabas.storage")
 _NAME_LENGTH_MAX = 255
 _NAMES_SYNC_DELAY_MS = 1_000
 _LOGS_FLUSHED_TOGETHER = 200  # in one piece of recovery
+_LOGS_ASKED_AT_ONCE = 500  # for what a checkpoint says of them
+_OFFSET_OF: dict[str, Callable[[Log], int]] = {  # by the name of the checkpoint that has it
+    checkpoints.RECOVERY_POINTS: lambda log: log.durability.recovery_point,
+    checkpoints.LOG_START_OFFSETS: lambda log: log.log_start_offset,
+    checkpoints.HIGH_WATERMARKS: lambda log: log.high_watermark,
+}
 _ROOM_BYTES, _PROBE_BYTES = 1 << 20, 4096  # free, and written to find out
 _FULL_BYTES = _ROOM_BYTES // 4  # less is free: the next larger batch will find no room
 _PROBE = ".room"  # a hidden file does not count as content
@@ -466,17 +472,17 @@ class LogDirectory:
         self.write_later(checkpoints.LOG_START_OFFSETS).then(written)
         return durable
 
-    def _collect(self, name: str) -> dict[tuple[str, int], int]:
+    def _collect(self, name: str) -> Pieces[Offsets]:
         """The offsets that an offset checkpoint has to say now."""
-        logs = self.logs.items()
         if name == checkpoints.CLEANER_OFFSETS:
             return dict(self.cleaner_offsets)
-        if name == checkpoints.HIGH_WATERMARKS:
-            return {key: log.high_watermark for key, log in logs}
-        if name == checkpoints.LOG_START_OFFSETS:
-            return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
-        self._recovery_points = {key: log.durability.recovery_point for key, log in logs}
-        return self._recovery_points
+        offset_of, found = _OFFSET_OF[name], Offsets()
+        if name == checkpoints.RECOVERY_POINTS:
+            self._recovery_points = found  # at once: a point that is lowered meanwhile is compared with what is in it
+        for some in chunks(list(self.logs.items()), _LOGS_ASKED_AT_ONCE):
+            found |= ((key, offset_of(log)) for key, log in some)
+            yield
+        return found if name != checkpoints.LOG_START_OFFSETS else {key: found[key] for key in found if found[key] > 0}
 
     def recovery_point_is_lower(self, log: Log) -> bool:
         """Whether the recovery point that is written down, or is being written, is higher than the log's is now."""

@@ -18,10 +18,13 @@ Offsets = dict[tuple[str, int], int]
 class OffsetCheckpoint:
     """Writes the file, now or soon. What was collected last is what stays in it.
 
-    `collect` gives the offsets that it has to say now; `is_in_use` says whether the directory is this broker's still.
+    `collect` asks the logs for the offsets that it has to say, some in each piece; `is_in_use` says whether the
+    directory is this broker's still.
     """
 
-    def __init__(self, env: Env, path: str, collect: Callable[[], Offsets], is_in_use: Callable[[], bool]) -> None:
+    def __init__(
+        self, env: Env, path: str, collect: Callable[[], Pieces[Offsets]], is_in_use: Callable[[], bool]
+    ) -> None:
         self._env = env
         self.path = path
         self._collect = collect
@@ -32,7 +35,7 @@ class OffsetCheckpoint:
 
     def write_now(self) -> OSError | None:
         """Write it. It is durable when this returns."""
-        offsets = self._collect()
+        offsets = at_once(self._collect())
         try:
             checkpoints.write_offsets(self._env.disk, self.path, offsets)
         except OSError as error:
@@ -44,21 +47,13 @@ class OffsetCheckpoint:
         return None
 
     def write_later(self) -> Pending[None]:
-        """Write what it has to say now, if that is new. The file gets its name when a thread has synced it.
+        """Write what it has to say, if that is new. The file gets its name when a thread has synced it.
 
         The Pending completes then, or when the file could not be written.
         """
         ended: Pending[None] = Pending()
-        offsets = self._collect()
-        if self.written == offsets and not self._waiting:
-            ended.complete(None)
-            return ended
         self._waiting = [*self._waiting, ended]
-        pieces = self._write(offsets, self._waiting)
-        if len(offsets) <= _AT_ONCE_MAX:
-            at_once(pieces)
-        else:
-            self._env.turns.begin(pieces)
+        self._env.turns.run(self._write(self._waiting), to_the_end=True)
         return ended
 
     def end_writing(self) -> None:
@@ -67,8 +62,12 @@ class OffsetCheckpoint:
         for ended in waiting:
             ended.complete(None)
 
-    def _write(self, offsets: Offsets, waiting: list[Pending[None]]) -> Pieces[None]:
+    def _write(self, waiting: list[Pending[None]]) -> Pieces[None]:
         disk, temporary = self._env.disk, f"{self.path}.tmp"
+        offsets = yield from self._collect()
+        if self._waiting is waiting and len(waiting) == 1 and self.written == offsets:
+            self.end_writing()
+            return
         text: list[str] = []
         for piece in checkpoints.offsets_texts(offsets, _AT_ONCE_MAX):
             text.append(piece)

@@ -481,7 +481,7 @@ class LogDirectory:
             self._recovery_points = found  # at once: a point that is lowered meanwhile is compared with what is in it
         for some in chunks(list(self.logs.items()), _LOGS_ASKED_AT_ONCE):
             found |= ((key, offset_of(log)) for key, log in some)
-            yield
+            yield None
         return found if name != checkpoints.LOG_START_OFFSETS else {key: found[key] for key in found if found[key] > 0}
 
     def recovery_point_is_lower(self, log: Log) -> bool:

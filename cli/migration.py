@@ -58,7 +58,7 @@ def migrate(
     \b
     barnabas offsets migrate --from zookeeper --group billing --dry-run
     barnabas offsets migrate --from zookeeper --group billing --yes --json
-    barnabas offsets migrate --from zookeeper --group billing --config server.properties
+    barnabas offsets migrate --from zookeeper --group g --config server.properties
     """
     from kafka.structs import OffsetAndMetadata, TopicPartition
 

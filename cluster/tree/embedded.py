@@ -323,53 +323,52 @@ class EmbeddedCoordination:
         """Data and Stat of a node."""
 
         def read(file: TreeFile) -> tuple[bytes, Stat]:
-            node = self._find(file, path)
+            zxid, node = self._find(file, path)
             if node is None:
                 raise NoNodeError(path)
             if watch is not None:
-                self._watches.leave_on_data(path, watch, file.zxid(), existed=True)
+                self._watches.leave_on_data(path, watch, zxid, existed=True)
             return node.data, node.stat
 
-        return await self._read(read, is_one=watch is None)
+        return await self._read(read, is_one=True)
 
     async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         """Data and Stat of many nodes."""
         found: list[tuple[bytes, Stat] | None] = []
 
         def read(file: TreeFile) -> None:
-            zxid = 0 if watch is None else file.zxid()
             for path in paths[len(found) : len(found) + NODES_AT_ONCE]:
-                node = self._find(file, path)
+                zxid, node = self._find(file, path)
                 if node is not None and watch is not None:
                     self._watches.leave_on_data(path, watch, zxid, existed=True)
                 found.append(None if node is None else (node.data, node.stat))
 
         while len(found) < len(paths):
             await self._env.clock.sleep(0)
-            await self._read(read, is_one=watch is None and len(paths) == 1)
+            await self._read(read, is_one=len(paths) == 1)
         return found
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """Stat of a node that may not be there."""
 
         def read(file: TreeFile) -> Stat | None:
-            node = self._find(file, path)
+            zxid, node = self._find(file, path)
             if watch is not None:
-                self._watches.leave_on_data(path, watch, file.zxid(), existed=node is not None)
+                self._watches.leave_on_data(path, watch, zxid, existed=node is not None)
             return None if node is None else node.stat
 
-        return await self._read(read, is_one=watch is None)
+        return await self._read(read, is_one=True)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Names of a node's children, sorted."""
 
         def read(file: TreeFile) -> list[str]:
-            names = file.children(path)
+            zxid, names = file.children_at(path)
             if watch is not None:
-                self._watches.leave_on_children(path, watch, file.zxid())
+                self._watches.leave_on_children(path, watch, zxid)
             return names
 
-        return await self._read(read)
+        return await self._read(read, is_one=True)
 
     async def _read(self, read: Callable[[TreeFile], T], *, is_one: bool = False) -> T:
         """Read the tree at one time (`is_one`: as one statement does), after all changes that were asked for before."""
@@ -384,12 +383,12 @@ class EmbeddedCoordination:
 
         return await self._changes.unless_busy(attempt)
 
-    def _find(self, file: TreeFile, path: str) -> Node | None:
-        node = file.find(path)
+    def _find(self, file: TreeFile, path: str) -> tuple[int, Node | None]:
+        zxid, node = file.find_at(path)
         if node is not None and file is self._seen and node.stat.ephemeral_owner:
             lives_until_ms = self._files.lives_until_ms(node.stat.ephemeral_owner)
-            return node if lives_until_ms > self._env.clock.monotonic_ms() else None
-        return node
+            return zxid, node if lives_until_ms > self._env.clock.monotonic_ms() else None
+        return zxid, node
 
     # Changing
 

@@ -102,7 +102,10 @@ class TreeFile:
         return rows[0] if rows else None
 
     def _number(self, statement: str) -> int:
-        row = self._row(statement)
+        return self._counted(self._row(statement))
+
+    def _counted(self, row: Any) -> int:
+        """The number that a row with the counter begins with."""
         if row is None or not isinstance(row[0], int):
             raise lost(self._path, sqlite3.DatabaseError("the counter holds no number"))
         return row[0]
@@ -114,6 +117,12 @@ class TreeFile:
         row = self._row(f"SELECT data, creations, {_COLUMNS} FROM node WHERE parent = ? AND name = ?", *split(path))
         return None if row is None else Node(row[0], _stat(row[2:]), row[1])
 
+    def find_at(self, path: str) -> tuple[int, Node | None]:
+        """The number of the last change, and a node as it is then, or None."""
+        columns = f"zxid, name, data, creations, {_COLUMNS}"
+        row = self._row(f"SELECT {columns} FROM counter LEFT JOIN node ON parent = ? AND name = ?", *split(path))
+        return self._counted(row), None if row[1] is None else Node(row[2], _stat(row[4:]), row[3])
+
     def require(self, path: str) -> Node:
         """A node. NoNodeError."""
         node = self.find(path)
@@ -123,11 +132,20 @@ class TreeFile:
 
     def children(self, path: str) -> list[str]:
         """Names of a node's children, sorted. NoNodeError."""
-        self.require(path)
-        names = [name for (name,) in self._rows("SELECT name FROM node WHERE parent = ? ORDER BY name", path)]
-        if path == "/":
-            names.remove("")  # the root's own row
-        return names
+        return self.children_at(path)[1]
+
+    def children_at(self, path: str) -> tuple[int, list[str]]:
+        """The number of the last change, and the names of a node's children then, sorted. NoNodeError."""
+        rows = self._rows(
+            "SELECT zxid, node.name, child.name FROM counter LEFT JOIN node ON node.parent = ? AND node.name = ? "
+            "LEFT JOIN node AS child ON child.parent = ?",
+            *split(path),
+            path,
+        )
+        zxid = self._counted(rows[0] if rows else None)
+        if rows[0][1] is None:
+            raise NoNodeError(path)
+        return zxid, sorted(name for _, _, name in rows if name)  # the root is in a row of its own, without a name
 
     def below(self, path: str) -> list[str]:
         """All nodes below one, children before their parents."""

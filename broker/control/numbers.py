@@ -13,7 +13,16 @@ from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import ProducerIdBlock
-from barnabas.cluster.tree.port import BadVersionError, Coordination, CoordinationError, NodeExistsError
+from barnabas.cluster.tree.port import (
+    BadVersionError,
+    Coordination,
+    CoordinationError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    Operation,
+    Set,
+)
 
 FIRST = 0  # a leader epoch that nothing is less than
 
@@ -56,24 +65,23 @@ async def go_on_from(tree: Coordination, numbers: Numbers, node_id: int) -> None
 
     So no controller ever takes over what is raised later: it would lead partitions in an epoch that the tree has left.
     """
+    block_path = paths.PRODUCER_ID_BLOCK
+    state_paths = [paths.partition_state(topic, index) for topic, index, _ in numbers.leader_epochs]
     while True:
-        with suppress(BadVersionError, NodeExistsError):  # another broker is doing it
-            await _raise(tree, numbers, node_id)
+        node, *states = await tree.get_many([block_path, *state_paths])
+        raised: list[Operation] = []
+        block = None if node is None else ProducerIdBlock.decode(node[0])
+        if numbers.producer_id > (-1 if block is None else block.last):
+            data = ProducerIdBlock(node_id, numbers.producer_id, numbers.producer_id).encode()
+            raised.append(Create(block_path, data) if node is None else Set(block_path, data, node[1].version))
+        for path, (_, _, epoch), state_node in zip(state_paths, numbers.leader_epochs, states):
+            state = LeaderAndIsr.of_node(state_node)
+            if state is not None and state.leader_epoch < epoch:
+                raised.append(Set(path, state._replace(leader_epoch=epoch + 1).encode(), state.partition_epoch))
+        try:
+            if raised:
+                await tree.multi(raised)
             return
-
-
-async def _raise(tree: Coordination, numbers: Numbers, node_id: int) -> None:
-    (node,) = await tree.get_many([paths.PRODUCER_ID_BLOCK])
-    block = None if node is None else ProducerIdBlock.decode(node[0])
-    if numbers.producer_id > (-1 if block is None else block.last):
-        data = ProducerIdBlock(node_id, numbers.producer_id, numbers.producer_id).encode()
-        if node is None:
-            await tree.create(paths.PRODUCER_ID_BLOCK, data)
-        else:
-            await tree.set(paths.PRODUCER_ID_BLOCK, data, node[1].version)
-    nodes = await tree.get_many([paths.partition_state(topic, index) for topic, index, _ in numbers.leader_epochs])
-    for (topic, index, epoch), state_node in zip(numbers.leader_epochs, nodes):
-        state = LeaderAndIsr.of_node(state_node)
-        if state is not None and state.leader_epoch < epoch:
-            raised = state._replace(leader_epoch=epoch + 1)
-            await tree.set(paths.partition_state(topic, index), raised.encode(), state.partition_epoch)
+        except MultiError as error:
+            if not isinstance(error.cause, BadVersionError | NodeExistsError):  # else another broker is doing it
+                raise

@@ -187,36 +187,38 @@ def write_note(
 
 def read_note(folder: Path) -> Note:
     """What a snapshot has; all of it is there. OSError, ValueError: it is not that of a whole snapshot."""
-    _check_file(folder / NOTE)
+    _check_file(f"{folder}/{NOTE}")
     try:
-        note = Note(**json.loads((folder / NOTE).read_text()))
+        note = Note(**json.loads((folder / NOTE).read_bytes()))
         for number in (note.clock_moved_ms, note.clock_stands_at_ms or 0):
             if type(number) is not int or abs(number) > CLOCK_MS_MAX:
                 raise ValueError(f"{number!r} is no time that a snapshot has")
-        files = [(str(place), path, size) for place, sizes in enumerate(note.files) for path, size in sizes.items()]
+        files = [(f"{place}/", path, size) for place, sizes in enumerate(note.files) for path, size in sizes.items()]
         files += [("", name, size) for name, size in note.tree.items()]
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{NOTE} is damaged: {error}") from None
     for place, path, size in files:
         if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
             raise ValueError(f"{path!r} is no file in a data directory")
-        found = _check_file(folder / place / path)
+        whole = f"{folder}/{place}{path}"
+        found = _check_file(whole)
         if found != size:
-            raise OSError(errno.EINVAL, f"it has {found} bytes, and had {size}", str(folder / place / path))
+            raise OSError(errno.EINVAL, f"it has {found} bytes, and had {size}", whole)
     return note
 
 
-def _check_file(path: Path) -> int:
+def _check_file(path: str) -> int:
     """How many bytes it has. OSError if it is no file: to read a pipe would never end."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no file of a snapshot", str(path))
+        raise OSError(errno.EINVAL, "it is no file of a snapshot", path)
     return status.st_size
 
 
-def owner(folder: Path) -> dict[str, str]:
+def owner(folder: Path | str) -> dict[str, str]:
     """Whose data directory it is: the cluster and the broker, as meta.properties says. OSError: it does not say."""
-    lines = (folder / "meta.properties").read_text().splitlines()
+    with open(f"{folder}/meta.properties") as properties:
+        lines = properties.read().splitlines()
     said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return {name: said[name] for name in ("cluster.id", "node.id", "broker.id") if name in said}
 

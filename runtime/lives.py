@@ -193,9 +193,7 @@ class Lives:
 
     async def serves(self) -> None:
         """This life serves: answer the command that began it, and remove what was there before a restore."""
-        self._quiet.end()
         done = self._outcome
-        logger.info("life %d of this broker serves: %s", self.number, done.error or f"{self._done} {done.folder}")
         if self._meeting is not None:
             await self._together()
             self._meeting.close()
@@ -206,6 +204,9 @@ class Lives:
         if answer is not None:
             answer.complete(SnapshotError(done.error) if done.error else Path(done.folder))
             await asyncio.sleep(0)  # the answer leaves first: uvloop sends it when this pass of the loop has ended
+        self._quiet.end()
+        logger.info("life %d of this broker serves: %s", self.number, done.error or f"{self._done} {done.folder}")
+        gc.enable()
         if self._forgetting is not None:
             self._forgetting.start()
         if self.number % LIVES_PER_COLLECTION == 0:
@@ -244,6 +245,7 @@ class Lives:
                     self._go_on(SnapshotError(f"the brokers of the cluster do not come together: {error}"))
                     continue
             self._quiet.begin()
+            gc.disable()  # an end and a start leave little garbage, and a collection would look at all of the next life
             return True
 
     @property
@@ -481,13 +483,13 @@ def _check_owners(source: Path, noted: directory_copies.Note, directories: Seque
     if count != len(directories):
         raise SnapshotError(f"{source} has {count} data directories, and here are {len(directories)}")
     try:
-        owners = [directory_copies.owner(source / str(number)) for number in range(count)]
+        owners = [directory_copies.owner(f"{source}/{number}") for number in range(count)]
         for number, directory in enumerate(directories):
-            trees = [path.name for path in Path(directory).glob("*.sqlite")]
+            trees = [name for name in os.listdir(directory) if name.endswith(".sqlite")]
             if not noted.files[number].keys() >= {"meta.properties", *trees}:
                 raise ValueError("meta.properties or the tree is missing")
             sound.check(source / str(number), trees)
     except (OSError, ValueError) as error:
         raise SnapshotError(f"{source} is not the folder of a whole snapshot ({error})") from None
-    if owners != [directory_copies.owner(Path(directory)) for directory in directories]:
+    if owners != list(map(directory_copies.owner, directories)):
         raise SnapshotError(f"{source} is of another broker: `barnabas start --from` serves a copy of its data")

@@ -255,9 +255,10 @@ def held(directories: Sequence[str], disk: Disk) -> ExitStack:
 
 
 def _write(first: Path, plan: _Plan) -> None:
-    begun = first / f"{RESTORE_PLAN}.tmp"
-    begun.write_text(json.dumps(plan._asdict()))
-    os.replace(begun, first / RESTORE_PLAN)
+    begun = f"{first}/{RESTORE_PLAN}.tmp"
+    with open(begun, "w") as file:
+        file.write(json.dumps(plan._asdict()))
+    os.replace(begun, f"{first}/{RESTORE_PLAN}")
 
 
 def _read(first: Path, name: str = RESTORE_PLAN) -> _Plan:

@@ -6,6 +6,7 @@ range that begins with level 0, so such a feature is left out of those supported
 """
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import rules as rules_access
@@ -31,12 +32,7 @@ def api_versions(services: "Services", request: ApiVersionsRequest, context: Req
         and SOFTWARE_NAME.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    response = ApiVersionsResponse(
-        api_keys=[
-            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
-            for key, first, last in announced()
-        ]
-    )
+    response = ApiVersionsResponse(api_keys=_offered())
     if context.api_version >= 3:
         finalised = services.features.finalised
         response.supported_features = [
@@ -50,6 +46,15 @@ def api_versions(services: "Services", request: ApiVersionsRequest, context: Req
             for name, level in finalised.levels.items()
         ]
     return response
+
+
+@cache
+def _offered() -> list[ApiVersionsResponse.ApiVersion]:
+    """Made once, because clients ask with each connection. All answers share it."""
+    return [
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+        for key, first, last in announced()
+    ]
 
 
 def too_new(row: Api) -> ApiVersionsResponse:

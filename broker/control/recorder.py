@@ -8,6 +8,7 @@ take milliseconds to encode, is kept as text, in which long lists are cut.
 import json
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from barnabas.broker.control.facts import Facts
@@ -17,6 +18,7 @@ from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.as_json import as_json
 from barnabas.protocol.message import Message, Struct
+from barnabas.protocol.schema import Structure
 
 EXCHANGES_MAX = 5_000
 BYTES_MAX = 64 * 1024 * 1024  # of all answers that are kept, and of requests as text
@@ -123,22 +125,33 @@ def _without_records(parts: list[Any]) -> tuple[bytes | int, ...]:
     return tuple(bytes(part) if isinstance(part, bytearray) else len(part) for part in parts)
 
 
-def _is_short(message: Any) -> bool:
+def _is_short(message: Message) -> bool:
     """Whether there are few items in its lists."""
-    return _left(message, ENCODED_ITEMS_MAX) >= 0
+    return _left(message, message.SCHEMA.root, ENCODED_ITEMS_MAX) >= 0
 
 
-def _left(value: Struct, items: int) -> int:
+def _left(value: Struct, structure: Structure, items: int) -> int:
     """So many items less those in the lists of a structure; negative: it has more."""
-    for name in value._FIELDS:
-        field = getattr(value, name)
-        if isinstance(field, list):
-            items -= len(field)
-            for each in field:
-                if items < 0 or not isinstance(each, Struct):
-                    break
-                items = _left(each, items)
+    for name, inner in _lists(structure):
+        listed = getattr(value, name)
+        if listed:
+            items -= len(listed)
+            if inner is not None:
+                for each in listed:
+                    if items < 0:
+                        break
+                    items = _left(each, inner, items)
     return items
+
+
+@cache
+def _lists(structure: Structure) -> list[tuple[str, Structure | None]]:
+    """The lists of a structure by their names, each with the structure of its items if these have lists, too."""
+    return [
+        (field.name, field.structure if field.structure is not None and _lists(field.structure) else None)
+        for field in structure.fields
+        if field.array
+    ]
 
 
 class Recorder:

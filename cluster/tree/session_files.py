@@ -16,6 +16,7 @@ import json
 import math
 import os
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 from barnabas.runtime import lock_holders
@@ -35,6 +36,12 @@ class SessionOwner(NamedTuple):
     process: ProcessIdentity | None  # None: the system does not tell
 
 
+@cache
+def _own_identity(process: int) -> ProcessIdentity | None:
+    """Which process this is, which has this number: that stays so."""
+    return identify(process)
+
+
 class SessionFiles:
     """The files beside the tree at `tree_path`."""
 
@@ -51,7 +58,7 @@ class SessionFiles:
         file = self._disk.open(path, create=True)
         try:
             file.truncate(0)
-            file.write(0, json.dumps({"files": files, "process": identify(os.getpid())}).encode())
+            file.write(0, json.dumps({"files": files, "process": _own_identity(os.getpid())}).encode())
         finally:
             file.close()  # before it is locked: to close any descriptor of a file drops the locks of the process
         lock = self._disk.lock(path)

@@ -479,8 +479,8 @@ class LogDirectory:
         offset_of, found = _OFFSET_OF[name], Offsets()
         if name == checkpoints.RECOVERY_POINTS:
             self._recovery_points = found  # at once: a point that is lowered meanwhile is compared with what is in it
-        for some in chunks(list(self.logs.items()), _LOGS_ASKED_AT_ONCE):
-            found |= ((key, offset_of(log)) for key, log in some)
+        for some in chunks(list(self.logs), _LOGS_ASKED_AT_ONCE):
+            found |= ((key, offset_of(log)) for key in some if (log := self.logs.get(key)) is not None)
             yield None
         return found if name != checkpoints.LOG_START_OFFSETS else {key: found[key] for key in found if found[key] > 0}
 

@@ -289,6 +289,9 @@ class ConsumerAnswers:
                     yield
                 value = ResolvedRegex(frozenset(found), max(self._topics.changes, 0), self._clock.now_ms())
                 resolved[regex] = value, encoded(group.group_id, Record(RecordKind.REGEX, regex, value))
+            foreseen = yield from heartbeats.foresee(
+                group, {r: value for r, (value, _) in resolved.items()}, self._topics
+            )
             if not (yield from shard.consumer.released(group.group_id)):
                 return
         except PatternError as error:  # it was accepted by another release
@@ -300,7 +303,7 @@ class ConsumerAnswers:
             return
         group.seen_names = seen
         change = Change(group)
-        heartbeats.resolve(change, resolved, self._topics)
+        heartbeats.resolve(change, resolved, foreseen, self._topics)
         if change.records.count:
             shard.consumer.write(change, lambda error: None)
 

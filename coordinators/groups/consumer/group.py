@@ -24,6 +24,7 @@ from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Reco
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.consumer.timers import Timers
 from barnabas.protocol.java_hash import in_java_order, in_timeline_order, java_hash_code
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.change import Change
@@ -57,6 +58,7 @@ class ConsumerGroup:
         "of_group",
         "of_targets",
         "question",
+        "reading_changes",
         "regexes",
         "resolved_ms",
         "seen_names",
@@ -92,6 +94,7 @@ class ConsumerGroup:
         self._topic_subscribers: dict[str, int] = {}
         self._regex_subscribers: dict[str, int] = {}
         self._subscribed: frozenset[str] | None = None  # the topics of all; None: they are looked for when asked
+        self.reading_changes = 0  # grows whenever the topics of all may have changed
 
     # ---- questions ----
 
@@ -165,6 +168,21 @@ class ConsumerGroup:
                     topics |= resolved.topics
             self._subscribed = frozenset(topics)
         return self._subscribed
+
+    def topics_when(self, resolved: Mapping[str, ResolvedRegex]) -> Pieces[frozenset[str]]:
+        """The topics of all members as soon as these expressions mean this, and the others what they mean now."""
+        topics = set(self._topic_subscribers)
+        for regex in list(self._regex_subscribers):
+            value = resolved.get(regex) or self.regexes.get(regex)
+            if value is not None:
+                topics |= value.topics
+            yield
+        return frozenset(topics)
+
+    def know_topics(self, topics: frozenset[str], changes: int, topics_hash: int) -> None:
+        """These are the topics of all members now, and their hash as of these changes: somebody has looked already."""
+        self._subscribed = topics
+        self.last_hash = changes, topics, topics_hash
 
     def subscription_count(self) -> int:
         """How many topics the members read, each counted once for each of its readers."""
@@ -258,7 +276,7 @@ class ConsumerGroup:
             self.of_group = value or NO_GROUP
             self.exists = value is not None
         elif kind is Kind.REGEX:
-            self._subscribed = None
+            self._reading_changed()
             resolved = cast("ResolvedRegex | None", value)
             before_resolved = _set(self.regexes, name, resolved)
             before = before_resolved
@@ -297,7 +315,11 @@ class ConsumerGroup:
         if subscription.topic_regex:
             _add(self._regex_subscribers, subscription.topic_regex, change)
         if kinds != (len(self._topic_subscribers), len(self._regex_subscribers)):
-            self._subscribed = None
+            self._reading_changed()
+
+    def _reading_changed(self) -> None:
+        self._subscribed = None
+        self.reading_changes += 1
 
     def _set_current(self, member_id: str, current: CurrentAssignment | None) -> CurrentAssignment | None:
         member = self.members.get(member_id)

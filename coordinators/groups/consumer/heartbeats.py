@@ -24,9 +24,15 @@ from barnabas.coordinators.groups.consumer.records import Encoded, GroupEpoch, K
 from barnabas.coordinators.groups.consumer.requests import Refusal
 from barnabas.coordinators.groups.consumer.settings import GroupSettings
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, STATIC_LEAVE_EPOCH, MemberState
-from barnabas.coordinators.groups.consumer.topics import Topics, changed_hash, metadata_hash
+from barnabas.coordinators.groups.consumer.topics import (
+    Topics,
+    changed_hash,
+    metadata_hash,
+    metadata_hash_by_pieces,
+)
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.group import ConsumerGroup
@@ -424,9 +430,31 @@ def remove(change: Change, member_id: str) -> None:
     change.group.timers.forget(member_id)
 
 
-def resolve(change: Change, resolved: Mapping[str, tuple[ResolvedRegex, Encoded]], topics: Topics) -> None:
+class Foreseen(NamedTuple):
+    """The topics of all members as soon as expressions are resolved, and their hash: both take long when they are many.
+
+    It is right while nothing changes of what members read, nor of topics.
+    """
+
+    reading_changes: int
+    topic_changes: int
+    topics: frozenset[str]
+    topics_hash: int
+
+
+def foresee(group: ConsumerGroup, resolved: Mapping[str, ResolvedRegex], topics: Topics) -> Pieces[Foreseen]:
+    """What all members are going to read."""
+    changes = group.reading_changes, topics.changes
+    after = yield from group.topics_when(resolved)
+    return Foreseen(*changes, after, (yield from metadata_hash_by_pieces(topics, after)))
+
+
+def resolve(
+    change: Change, resolved: Mapping[str, tuple[ResolvedRegex, Encoded]], foreseen: Foreseen, topics: Topics
+) -> None:
     """Expressions of the group mean these topics now. If others than before are read, the group has a new epoch."""
     group = change.group
+    is_as_foreseen = (group.reading_changes, topics.changes) == foreseen[:2]
     bumps = False
     for regex, (value, with_bytes) in sorted(resolved.items()):
         known = group.regexes.get(regex)
@@ -434,6 +462,8 @@ def resolve(change: Change, resolved: Mapping[str, tuple[ResolvedRegex, Encoded]
             continue
         change.add_encoded([(Record(Kind.REGEX, regex, value), with_bytes)])
         bumps = bumps or known is not None or bool(value.topics)
+    if is_as_foreseen:
+        group.know_topics(foreseen.topics, foreseen.topic_changes, foreseen.topics_hash)
     # An expression that a member has given up may have been the last to mean a topic.
     if bumps or _topics_hash(group, topics) != group.of_group.metadata_hash:
         _next_epoch(change, topics)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from barnabas.runtime.turns import Pieces, chunks
+
 NO_TOPIC_ID = bytes(16)
+HASHED_AT_ONCE = 200
 NO_HASH = 0  # of topics of which none exists, or that were never looked at
 
 
@@ -41,6 +44,15 @@ def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
     group that comes from Kafka, or goes there, has one rebalance more, which moves nothing.
     """
     return _as_long(sum(map(topics.topic_hash, names)))
+
+
+def metadata_hash_by_pieces(topics: Topics, names: Iterable[str]) -> Pieces[int]:
+    """The `metadata_hash` of many topics. It means something only if none of them changes meanwhile."""
+    whole = 0
+    for some in chunks(tuple(names), HASHED_AT_ONCE):
+        whole += sum(map(topics.topic_hash, some))
+        yield
+    return _as_long(whole)
 
 
 def changed_hash(topics: Topics, known: int, more: Iterable[str], gone: Iterable[str]) -> int:

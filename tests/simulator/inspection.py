@@ -8,7 +8,8 @@ from barnabas.cluster.tree import payloads
 from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
-from barnabas.offsets.table import partitions_of
+from barnabas.offsets.table import OffsetTable, partitions_of
+from barnabas.replication.partition import Partition
 
 from simulator.commits import Owned
 from simulator.coordination import SimTree
@@ -40,6 +41,21 @@ class _SeenGroup(NamedTuple):
     since_ms: float  # when it was loaded or made: then the sessions of its members begin
 
 
+def contents(table: OffsetTable) -> list[object]:
+    """All that a table of offsets holds, to compare with later. Nothing is decoded: no run is ever changed."""
+    found: list[object] = []
+    for group_id, topics in table.decoded.items():
+        found.append(group_id)
+        for topic, offsets in topics.items():
+            found.append(topic)
+            found += offsets
+            found += offsets.values()
+    for group_id, runs in table.stored.items():
+        found.append(group_id)
+        found += runs
+    return found
+
+
 class Inspector:
     """Compares the state with the last look and with the ledger. Its methods raise Violation."""
 
@@ -48,8 +64,9 @@ class Inspector:
         self._tree = tree
         self._offsets_in_tree = offsets_in_tree
         self._partitions: dict[tuple[TopicPartition, bytes | None], Seen] = {}
+        self._led: dict[Partition, tuple[object, int, int, int]] = {}  # what of it was seen last in this life
         self._groups: dict[str, _SeenGroup] = {}
-        self._tables: dict[int, tuple[object, int, list[int]]] = {}  # what each shard held at the last look
+        self._tables: dict[int, tuple[object, int, list[object]]] = {}  # what each shard held at the last look
         self._tree_zxid = -1
         self._life = 0
 
@@ -58,21 +75,17 @@ class Inspector:
         if life != self._life:
             self._life = life
             self._groups.clear()
-        partitions = self._partitions
+            self._led.clear()
+        led = self._led
         for partition in broker.replica_manager.partitions.values():
             if not partition.is_leader:
                 continue
             log = partition.log
-            key = ((partition.topic, partition.index), log.topic_id)
-            seen = partitions.get(key)
-            if (
-                seen is None
-                or seen[0] != log.high_watermark
-                or seen[1] != partition.leader_epoch
-                or seen[2] != log.log_start_offset
-                or seen[3] != life
-            ):
-                partitions[key] = self._look_at_partition(partition, key[0], seen, life)
+            now = (log, log.high_watermark, partition.leader_epoch, log.log_start_offset)
+            if led.get(partition) != now:
+                led[partition] = now
+                key = ((partition.topic, partition.index), log.topic_id)
+                self._partitions[key] = self._look_at_partition(partition, key[0], self._partitions.get(key), life)
         table_changed = False
         for shard in broker.group_coordinator.loaded_shards():
             groups = self._groups
@@ -86,12 +99,7 @@ class Inspector:
                     or known[4] <= now_ms
                 ):
                     groups[group_id] = self._look_at_group(group, shard.partition, known, now_ms)
-            table = [
-                committed.offset
-                for topics in shard.offsets.committed.values()
-                for offsets in topics.values()
-                for committed in offsets.values()
-            ]
+            table = contents(shard.offsets)
             if self._tables.get(shard.partition) != (shard, len(shard.groups), table):
                 self._tables[shard.partition] = (shard, len(shard.groups), table)
                 table_changed = True

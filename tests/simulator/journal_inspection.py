@@ -15,6 +15,7 @@ from barnabas.offsets.journal_history import Position, Positions
 from barnabas.offsets.table import partitions_of
 from barnabas.protocol import record_batch
 
+from simulator.inspection import contents
 from simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -153,17 +154,17 @@ class JournalInspector:
             raise Violation("the journal says why", f"{record} (before: {before})")
 
     def _compare(self, shard: Any, seen: _Seen) -> None:
+        now = (seen.end_offset, contents(shard.offsets))
+        if now == seen.compared:
+            return
+        seen.compared = now
+        self.comparisons += 1
         table = {
             (group_id, topic, partition): committed.offset
             for group_id, topics in shard.offsets.committed.items()
             for topic, partitions in topics.items()
             for partition, committed in partitions.items()
         }
-        now = (seen.end_offset, table)
-        if now == seen.compared:
-            return
-        seen.compared = now
-        self.comparisons += 1
         folded = {key: last.offset for key, last in seen.last.items() if last.offset != NO_OFFSET}
         if folded != table:
             wrong = sorted(folded.items() ^ table.items())

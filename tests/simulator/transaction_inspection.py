@@ -14,7 +14,6 @@ from barnabas.coordinators.transactions.metadata import Transaction
 from barnabas.coordinators.transactions.records import encode_key, encode_value
 from barnabas.coordinators.transactions.shard import TransactionShard
 from barnabas.coordinators.transactions.states import IDLE, ONGOING, PREPARED
-from barnabas.offsets.table import partitions_of
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.records import version_of
@@ -61,10 +60,8 @@ class TransactionInspector:
         """The table of committed offsets has only offsets of transactions that may be committed."""
         for shard in broker.group_coordinator.loaded_shards():
             for group_id in self._book.outputs:
-                committed = shard.offsets.committed.get(group_id)
-                if committed is None:
-                    continue
-                now = [(key, committed[key[0]][key[1]].offset) for key in partitions_of(committed)]
+                positions = shard.offsets.positions(group_id)
+                now = [((topic, index), offset) for topic, rows in positions for index, offset, _ in rows]
                 place = (broker.node_id, shard.partition, group_id)
                 if self._offsets.get(place) != (shard, now):
                     self._offsets[place] = (shard, now)

@@ -9,6 +9,7 @@ from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.groups.members import Members
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.records import CommittedOffset
+from barnabas.offsets.table import OffsetTable
 from simulator.commits import Commits
 from simulator.coordination import SimTree
 from simulator.env import sim_env
@@ -29,7 +30,7 @@ class _Looks:
             partition=partition,
             groups={},
             consumer=SimpleNamespace(by_id={}),
-            offsets=SimpleNamespace(committed={}),
+            offsets=OffsetTable(),
         )
         coordinator = SimpleNamespace(loaded_shards=lambda: [self.shard])
         self.broker = cast(
@@ -83,9 +84,9 @@ def test_offsets_of_a_partition_that_is_not_there_are_not_missed() -> None:
 
 def test_offsets_of_a_partition_that_is_there_are() -> None:
     looks = _Looks()
-    looks.shard.offsets.committed[GROUP] = {KEY[0]: {KEY[1]: CommittedOffset(7)}}
+    looks.shard.offsets.decoded[GROUP] = {KEY[0]: {KEY[1]: CommittedOffset(7)}}
     looks.ledger.commits.asked[GROUP, *KEY] = {7: cast(Any, None)}
     looks.look()
-    looks.shard.offsets.committed.clear()
+    looks.shard.offsets.decoded.clear()
     with pytest.raises(Violation, match="offsets stay for their time"):
         looks.look()

@@ -107,9 +107,13 @@ def run_campaign(first: int, last: int | None, arguments: argparse.Namespace) ->
     """Run many seeds of a cluster; returns 1 if one is violated."""
     kinds = tuple(filter(None, arguments.kinds.split(",")))
     plan = campaign.Plan(arguments.minutes, max(arguments.brokers, 3), kinds, arguments.overlap, arguments.quiet_hours)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that its processes end with it
     seeds = count(first) if last is None else range(first, last + 1)
-    totals = campaign.run(seeds, plan, arguments.until_s, arguments.processes, arguments.violations)
+    # So that its processes end with it.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        totals = campaign.run(seeds, plan, arguments.until_s, arguments.processes, arguments.violations)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 1 if totals.violated else 0
 
 

@@ -34,7 +34,7 @@ from simulator.cluster_inspection import ClusterInspector
 from simulator.cluster_weather import ClusterWeather
 from simulator.commits import Commits
 from simulator.disk import PowerLoss, SimDisk
-from simulator.host import Host, Life
+from simulator.host import Host, Life, speaker
 from simulator.journal_inspection import check_cluster
 from simulator.ledger import Ledger, TopicPartition
 from simulator.network import SimTransport
@@ -215,8 +215,7 @@ class ClusterWorld(Simulation):
 
     def speaker(self) -> str:
         """The broker whose callback runs."""
-        owner = self.clock.loop.owner
-        return f"{owner.host.name}.{owner.number} " if isinstance(owner, Life) else ""
+        return speaker(self.clock)
 
     @property
     def lives(self) -> list[Life]:

@@ -120,6 +120,12 @@ class _LifeNetwork:
         return self._network.unread(transport)
 
 
+def speaker(clock: SimClock) -> str:
+    """The broker whose callback runs, for the trace."""
+    owner = clock.loop.owner
+    return f"{owner.host.name}.{owner.number} " if isinstance(owner, Life) else ""
+
+
 class Life(Process):
     """One process: its environment and its broker."""
 

@@ -22,7 +22,7 @@ from barnabas.replication.partition import Partition
 from simulator.clients.connection import Connection, LostError
 from simulator.disk import SimDisk
 from simulator.file_tree import FileTree
-from simulator.host import Host, Life
+from simulator.host import Host, Life, speaker
 from simulator.simulation import Simulation, Verdict
 from simulator.violation import Violation
 
@@ -93,8 +93,7 @@ class TreeAccidents(Simulation):
 
     def speaker(self) -> str:
         """The broker whose callback runs."""
-        owner = self.clock.loop.owner
-        return f"{owner.host.name}.{owner.number} " if isinstance(owner, Life) else ""
+        return speaker(self.clock)
 
     def note(self, event: str) -> None:
         """Write an event into the trace, the same in each run of the seed."""

@@ -1,9 +1,12 @@
 """What tests of simulations share."""
 
+import gc
 import logging
 from collections.abc import Iterator
 
 import pytest
+
+gc.set_threshold(50_000, 20, 20)  # looking for cycles was a tenth of a run, which drops all that it has made at its end
 
 
 @pytest.fixture

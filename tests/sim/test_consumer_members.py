@@ -1,5 +1,6 @@
 """Whole brokers, one and three, with a group whose members migrate between the protocols (KIP-848), in bad weather."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -30,10 +31,12 @@ def run(seed: int) -> tuple[ConsumerWorld, Verdict]:
     return world, world.run()
 
 
-def violations(**options: bool) -> list[str]:
-    """What is found in short runs."""
-    found = [ConsumerWorld(seed, 0.5, **options).run().violation for seed in SEEDS]
-    return [violation.invariant for violation in found if violation is not None]
+def violations(**options: bool) -> Iterator[str]:
+    """What is found in short runs, which are run one after the other, as long as it is asked."""
+    for seed in SEEDS:
+        violation = ConsumerWorld(seed, 0.5, **options).run().violation
+        if violation is not None:
+            yield violation.invariant
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -87,6 +90,7 @@ def test_a_journal_that_takes_their_commits_for_those_of_an_admin_is_found(monke
     assert "the journal says why" in violations(with_journal=True)
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize(("kind", "seed"), [(ConsumerWorld, 1), (ConsumerWorld, 4), (ConsumerClusterWorld, 1)])
 def test_transactions_of_such_members_are_whole_or_nothing(kind: Kind, seed: int) -> None:
     world = kind(seed, 0.3, with_transactions=True)
@@ -114,5 +118,5 @@ def test_retention_waits_for_such_a_group(seed: int) -> None:
 
 def test_retention_that_knows_no_groups_of_the_consumer_protocol_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shard, "group_ids", lambda shard: list(shard.groups))
-    found = [ConsumerRetention(seed).run().violation for seed in RETENTION_SEEDS]
-    assert "retention waits for groups" in [violation.invariant for violation in found if violation is not None]
+    found = (ConsumerRetention(seed).run().violation for seed in RETENTION_SEEDS)
+    assert "retention waits for groups" in (violation.invariant for violation in found if violation is not None)

@@ -13,7 +13,7 @@ from simulator import last_look, world
 from simulator.violation import Violation
 
 TESTS = Path(__file__).parents[1]
-SEEDS = (1, 2, 3, 4, 8, 10, 13, 22)  # in these the operator does everything
+SEEDS = (1, 4, 10, 13, 22)  # in these the operator does everything
 
 
 @cache
@@ -31,7 +31,8 @@ def test_a_broker_in_bad_weather_keeps_its_promises(seed: int) -> None:
     assert verdict.assignments > 0
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.takes_turns("seed")
+@pytest.mark.parametrize("seed", [1, 4])
 def test_so_it_does_when_every_join_and_sync_waits_for_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowds, "AT_ONCE_MAX", 0)
     verdict = world.run(seed, minutes=1)
@@ -47,13 +48,13 @@ def test_the_operator_does_everything_in_these_runs() -> None:
 
 def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
     """In another process, whose sets of texts have another order."""
-    words = ["--seed", "3", "--minutes", "1", "--trace", str(tmp_path / "trace")]
+    words = ["--seed", "4", "--minutes", "1", "--trace", str(tmp_path / "trace")]
     environment = os.environ | {"PYTHONHASHSEED": "77"}
     command = [sys.executable, "-m", "simulator", *words]
     subprocess.run(command, check=True, env=environment, capture_output=True, cwd=TESTS)
     lines = (tmp_path / "trace").read_text().splitlines()
     assert len(lines) > 1_000
-    assert reduce(lambda digest, line: zlib.crc32(line.encode(), digest), lines, 0) == run(3).digest
+    assert reduce(lambda digest, line: zlib.crc32(line.encode(), digest), lines, 0) == run(4).digest
 
 
 def test_a_violation_is_told_with_its_seed_and_the_last_events(monkeypatch: pytest.MonkeyPatch) -> None:

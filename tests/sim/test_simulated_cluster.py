@@ -23,6 +23,7 @@ def run(seed: int) -> cluster_world.ClusterVerdict:
     return cluster_world.run(seed, minutes=0.3)
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cluster_in_bad_weather_keeps_its_promises(seed: int) -> None:
     verdict = run(seed)
@@ -32,6 +33,7 @@ def test_a_cluster_in_bad_weather_keeps_its_promises(seed: int) -> None:
     assert sum(verdict.troubles.values()) > 0
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_cluster_whose_disks_are_full_for_a_while_keeps_its_promises(seed: int) -> None:
     lines: list[str] = []
@@ -113,6 +115,7 @@ def test_a_producer_that_is_started_anew_has_nothing_more_to_send() -> None:
     assert sent == [("t", 0)]
 
 
+@pytest.mark.takes_turns("acks")
 @pytest.mark.parametrize(("acks", "seed"), [(1, 1), (0, 3)])
 def test_a_cluster_whose_commits_do_not_wait_for_replicas_keeps_its_weaker_promise(acks: int, seed: int) -> None:
     """A leader change may take commits. No offset is invented, and what is committed in the calm at the end stays."""

@@ -4,6 +4,7 @@ import pytest
 from simulator import cluster_world, world
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", [1, 3, 5])
 def test_the_journal_of_a_broker(seed: int) -> None:
     verdict = world.run(seed, minutes=0.5, with_journal=True)

@@ -48,6 +48,7 @@ def test_these_runs_have_all_that_matters() -> None:
     assert {part.clocks_step for part in parts if part is not None} == {False, True}
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_broker_dies_between_every_two_steps(seed: int) -> None:
     made = World(seed, minutes=0.1, with_transactions=True, kinds=("at each step",))
@@ -57,6 +58,7 @@ def test_the_broker_dies_between_every_two_steps(seed: int) -> None:
     assert made.host.lives > len(STEPS)
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", [2, 3])
 def test_a_coordinator_of_three_brokers_dies_between_every_two_steps(seed: int) -> None:
     made = ClusterWorld(seed, minutes=0.1, with_transactions=True, kinds=("kill at each step",))
@@ -67,4 +69,4 @@ def test_a_coordinator_of_three_brokers_dies_between_every_two_steps(seed: int) 
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
-    assert world.run(2, 0.1, with_transactions=True).digest == world.run(2, 0.1, with_transactions=True).digest
+    assert world.run(1, 0.1, with_transactions=True).digest == world.run(1, 0.1, with_transactions=True).digest

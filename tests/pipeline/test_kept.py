@@ -66,6 +66,7 @@ def ordered(table: DataFrame, *but: str) -> list[Row]:
     return sorted(rows(table.drop("day", *but)), key=str)
 
 
+@pytest.mark.takes_turns("name")
 @pytest.mark.parametrize("name", JOBS)
 def test_several_runs_say_what_one_says(spark: SparkSession, night: Tables, tmp_path: Path, name: str) -> None:
     """The runs cut the time anywhere: in a window, before midnight and behind it."""
@@ -83,6 +84,7 @@ def test_several_runs_say_what_one_says(spark: SparkSession, night: Tables, tmp_
     assert found.drop("day").columns == read_table(spark, str(tmp_path), name)[0].drop("day").columns
 
 
+@pytest.mark.takes_turns("name")
 @pytest.mark.parametrize("name", ["lag", "health", "audit"])
 def test_what_compaction_has_taken_stays(spark: SparkSession, night: Tables, tmp_path: Path, name: str) -> None:
     job, merge = JOBS[name]

@@ -72,6 +72,7 @@ def as_dictionary(found: list[Row]) -> dict[Key, Row]:
     return table
 
 
+@pytest.mark.takes_turns("every_s")
 @pytest.mark.parametrize("every_s", [60, 600])
 def test_the_lag_of_random_histories(small: Tables, small_history: History, every_s: int) -> None:
     found = as_dictionary(rows(lag(small.commits, small.batches, every_s)))

@@ -1,9 +1,9 @@
 """`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
-The tests are divided into parts. Some parts wait, most of the time, for clocks and for the processes that they start;
-others compute all the time. Some of both kinds run at once, and those that compute give way, so that nothing is late.
-Each line that is printed begins with the name of its part. At the end stands what became of each part, and the end of
-what a failed one has printed.
+The tests are divided into parts, and mypy is one more. Some parts wait, most of the time, for clocks and for the
+processes that they start; others compute all the time. Some of both kinds run at once, and those that compute give way,
+so that nothing is late. Each line that is printed begins with the name of its part. At the end stands what became of
+each part, and the end of what a failed one has printed.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from checkout import ROOT, SHARED, entries, leaves_nothing
 CHECKS = (
     ("-m", "ruff", "check", "."),
     ("-m", "ruff", "format", "--check", "."),
-    ("tests/check_types.py",),
 )
+TYPES = ("tests/check_types.py",)
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-COMPUTING = ("simulations", "others", "spark")  # how the names of these parts begin
+COMPUTING = ("types", "simulations", "others", "spark")  # how the names of these parts begin
 COMPUTING_AT_ONCE, WAITING_AT_ONCE = 2, 4  # on two cores; four that wait use about one
 GIVES_WAY = ("nice", "-n", "5")
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
@@ -83,7 +83,7 @@ class Part:
     """A part of the tests, and what became of it."""
 
     name: str
-    words: Sequence[str]
+    words: Sequence[str]  # of Python
     code: int = 0
     seconds: float = 0.0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
@@ -112,19 +112,19 @@ def main() -> int:
 
 
 def check(chosen: dict[str, Sequence[str]]) -> int:
-    """Run the checks and these parts of the tests; the exit code."""
+    """Run the checks, and at once mypy and these parts of the tests; the exit code."""
     at_start = entries()
     for words in CHECKS:
         announce(words)
         code = subprocess.call([sys.executable, *words], cwd=ROOT, env=ENVIRONMENT)
         if code:
             return code
-    code = run_all([Part(name, words) for name, words in chosen.items()])
+    code = run_all([Part("types", TYPES), *(Part(name, (*TESTS, *words)) for name, words in chosen.items())])
     return code if leaves_nothing(at_start) else code or 1
 
 
 def run_all(parts: Sequence[Part]) -> int:
-    """Run parts of the tests, some at once, and say what became of them; the exit code of a failed one."""
+    """Run parts, some at once, and say what became of them; the exit code of a failed one."""
     with ThreadPoolExecutor(COMPUTING_AT_ONCE) as computing, ThreadPoolExecutor(WAITING_AT_ONCE) as waiting:
         runs = [(computing if part.computes else waiting).submit(run, part) for part in parts]
     for each in runs:
@@ -135,10 +135,9 @@ def run_all(parts: Sequence[Part]) -> int:
 
 def run(part: Part) -> None:
     """Run one part, and show each of its lines as it comes."""
-    words = (*TESTS, *part.words)
-    announce(words)
+    announce(part.words)
     began = time.monotonic()
-    command = [*(GIVES_WAY if part.computes else ()), sys.executable, *words]
+    command = [*(GIVES_WAY if part.computes else ()), sys.executable, *part.words]
     with subprocess.Popen(
         command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -161,7 +160,8 @@ def summarize(parts: Sequence[Part]) -> None:
         totals = part.totals()
         sums = {what: number + totals.get(what, 0) for what, number in sums.items()}
         verdict = "FAILED" if part.has_failed else "passed"
-        say(f"{part.name:11} | {verdict} in {part.seconds:.0f} s: {totals.get('passed', 0)} tests")
+        counted = f": {totals.get('passed', 0)} tests" if totals else ""
+        say(f"{part.name:11} | {verdict} in {part.seconds:.0f} s{counted}")
         for line in part.lines:
             if line.startswith(("FAILED ", "ERROR ")):
                 say(line[:LINE_CHARACTERS])

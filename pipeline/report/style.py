@@ -1,6 +1,6 @@
 """How the page looks: light and dark, wide, on a phone and on paper."""
 
-from barnabas.pipeline.report.charts import STATUS_LOOKS, colour_variables
+from barnabas.pipeline.report.colours import STATUS_LOOKS, colour_variables
 
 
 def css() -> str:

@@ -15,7 +15,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs import capacity
 from barnabas.pipeline.local_files import OutError, check_file, write_file
-from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT, WIDE
+from barnabas.pipeline.report.charts import WIDE
+from barnabas.pipeline.report.colours import COLOURS, DARK, LIGHT
 from barnabas.pipeline.report.making import make_report
 from barnabas.pipeline.run import Run, Summary
 from barnabas.pipeline.runs import RUNS, run_job

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from barnabas.pipeline.report.charts import COLOURS, DARK, LIGHT, MIDDLE, NARROW, WIDE, amount
+from barnabas.pipeline.report.charts import MIDDLE, NARROW, WIDE, amount
+from barnabas.pipeline.report.colours import COLOURS, DARK, LIGHT
 from barnabas.pipeline.report.figures import (
     BUCKETS_MAX,
     DAY_MS,

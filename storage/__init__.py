@@ -15,10 +15,11 @@ producers of a log (`producer_entry.py`: one of them, and what it may append; `p
 files open.
 
 **What happens to logs.** `recovery.py` opens a log after a crash, `missing_records.py` says whether somebody has
-removed records since then, `retention.py` picks and removes the segments that are too old or too many, and holds back
-what groups have not read, `log_end.py` says by the headers where a log ends that nobody has open, `unread.py` counts by
-the headers what a reader at an offset has before it, `truncation.py` cuts off the end of a log, `cleaner.py` compacts.
-`log_format.md` describes the files, with an example that a test parses.
+removed records since then, `flushes.py` says which logs are due by flush.ms, `retention.py` picks and removes the
+segments that are too old or too many, and holds back what groups have not read, `log_end.py` says by the headers where
+a log ends that nobody has open, `unread.py` counts by the headers what a reader at an offset has before it,
+`truncation.py` cuts off the end of a log, `cleaner.py` compacts. `log_format.md` describes the files, with an example
+that a test parses.
 
 **A transaction in a partition.** Its batches are records like all others. `producer_state.py` knows where each open
 transaction begins, so the log knows its last stable offset, which bounds fetches with read_committed, ListOffsets and

@@ -36,6 +36,7 @@ from barnabas.storage.directory_plan import (
 )
 from barnabas.storage.disk_space import LOOK_MS as SPACE_LOOK_MS
 from barnabas.storage.disk_space import FreeSpace
+from barnabas.storage.flushes import Flushes
 from barnabas.storage.log import Log, close_together
 from barnabas.storage.log_directory import LogDirectory
 from barnabas.storage.open_files import MORE_FILES_MS, OpenFiles, share_out
@@ -47,10 +48,6 @@ from barnabas.storage.write_blocks import WriteBlocks
 
 logger = logging.getLogger("barnabas.storage")
 
-_NEVER_MS = 2**63 - 1
-_FLUSHES_MAX = 64  # how many logs are flushed at a time
-_FLUSH_INTERVAL_MIN_MS = 10
-_FILES_PER_FLUSH = 8  # about how many files a flush holds open until it is done
 _FILES_CHECK_MS = 1_000
 _ROOM_CHECK_MS = 5_000.0  # how often it is looked whether a full disk has room again
 _PIECES_MS = 10  # how long a start works before the loop goes round
@@ -76,8 +73,7 @@ class LogManager:
         self.configs = TopicConfigs(config, topic_overrides)
         shares = share_out(env.disk.open_files_max())
         self._files = OpenFiles(env.disk, shares.segments)
-        self._flushes_max = min(_FLUSHES_MAX, shares.reserve // _FILES_PER_FLUSH)
-        self._flushes_wait = False
+        self._flushes = Flushes(self.all, self.configs, shares.reserve, lambda: config.log_flush_scheduler_interval_ms)
         self.troubles = Troubles()
         self.write_blocks = WriteBlocks(env.clock, self.directory_of)
         self.broker_epoch = -1  # the last one that is known of the broker whose logs these are
@@ -507,7 +503,7 @@ class LogManager:
                 every(name, interval_ms, lambda: self.open_directories, partial(_write_later, name))
                 for name, interval_ms in checkpoint_intervals_ms.items()
             ),
-            every("flush", self._flush_interval_ms, self._flushes_due, _flush),
+            every("flush", self._flushes.interval_ms, self._flushes.due, Flushes.flush),
             every("files", lambda: _FILES_CHECK_MS, self.all, Log.check_file),
             every("room", lambda: _ROOM_CHECK_MS, lambda: self.open_directories, self.write_blocks.look),
             every("open files", lambda: MORE_FILES_MS, lambda: [self._files], OpenFiles.keep_more),
@@ -523,28 +519,6 @@ class LogManager:
         """Write all offset checkpoints; they are durable when this returns."""
         for directory in self.open_directories:
             directory.checkpoint()
-
-    def _flush_interval_ms(self) -> float:
-        """As often as the smallest flush.ms wants, within reason. Soon, if some logs had to wait for others."""
-        if self._flushes_wait:
-            return _FLUSH_INTERVAL_MIN_MS
-        return min(
-            max(self._shortest_flush_ms(), _FLUSH_INTERVAL_MIN_MS), 1000, self.config.log_flush_scheduler_interval_ms
-        )
-
-    def _shortest_flush_ms(self) -> int:
-        return min((config.flush_ms for config in self.configs.known()), default=_NEVER_MS)
-
-    def _flushes_due(self) -> Sequence[Log]:
-        """The logs whose flush.ms is over, the longest waiting first, as many as may be synced at a time."""
-        self._flushes_wait = False
-        if self._shortest_flush_ms() == _NEVER_MS:
-            return ()
-        logs = self.all()
-        room = max(self._flushes_max - sum(log.durability.is_syncing for log in logs), 0)
-        due = sorted((log for log in logs if log.is_flush_due), key=lambda log: log.flush_due_ms)
-        self._flushes_wait = len(due) > room
-        return due[:room]
 
     def apply_retention(self) -> None:
         """Delete what is too old or too much, and give back the memory of indexes that nobody reads."""
@@ -590,10 +564,6 @@ class _Shortened(NamedTuple):
     """A log whose start retention has raised: its segments below that can go."""
 
     log: Log
-
-
-def _flush(log: Log) -> None:
-    log.durability.flush_in_background()
 
 
 def _write_later(name: str, directory: LogDirectory) -> None:

@@ -237,13 +237,18 @@ class ReplicaManager:
 
     def leader_partition(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition | ErrorCode:
         """The partition if this broker leads it in the epoch the client knows (-1: does not say)."""
+        partition = self._in_epoch(topic, index, current_leader_epoch)
+        if not isinstance(partition, Partition) or partition.is_leader:
+            return partition
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def _in_epoch(self, topic: str, index: int, current_leader_epoch: int) -> Partition | ErrorCode:
+        """The partition if its leader epoch is the one the client knows (-1: does not say)."""
         partition = self.partition(topic, index)
         if not isinstance(partition, Partition):
             return partition
         error = partition.epoch_error(current_leader_epoch)
-        if error is not ErrorCode.NONE:
-            return error
-        return partition if partition.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return partition if error is ErrorCode.NONE else error
 
     def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
         """(leader id, leader epoch) to tell a client that asked the wrong broker."""
@@ -367,12 +372,9 @@ class ReplicaManager:
         return EpochEndOffset(ErrorCode.NONE, epoch, end_offset)
 
     def _for_lookup(self, topic: str, index: int, replica_id: int, current_leader_epoch: int) -> Partition | ErrorCode:
-        partition = self.partition(topic, index)
+        partition = self._in_epoch(topic, index, current_leader_epoch)
         if not isinstance(partition, Partition):
             return partition
-        error = partition.epoch_error(current_leader_epoch)
-        if error is not ErrorCode.NONE:
-            return error
         if not partition.is_leader and replica_id != offset_lookup.DEBUGGING_CONSUMER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if replica_id == CONSUMER and not self.lease.holds:

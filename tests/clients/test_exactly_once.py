@@ -203,6 +203,7 @@ def test_killed_in_the_middle(client: str, broker: Any, name: str, copier: Start
     check(broker, name, values, [*killed, copier(client, broker)])
 
 
+@pytest.mark.takes_turns("step")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_fenced_by_the_next_one_of_its_id(client: str, step: str, broker: Any, name: str, copier: Start) -> None:
@@ -216,6 +217,7 @@ def test_fenced_by_the_next_one_of_its_id(client: str, step: str, broker: Any, n
     check(broker, name, values, [zombie, second])
 
 
+@pytest.mark.takes_turns("step")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("client", CLIENTS_THAT_SAY_THEIR_GENERATION)
 def test_fenced_by_its_group(client: str, step: str, quick_broker: Any, name: str, copier: Start) -> None:

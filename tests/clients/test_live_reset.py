@@ -165,6 +165,7 @@ def check_told(told: dict[str, Any]) -> None:
     assert all(row["verified"] and row["before"] > TARGET for row in told["offsets"])
 
 
+@pytest.mark.takes_turns("mode")
 @pytest.mark.parametrize(
     ("client", "mode", "static"),
     [
@@ -216,6 +217,7 @@ def go_reader(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.takes_turns("mode")
 @pytest.mark.parametrize(("mode", "static"), [("eager", False), ("cooperative", False), ("cooperative", True)])
 def test_live_franz_go(
     broker: Any, name: str, go_reader: str, mode: str, static: bool, readers: Callable[..., Reader], wait_until: Any
@@ -232,6 +234,7 @@ JAVA_LIBRARIES = os.environ.get("KAFKA_CONSOLE_LIBRARIES")  # a folder with the 
 @pytest.mark.skipif(
     JAVA_LIBRARIES is None or shutil.which("java") is None, reason="KAFKA_CONSOLE_LIBRARIES names no jars of Kafka"
 )
+@pytest.mark.takes_turns("mode")
 @pytest.mark.parametrize(
     ("mode", "static"),
     [("eager", False), ("cooperative", False), ("cooperative", True), ("consumer", False), ("consumer", True)],

@@ -52,15 +52,6 @@ class Located(NamedTuple):
     chunk_position: int
 
 
-class AppendedBatch(NamedTuple):
-    """What the indexes need to know of a batch that is being appended; `position` within the appended bytes."""
-
-    position: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-
-
 def stored_batches(files: OpenFiles, path: str, position: int, end: int) -> Iterator[StoredBatch]:
     """Headers of the whole batches in [position, end). CorruptBatchError where there is no batch."""
     unpack = HEADER.unpack_from

@@ -21,7 +21,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, may_pass
 from barnabas.runtime.upkeep import Task
 from barnabas.storage import checkpoints
-from barnabas.storage.batch_headers import AppendedBatch, StoredBatch
+from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.durability import sync_later
 from barnabas.storage.index import AbortedTransaction
 from barnabas.storage.log import Log
@@ -441,8 +441,9 @@ class Cleaner:
                     kept = self._kept_batch(log, segment, batch, latest, map_end, transactions, now_ms)
                     if kept is not None:
                         header = record_batch.read_header(kept)
-                        max_timestamp = header.max_timestamp if header.record_count else -1
-                        cleaned.append(kept, [AppendedBatch(0, batch.base_offset, batch.last_offset, max_timestamp)])
+                        if not header.record_count:
+                            header.max_timestamp = -1
+                        cleaned.append(kept, [header], [0])
                     for entry in transactions.still_present:
                         cleaned.transaction_index.append(entry)
                     transactions.still_present.clear()

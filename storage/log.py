@@ -22,7 +22,7 @@ from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
 from barnabas.storage import checkpoints
-from barnabas.storage.batch_headers import WINDOW_BYTES, AppendedBatch
+from barnabas.storage.batch_headers import WINDOW_BYTES
 from barnabas.storage.durability import Durability, flush_together
 from barnabas.storage.health import Health, if_room
 from barnabas.storage.leader_epochs import LeaderEpochCache
@@ -41,6 +41,7 @@ from barnabas.storage.validation import (
 
 logger = logging.getLogger("barnabas.storage")
 
+NONE: Final = ErrorCode.NONE
 # Refusals that Kafka answers with log start -1, because it has not asked the log yet.
 _BEFORE_THE_LOG: Final = (
     ErrorCode.CORRUPT_MESSAGE,
@@ -180,7 +181,7 @@ class Log:
         if upper_bound > end:
             upper_bound = end
         if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
-            return FetchData(ErrorCode.NONE, b"", offset, offset)
+            return FetchData(NONE, b"", offset, offset)
         try:
             return self.segments.read(
                 offset, max(max_bytes, 0), upper_bound, at_least_one, by_reference_from, self.health.fail
@@ -249,17 +250,14 @@ class Log:
                     markers = [None] * len(headers)
                 markers[slot] = marker
         base_offset = next_offset = self.segments.end_offset
-        batches = []
         max_timestamp = -1
         for header, position in zip(headers, positions):
             record_batch.patch(view, position, next_offset, leader_epoch)
             header.base_offset = next_offset
-            last_offset = next_offset + header.last_offset_delta
-            batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
             if header.max_timestamp > max_timestamp:
                 max_timestamp = header.max_timestamp
-            next_offset = last_offset + 1
-        failure = self._write(view, batches, base_offset, next_offset, max_timestamp, now_ms)
+            next_offset += header.last_offset_delta + 1
+        failure = self._write(validated, base_offset, next_offset, max_timestamp, now_ms)
         if failure is not None:
             if origin is AppendOrigin.CLIENT:
                 self.producers.note_refused(validated, failure.error, now_ms)
@@ -284,29 +282,23 @@ class Log:
         if type(validated) is AppendResult:
             return validated
         assert type(validated) is Validated
-        view, headers = validated.records, validated.headers
+        view, headers, positions = validated.records, validated.headers, validated.positions
         if not headers:
-            return AppendResult(ErrorCode.NONE, log_start_offset=self.log_start_offset)
-        batches = []
-        next_offset = max_timestamp = -1
-        for header, position in zip(headers, validated.positions):
-            last_offset = header.base_offset + header.last_offset_delta
-            batches.append(AppendedBatch(position, header.base_offset, last_offset, header.max_timestamp))
-            max_timestamp = max(max_timestamp, header.max_timestamp)
-            next_offset = last_offset + 1
-        first_offset = headers[0].base_offset
-        failure = self._write(view, batches, first_offset, next_offset, max_timestamp, self.env.clock.now_ms())
+            return AppendResult(NONE, log_start_offset=self.log_start_offset)
+        max_timestamp = max(-1, max(header.max_timestamp for header in headers))
+        first_offset, next_offset = headers[0].base_offset, headers[-1].next_offset
+        failure = self._write(validated, first_offset, next_offset, max_timestamp, self.env.clock.now_ms())
         if failure is not None:
             return failure
-        for header, batch in zip(headers, batches):
+        for header, position in zip(headers, positions):
             epoch = header.partition_leader_epoch
             if epoch >= 0 and epoch != self.leader_epochs.latest:
                 self.leader_epochs.assign(epoch, header.base_offset)
             if header.producer_id >= 0:
                 marker = None
                 if header.attributes & CONTROL:
-                    marker = marker_of(view[batch.position : batch.position + header.size_bytes])
-                self._update_producers(header, batch.last_offset, marker)
+                    marker = marker_of(view[position : position + header.size_bytes])
+                self._update_producers(header, header.last_offset, marker)
         return self._end_append(first_offset, next_offset, -1)
 
     def _end_append(self, base_offset: int, next_offset: int, log_append_time_ms: int) -> AppendResult:
@@ -320,7 +312,7 @@ class Log:
         if self.health.failed is not None:
             return self._refuse_failed()
         return AppendResult(
-            ErrorCode.NONE,
+            NONE,
             base_offset=base_offset,
             last_offset=next_offset - 1,
             log_append_time_ms=log_append_time_ms,
@@ -360,20 +352,14 @@ class Log:
             )
 
     def _write(
-        self,
-        view: Buffer,
-        batches: list[AppendedBatch],
-        first_offset: int,
-        next_offset: int,
-        max_timestamp: int,
-        now_ms: int,
+        self, batches: Validated, first_offset: int, next_offset: int, max_timestamp: int, now_ms: int
     ) -> AppendResult | None:
         segments = self.segments
         assert next_offset > segments.end_offset, "an append moves the log end offset forward"
         last_offset = next_offset - 1
         try:
             if segments.active.is_over(
-                self.config, len(view), last_offset, max_timestamp, now_ms, self._roll_jitter_ms
+                self.config, len(batches.records), last_offset, max_timestamp, now_ms, self._roll_jitter_ms
             ):
                 base_offset = segments.end_offset
                 if last_offset - base_offset >= 2**31:
@@ -382,7 +368,7 @@ class Log:
                     self.flush()
                     base_offset = first_offset
                 self._roll_to(base_offset)
-            segments.active.append(view, batches)
+            segments.active.append(batches.records, batches.headers, batches.positions)
         except OSError as error:
             self.health.block_writes(error)
             return self._refuse(error)

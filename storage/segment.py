@@ -10,10 +10,10 @@ from typing import Final
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.batch_layout import HEADER_BYTES, MAGIC_AT
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.protocol.record_batch import BatchHeader
 from barnabas.runtime.ports import Buffer, Disk, File, may_pass
 from barnabas.storage.batch_headers import (
     WINDOW_BYTES,
-    AppendedBatch,
     HeaderReader,
     Located,
     StoredBatch,
@@ -395,9 +395,12 @@ class Segment:
 
     # -- changing it
 
-    def append(self, data: Buffer, batches: list[AppendedBatch]) -> None:
-        """Write batches at the end, all or nothing. After an OSError that `may_pass` the segment is as it was."""
-        assert batches, "an append without batches"
+    def append(self, data: Buffer, headers: list[BatchHeader], positions: list[int]) -> None:
+        """Write the batches at these positions of `data` at the end, all or nothing.
+
+        After an OSError that `may_pass` the segment is as it was.
+        """
+        assert headers, "an append without batches"
         if not self._loaded:
             self.load()
         position = self.size
@@ -410,16 +413,19 @@ class Segment:
             raise
         self.size = position + len(data)
         if not position:
-            self._first_timestamp = batches[0].max_timestamp
+            self._first_timestamp = headers[0].max_timestamp
         end = len(data)
         if len(self._recent_offsets) >= _RECENT_BATCHES_MAX:
             del self._recent_offsets[: _RECENT_BATCHES_MAX // 2]
             del self._recent_positions[: _RECENT_BATCHES_MAX // 2]
-        for slot, batch in enumerate(batches):
-            self._recent_offsets.append(batch.base_offset)
-            self._recent_positions.append(position + batch.position)
-            following = batches[slot + 1].position if slot + 1 < len(batches) else end
-            self.index(position + batch.position, following - batch.position, batch.last_offset, batch.max_timestamp)
+        for slot, header in enumerate(headers):
+            at = positions[slot]
+            following = positions[slot + 1] if slot + 1 < len(positions) else end
+            self._recent_offsets.append(header.base_offset)
+            self._recent_positions.append(position + at)
+            self.index(
+                position + at, following - at, header.base_offset + header.last_offset_delta, header.max_timestamp
+            )
 
     def _cut_back(self, file: File, position: int, error: OSError) -> None:
         """There was no room. The part that was written must not be taken for a batch."""

@@ -48,9 +48,12 @@ if TYPE_CHECKING:
 FRAME_SIZE: Final = Struct(">i")
 READ_AHEAD_BYTES_MAX: Final = 64 * 1024  # of frames behind a request in flight; one more read may go beyond it
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
-FRAMES_PER_TURN = 64  # of one connection, before the others get their turn
-API_KEY = Struct(">h")
-READY, IN_FLIGHT, DROPPED = Requests.READY, Requests.IN_FLIGHT, Requests.DROPPED
+FRAMES_PER_TURN: Final = 64  # of one connection, before the others get their turn
+API_KEY: Final = Struct(">h")
+LOST: Final = Socket.LOST
+READY: Final = Requests.READY
+IN_FLIGHT: Final = Requests.IN_FLIGHT
+DROPPED = Requests.DROPPED  # were it Final, mypy would not believe that a call may drop what was not dropped
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -163,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._socket is Socket.CLOSING:
             self._forget()
         else:
-            self._socket_to(Socket.LOST)
+            self._socket_to(LOST)
             self._take_in(self._server.env.network.unread(self.transport))
         if self._parked is not None and self._parked.cancel():
             self._end_wait()
@@ -283,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._server.env.clock.call_soon(self._take_turn)
                 break
             left -= 1
-            (size,) = FRAME_SIZE.unpack_from(data, position)
+            size: int = FRAME_SIZE.unpack_from(data, position)[0]
             if self._carried_out.waiting and not self._may_follow(data, position, size):
                 break
             if not 0 < size <= self._frame_bytes_max and not (size == 0 and self._authentication is not None):
@@ -437,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
             reply = server.gate.outcome(api, context, request, reply)
         if not isinstance(reply, Pending):
             self._answer_in_order(api, context, request, reply)
-        elif self._socket is Socket.LOST and reply.cancel():
+        elif self._socket is LOST and reply.cancel():
             return
         elif reply.done:
             self._answer_in_order(api, context, request, reply.take())
@@ -452,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
         if parts is None:
             self._server.protocol_errors += 1
             self.close()
-        elif self._socket is not Socket.LOST:
+        elif self._socket is not LOST:
             self._writer.write(parts)
 
     def _park(self, api: Api, context: RequestContext, request: Any, reply: Pending[Any]) -> None:
@@ -513,7 +516,7 @@ class Connection(asyncio.BufferedProtocol):
         if reply is CLOSE:
             self.close()
             return
-        if self._socket is Socket.LOST:
+        if self._socket is LOST:
             return
         if type(reply) is EncodedResponse:
             self._writer.write([reply.frame(context.correlation_id)])
@@ -551,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
         """A frame that cannot have this size: often the first bytes of another protocol."""
         kind, what, answer = words_for_size(self._server, size, start, self._frame_bytes_max)
         is_first = self._writer.is_empty and not self._carried_out.waiting
-        if answer is not None and self._socket is not Socket.LOST and is_first:
+        if answer is not None and self._socket is not LOST and is_first:
             self._writer.write([answer])
         self._refuse(kind, what)
 
@@ -565,7 +568,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._requests is DROPPED:
             return
         self._requests_to(DROPPED)
-        if self._socket is Socket.LOST:
+        if self._socket is LOST:
             self._forget()
             return
         self._socket_to(Socket.CLOSING)

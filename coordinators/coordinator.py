@@ -44,7 +44,7 @@ def _find(key: str, partition_count: int) -> int:
     return abs(value) % partition_count
 
 
-_kept = lru_cache(maxsize=1 << 14)(_find)
+_kept: Final = lru_cache(maxsize=1 << 14)(_find)
 
 
 def coordinator_of(cache: MetadataCache, topic: str, key: str) -> BrokerMetadata | None:

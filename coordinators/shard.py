@@ -27,6 +27,8 @@ from barnabas.runtime.turns import Pieces
 from barnabas.storage.validation import AppendOrigin, AppendResult
 
 Done = Callable[[ErrorCode], None]
+NONE: Final = ErrorCode.NONE
+COORDINATOR: Final = AppendOrigin.COORDINATOR
 AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a task of `turns`
 BATCH_RECORDS_MAX: Final = 500  # a batch with so many records takes no further write
 MARKERS: Final = ""  # the key under which markers are written: they belong to a producer, in any number of keys
@@ -378,7 +380,7 @@ class CoordinatorShard(Generic[Records]):
                 producer_epoch=epoch,
                 base_sequence=0,
             )
-        result = self.log.append(batch, origin=AppendOrigin.COORDINATOR, required_acks=acks)
+        result = self.log.append(batch, origin=COORDINATOR, required_acks=acks)
         if self.closed:  # the append failed, and this broker lost the leadership
             for write in writes:
                 self._end(write, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -462,7 +464,7 @@ class CoordinatorShard(Generic[Records]):
                 offset += write.records.count
         assert offset == end_offset
         for write in writes:
-            self._end(write, ErrorCode.NONE)
+            self._end(write, NONE)
 
     def _end(self, write: Write[Records], error: ErrorCode) -> None:
         key = write.key

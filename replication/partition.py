@@ -23,6 +23,7 @@ from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
 
+NONE: Final = ErrorCode.NONE
 ALL_IN_SYNC: Final = -1  # required acks of a produce that waits for the high watermark
 
 
@@ -115,7 +116,7 @@ class Partition:
     def epoch_error(self, leader_epoch: int) -> ErrorCode:
         """The error when a client's leader epoch is older or newer than ours (KIP-320). -1: the client sent none."""
         if leader_epoch < 0 or leader_epoch == self.leader_epoch:
-            return ErrorCode.NONE
+            return NONE
         return ErrorCode.FENCED_LEADER_EPOCH if leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     # --- offsets ---
@@ -298,7 +299,7 @@ class Partition:
         result = log.append_as_leader(
             records, leader_epoch=self.leader_epoch, origin=origin, now_ms=self._host.clock.now_ms()
         )
-        if result.error is ErrorCode.NONE:
+        if not result.error:
             self.raise_high_watermark()
             if self.fetch_waiters or self._parked.count:
                 self._host.wakes.mark(self)
@@ -337,8 +338,8 @@ class Partition:
         if self.is_leader or leader_epoch != self.leader_epoch:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the answer is from another leader epoch")
         log = self.log
-        result = log.append_as_follower(records) if len(records) else AppendResult(ErrorCode.NONE)
-        if result.error is not ErrorCode.NONE:
+        result = log.append_as_follower(records) if len(records) else AppendResult(NONE)
+        if result.error is not NONE:
             return result
         high_watermark = min(leader_high_watermark, log.log_end_offset)
         if high_watermark > log.high_watermark:
@@ -523,14 +524,14 @@ class Partition:
         if self.is_leader and (self._parked.count or self._delete_waiters.count) and self._host.lease.holds:
             if self._parked.count:
                 enough = len(self.maximal_isr) >= self.minimum_isr_size
-                error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+                error = NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
                 high_watermark = self.log.high_watermark
                 while (released := self._parked.release_first(high_watermark)) is not None:
                     released(error)
             if self._delete_waiters.count:
                 low_watermark = self.low_watermark
                 while (released := self._delete_waiters.release_first(low_watermark)) is not None:
-                    released(ErrorCode.NONE)
+                    released(NONE)
         if self.fetch_waiters:
             answers: dict[Any, Any] | None = {} if len(self.fetch_waiters) > 1 else None
             for fetch, position in list(self.fetch_waiters.items()):

@@ -48,6 +48,7 @@ class AppendOrigin(Enum):
     COORDINATOR_OF_VERSION_2 = "coordinator of transaction version 2"  # its markers raise the producer's epoch
 
 
+_CLIENT: Final = AppendOrigin.CLIENT
 _RESULT_FIELDS: Final = (
     "base_offset",
     "duplicate",
@@ -125,7 +126,7 @@ def validate_for_leader(
     headers: list[BatchHeader] = []
     positions: list[int] = []
     position = 0
-    is_client = origin is AppendOrigin.CLIENT
+    is_client = origin is _CLIENT
     while position < size:
         header = _check_header(view, position, config, is_client)
         if type(header) is AppendResult:
@@ -194,7 +195,7 @@ def _check_header(view: memoryview, position: int, config: TopicConfig, is_clien
     if size > config.max_message_bytes:
         message = f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}"
         return AppendResult(ErrorCode.MESSAGE_TOO_LARGE, message)
-    if record_batch.checksum(view, position, end) != header.crc:
+    if is_client and record_batch.checksum(view, position, end) != header.crc:  # others were made here, just now
         return AppendResult(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
     if header.record_count <= 0 or header.last_offset_delta + 1 != header.record_count:
         message = f"{header.record_count} records do not span {header.last_offset_delta + 1} offsets"
@@ -235,7 +236,7 @@ def _apply_topic_settings(
         if attributes & CONTROL:  # control batches keep the coordinator's time and codec
             continue
         position = positions[slot]
-        if origin is AppendOrigin.CLIENT:
+        if origin is _CLIENT:
             check_times = not log_append_time and (
                 bounded_below or header.max_timestamp > highest or bool(attributes & LOG_APPEND_TIME)
             )

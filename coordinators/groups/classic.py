@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("barnabas.groups")
 
+NONE: Final = ErrorCode.NONE
+COMPLETING_REBALANCE: Final = State.COMPLETING_REBALANCE
+DEAD: Final = State.DEAD
+EMPTY: Final = State.EMPTY
+PREPARING_REBALANCE: Final = State.PREPARING_REBALANCE
+STABLE: Final = State.STABLE
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000  # until its first join ends, the member has no id for heartbeats
 
 
@@ -103,7 +109,7 @@ class ClassicGroup:
 
     def describe(self) -> DescribeGroupsResponse.DescribedGroup:
         """The answer of DescribeGroups. The protocol and the members' metadata are shown only while Stable."""
-        stable = self.rebalance.state is State.STABLE
+        stable = self.rebalance.state is STABLE
         protocol_name = self.rebalance.protocol_name
         return messages.DescribeGroupsResponse.DescribedGroup(
             group_id=self.group_id,
@@ -139,7 +145,7 @@ class ClassicGroup:
         if not self._has_room_for(member_id):
             self.members.remove(member_id, effects)
             return join_error(version, "", ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if self.rebalance.state is State.DEAD:
+        if self.rebalance.state is DEAD:
             return join_error(version, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         protocols = [(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols]
         if not self._supports(request.protocol_type, protocols):
@@ -172,7 +178,7 @@ class ClassicGroup:
             member_id, instance_id, client_id, client_host, rebalance_timeout_ms, request.session_timeout_ms, protocols
         )
         member.is_new = True
-        if self.rebalance.state is State.PREPARING_REBALANCE and self.rebalance.generation == 0:
+        if self.rebalance.state is PREPARING_REBALANCE and self.rebalance.generation == 0:
             self.rebalance.new_member_added = True
         if not self.members:
             self.rebalance.protocol_type = request.protocol_type
@@ -199,15 +205,15 @@ class ClassicGroup:
             return self._rejoin_stale(member, request, version, protocols, rebalance_timeout_ms, effects)
         is_leader = member.member_id == self.members.leader
         same = member.protocols == protocols
-        if self.rebalance.state is State.COMPLETING_REBALANCE and same:
+        if self.rebalance.state is COMPLETING_REBALANCE and same:
             return self.rebalance.join_response(member, version, with_members=is_leader)  # the first answer was lost
-        if self.rebalance.state is State.STABLE and same and not is_leader:
+        if self.rebalance.state is STABLE and same and not is_leader:
             return self.rebalance.join_response(member, version, with_members=False)
-        if self.rebalance.state is State.EMPTY:
+        if self.rebalance.state is EMPTY:
             return join_error(version, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         self.members.update(member, protocols, rebalance_timeout_ms, request.session_timeout_ms)
         waiter = self.members.park_join(member, version, effects)
-        if self.rebalance.state is not State.PREPARING_REBALANCE:
+        if self.rebalance.state is not PREPARING_REBALANCE:
             effects.note(Kind.REJOINED, member, is_leader=is_leader, changed=not same, **_sent(member, request))
         reason = f"{'the leader' if is_leader else 'member'} {who(member)} rejoined"
         self.rebalance.prepare_or_try_complete(_why(reason, request.reason), effects)
@@ -253,7 +259,7 @@ class ClassicGroup:
         effects.note(Kind.JOINED, member, replaces=cut(old_id), **_sent(member, request))
         self.rebalance.restart_session(member, effects.monotonic_ms)
         if (
-            self.rebalance.state is State.STABLE
+            self.rebalance.state is STABLE
             and not member.is_stale
             and self.rebalance.protocol_name == self.members.select_protocol()
         ):
@@ -285,7 +291,7 @@ class ClassicGroup:
                 effects.reply_join(waiter, response)
 
             effects.store(self.rebalance.record(), stored)
-        elif self.rebalance.state is State.PREPARING_REBALANCE:
+        elif self.rebalance.state is PREPARING_REBALANCE:
             self.rebalance.try_complete_join(effects)
         else:
             self.rebalance.prepare(f"static member {who(member)} came back", effects)
@@ -293,15 +299,15 @@ class ClassicGroup:
 
     def _has_room_for(self, member_id: str) -> bool:
         limit = self._config.group_max_size
-        if self.rebalance.state is State.PREPARING_REBALANCE:
+        if self.rebalance.state is PREPARING_REBALANCE:
             member = self.members.by_id.get(member_id)
             return (member is not None and member.awaiting_join is not None) or self.members.joined_count < limit
-        if self.rebalance.state in (State.COMPLETING_REBALANCE, State.STABLE):
+        if self.rebalance.state in (COMPLETING_REBALANCE, STABLE):
             return member_id in self.members.by_id or len(self.members) < limit
         return True
 
     def _supports(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> bool:
-        if self.rebalance.state is State.EMPTY:
+        if self.rebalance.state is EMPTY:
             return protocol_type != "" and bool(protocols)
         return protocol_type == self.rebalance.protocol_type and self.members.supports(protocols)
 
@@ -318,7 +324,7 @@ class ClassicGroup:
         self.members.pending_sync.discard(member.member_id)
         if not self.members.pending_sync:
             self.rebalance.sync_deadline_ms = NEVER
-        if self.rebalance.state is State.STABLE:
+        if self.rebalance.state is STABLE:
             self.rebalance.restart_session(member, effects.monotonic_ms)
             answer = self.rebalance.sync_response(member)
             if member.is_stale:
@@ -334,7 +340,7 @@ class ClassicGroup:
             generation = self.rebalance.generation
 
             def stored(error: ErrorCode, effects: Effects) -> None:
-                if self.rebalance.state is not State.COMPLETING_REBALANCE or self.rebalance.generation != generation:
+                if self.rebalance.state is not COMPLETING_REBALANCE or self.rebalance.generation != generation:
                     return  # a member joined or left meanwhile, so the parked requests are answered already
                 if error:
                     level = self.rebalance.log_level(logging.WARNING)
@@ -345,7 +351,7 @@ class ClassicGroup:
                 for member_id, assignment in assignments.items():
                     if member_id in self.members.by_id:
                         self.members.by_id[member_id].assignment = assignment
-                self.rebalance.move_to(State.STABLE, effects)
+                self.rebalance.move_to(STABLE, effects)
                 self.rebalance.note_stable(effects)
                 if logger.isEnabledFor(logging.INFO):
                     got = log_lines.assignments(
@@ -360,7 +366,7 @@ class ClassicGroup:
         return waiter
 
     def _check_sync(self, request: SyncGroupRequest) -> ErrorCode:
-        if self.rebalance.state is State.DEAD:
+        if self.rebalance.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self.members.check(request.member_id, request.group_instance_id)
         if error:
@@ -373,17 +379,17 @@ class ClassicGroup:
             and request.protocol_name != self.rebalance.protocol_name
         ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if self.rebalance.state is State.EMPTY:
+        if self.rebalance.state is EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if self.rebalance.state is State.PREPARING_REBALANCE:
+        if self.rebalance.state is PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+        return NONE
 
     # ---- Heartbeat, LeaveGroup, commits ----
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, monotonic_ms: float) -> ErrorCode:
         """Move the session deadline of a member. Returns REBALANCE_IN_PROGRESS when the member must join again."""
-        if self.rebalance.state is State.DEAD:
+        if self.rebalance.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         member = self.members.by_id.get(member_id)
         if member is None or instance_id is not None:
@@ -392,12 +398,12 @@ class ClassicGroup:
                 return error
         if generation != self.rebalance.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        if self.rebalance.state is State.EMPTY:
+        if self.rebalance.state is EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         assert member is not None
         member.session_deadline_ms = monotonic_ms + member.session_timeout_ms
-        if self.rebalance.state is not State.PREPARING_REBALANCE:
-            return ErrorCode.NONE
+        if self.rebalance.state is not PREPARING_REBALANCE:
+            return NONE
         if member.drain is Drain.UNASSIGNED:
             member.drain = Drain.HEARD
         return ErrorCode.REBALANCE_IN_PROGRESS
@@ -409,10 +415,10 @@ class ClassicGroup:
         for member_id, instance_id, reason in leavers:
             if member_id == "":
                 known = None if instance_id is None else self.members.by_instance.get(instance_id)
-                error = ErrorCode.UNKNOWN_MEMBER_ID if known is None else ErrorCode.NONE
+                error = ErrorCode.UNKNOWN_MEMBER_ID if known is None else NONE
                 member_id = known or ""
             elif member_id in self.members.pending:
-                error = ErrorCode.NONE
+                error = NONE
             else:
                 error = self.members.check(member_id, instance_id)
             if not error:
@@ -436,11 +442,11 @@ class ClassicGroup:
     ) -> ErrorCode:
         """NONE when such a commit is allowed, else the reason why not. Changes nothing."""
         state = self.rebalance.state
-        if state is State.DEAD:
+        if state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if generation < 0 and state is State.EMPTY:
+        if generation < 0 and state is EMPTY:
             # Just after a live reset, some clients that were members commit as if they had never been any.
-            return ErrorCode.NONE if self.rebalance.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
+            return NONE if self.rebalance.reset_generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
         if generation >= 0 or member_id != "" or instance_id is not None:
             error = self.members.check(member_id, instance_id)
             if error:
@@ -449,13 +455,13 @@ class ClassicGroup:
                 return ErrorCode.ILLEGAL_GENERATION
             if self.rebalance.reset_generation >= 0 and self.members.by_id[member_id].is_stale:
                 return ErrorCode.ILLEGAL_GENERATION
-        elif not transactional and state is not State.EMPTY:
+        elif not transactional and state is not EMPTY:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if transactional:
-            return ErrorCode.NONE
-        if state is State.COMPLETING_REBALANCE:
+            return NONE
+        if state is COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+        return NONE
 
     def extend_session(self, member_id: str, monotonic_ms: float) -> None:
         """Move the session deadline after another request than a heartbeat. No effect when there is no such member."""

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 ADMIN_CLIENTS: Final = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
 REFUSED_OFFSET: Final = "an offset of group %r for %r, partition %d"
+NONE: Final = ErrorCode.NONE
+COMMIT: Final = Cause.COMMIT
+RESET: Final = Cause.RESET
 _LONG_MAX: Final = 2**63 - 1
 
 
@@ -142,7 +145,7 @@ class Commits:
             return response
         answer = _Answer(self._refusals, request, context, response)
         shard = self._gate.shard_of(group_id)
-        if isinstance(shard, ErrorCode):
+        if not isinstance(shard, Shard):
             return answer.refuse(shard)
         if shard.is_held(group_id):
             go_on = partial(self._commit_if_free, request, context, screened, answer)
@@ -203,7 +206,7 @@ class Commits:
         if request.group_id in shard.foreign_groups:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if generation < 0:
-            return ErrorCode.NONE  # a group without members: its first commit creates it
+            return NONE  # a group without members: its first commit creates it
         return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
 
     def _origin(
@@ -220,7 +223,7 @@ class Commits:
         admin if the group has had members (such a consumer has a group of its own), or if the client's name says so.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
-        cause = Cause.COMMIT
+        cause = COMMIT
         if (
             generation < 0
             and not member_id
@@ -230,7 +233,7 @@ class Commits:
                 or (context.client_id or "").startswith(ADMIN_CLIENTS)
             )
         ):
-            cause = Cause.RESET
+            cause = RESET
         return self._origins.of(cause, context, generation, member_id)
 
     def _commit_to_tree(
@@ -262,8 +265,8 @@ class Commits:
         metadata_max = self._config.offset_metadata_max_bytes
         now_ms = self._clock.now_ms()
         expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
-        make_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
-        response = messages.OffsetCommitResponse()
+        answer = messages.OffsetCommitResponse
+        response = answer()
         commits: GroupOffsets = {}
         too_long = []
         for topic in request.topics:
@@ -280,12 +283,12 @@ class Commits:
                 index = partition.partition_index
                 if index not in known:
                     error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    refused.append(make_row(partition_index=index, error_code=error))
+                    refused.append(answer.OffsetCommitResponsePartition(partition_index=index, error_code=error))
                     self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, name or topic_id.hex(), index)
                     continue
                 metadata = partition.committed_metadata or ""
                 if metadata and utf16_length(metadata) > metadata_max:
-                    row = make_row(partition_index=index)
+                    row = answer.OffsetCommitResponsePartition(partition_index=index)
                     fine.append(row)
                     too_long.append(row)
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -306,7 +309,7 @@ class Commits:
             if known and not topic.partitions:
                 continue  # as Kafka's answer, which says nothing of it
             response.topics.append(
-                messages.OffsetCommitResponse.OffsetCommitResponseTopic(
+                answer.OffsetCommitResponseTopic(
                     name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
                 )
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.records import subscribed_topics, topics_end
@@ -16,7 +16,8 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
+NONE: Final = ErrorCode.NONE
 Supported: TypeAlias = Mapping[str, Sequence[tuple[str, bytes]]]  # by member id: name and metadata of each protocol
 
 
@@ -131,7 +132,7 @@ class Members:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if known != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self.by_id else ErrorCode.UNKNOWN_MEMBER_ID
+        return NONE if member_id in self.by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     def add(self, member: Member) -> None:
         """Take in a new member. The first one leads."""

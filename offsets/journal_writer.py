@@ -58,11 +58,11 @@ RECOVERED_MAX: Final = 100_000  # more offsets of the log than that are not read
 BEGINNING_MAX = 10_000  # the same for a journal that is empty
 LOOK_BACK_MAX: Final = 1_000  # so many batches are looked at for the last record that can be understood
 
-_NOTHING: GroupOffsets = {}
-_NO_PARTITIONS: dict[int, CommittedOffset] = {}
+_NOTHING: Final[GroupOffsets] = {}
+_NO_PARTITIONS: Final[dict[int, CommittedOffset]] = {}
 _NONE: Final = CommittedOffset(NO_OFFSET)
 _OF_A_TRANSACTION: Final = form.encode_origin(Cause.TRANSACTION)
-_metadata_of = attrgetter("metadata")
+_metadata_of: Final = attrgetter("metadata")
 _BEGINS: Final = "the journal begins here: earlier changes are not in it"
 _UNDONE: Final = "the log of __consumer_offsets has lost its end: later changes than this, noted before, may be undone"
 _FULL: Final = "the journal could not be written for too long"
@@ -188,22 +188,28 @@ class PartitionJournal:
         self, origin: bytes, position: int, now_ms: int, known: GroupOffsets, records: OffsetCommits
     ) -> bytes | None:
         """The record of a commit of one offset without metadata; None: it takes the general path."""
-        ((topic, offsets),) = records.offsets.items()
-        ((partition, new),) = offsets.items()
-        before = known.get(topic)
-        old = None if before is None else before.get(partition)
-        if new.metadata or (old is not None and old.metadata):
-            return None
-        journal = self._journal
-        if records.group_id in journal.last_commits:
-            del journal.last_commits[records.group_id]
-        topic_id = journal.topic_id(topic) if new.topic_id is NO_TOPIC_ID else new.topic_id
-        numbers = (
-            (partition, NO_OFFSET, -1, new.offset, new.leader_epoch)
-            if old is None
-            else (partition, old.offset, old.leader_epoch, new.offset, new.leader_epoch)
-        )
-        return form.encode_one(origin, position, now_ms, topic, topic_id, numbers)
+        for topic, offsets in records.offsets.items():
+            for partition, new in offsets.items():
+                old = known.get(topic, _NO_PARTITIONS).get(partition, _NONE)
+                if new.metadata or old.metadata:
+                    return None
+                journal = self._journal
+                if records.group_id in journal.last_commits:
+                    del journal.last_commits[records.group_id]
+                topic_id = journal.topic_id(topic) if new.topic_id is NO_TOPIC_ID else new.topic_id
+                return form.encode_one(
+                    origin,
+                    position,
+                    now_ms,
+                    topic,
+                    topic_id,
+                    partition,
+                    old.offset,
+                    old.leader_epoch,
+                    new.offset,
+                    new.leader_epoch,
+                )
+        return None
 
     def _several(
         self, origin: bytes, position: int, now_ms: int, table: OffsetTable, records: OffsetCommits

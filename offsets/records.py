@@ -17,6 +17,11 @@ from typing import Final, NamedTuple
 from barnabas.protocol.record_batch import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.varint import encode_unsigned
 
+try:
+    from barnabas.offsets import native_packing as native_packing
+except ImportError:
+    native_packing = None  # type: ignore[assignment]  # the pure build
+
 NO_TOPIC_ID: Final = bytes(16)
 OFFSET_KEY_VERSIONS: Final = (0, 1)
 PACKED_MAX: Final = 2_000  # a table decodes so many offsets at once
@@ -115,7 +120,9 @@ class OffsetCommits:
         self.group_id = group_id
         self.offsets = offsets
         self.origin = origin
-        self.count = sum(map(len, offsets.values()))
+        self.count = 0
+        for partitions in offsets.values():
+            self.count += len(partitions)
         self.packed: list[PackedTopic] | None = None
 
     def __repr__(self) -> str:
@@ -133,6 +140,8 @@ class OffsetCommits:
         The bytes that all records of a topic share are made once, and one `pack` writes everything behind the offset
         delta of a record. An offset with metadata or an expiry time takes the general path.
         """
+        if native_packing is not None and self._append_natively(records):
+            return
         parts = records.parts
         packed: list[PackedTopic] | None = [] if 1 < self.count <= PACKED_MAX else None
         for topic, offsets in self.offsets.items():
@@ -182,6 +191,33 @@ class OffsetCommits:
                 else:
                     packed = None  # one has taken the general path
         self.packed = packed
+
+    def _append_natively(self, records: PlainRecords) -> bool:
+        """Append the records as C packs them; False: one of them takes the general path."""
+        parts: list[bytes] = []
+        packed: list[PackedTopic] = []
+        count = records.count
+        for topic, offsets in self.offsets.items():
+            topic_id = NO_TOPIC_ID
+            numbers: list[int] = []
+            for partition, committed in offsets.items():
+                if not numbers:
+                    topic_id = committed.topic_id
+                if committed.metadata or committed.expire_timestamp >= 0 or committed.topic_id is not topic_id:
+                    return False
+                numbers.append(partition)
+                numbers.append(committed.offset)
+                numbers.append(committed.leader_epoch)
+                numbers.append(committed.commit_timestamp)
+            part, data, key_start_bytes = native_packing.offset_records(count, self.group_id, topic, topic_id, numbers)
+            parts.append(part)
+            packed.append((topic, topic_id, key_start_bytes, data))
+            count += len(offsets)
+        records.parts += parts
+        records.count = count
+        if 1 < self.count <= PACKED_MAX:
+            self.packed = packed
+        return True
 
 
 class PendingCommits:

@@ -16,11 +16,11 @@ from barnabas.protocol.compile import DecoderWriter, EncoderWriter
 from barnabas.protocol.message import Buffer, Decoder, DecoderInPieces, Encoder, EncoderInPieces, Message
 
 try:
-    from barnabas.protocol import native_codec
+    from barnabas.protocol import native_codec as native_codec
 except ImportError:
     native_codec = None  # type: ignore[assignment]  # the pure build
 else:
-    from barnabas.protocol.plan import plan  # a pure build needs none
+    from barnabas.protocol.plan import constructor_plans, plan  # a pure build needs none
 
 M = TypeVar("M", bound=Message)
 
@@ -52,6 +52,9 @@ def encoder(cls: type[Message], version: int) -> Encoder:
         if native_codec is None:
             function = EncoderWriter(cls, version).build()
         else:
+            if not cls.ENCODERS:  # what is sent was made here
+                for made, fields in constructor_plans(cls):
+                    native_codec.construct_natively(made, fields)
             function = native_codec.Encoder(cls.SCHEMA.name, version, plan(cls, version))
         cls.ENCODERS[version] = function
     return function

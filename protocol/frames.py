@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.codec import decoder, encoder, encoder_in_pieces
+from barnabas.protocol.codec import decoder, encoder, encoder_in_pieces, native_codec
 from barnabas.protocol.compiled_calls import decode_tags
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.message import Buffer, Message, Part
@@ -22,6 +22,7 @@ from barnabas.protocol.schema import NEWEST
 
 _START: Final = struct.Struct(">hhih")
 _WITHOUT_CLIENT_ID: Final = int(ApiKey.CONTROLLED_SHUTDOWN)
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _REQUEST_START: Final = struct.Struct(">ihhi")
 _RESPONSE_START: Final = struct.Struct(">ii")
 _INT32: Final = struct.Struct(">i")
@@ -72,12 +73,21 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     A version that is too new is not an error here, because ApiVersions answers it. Its header is read in the newest
     form.
     """
+    api_key: int
+    api_version: int
+    length: int
+    client_id: str | None
+    if native_codec is not None:
+        found = native_codec.request_header(frame, _FLEXIBLE_SINCE)
+        if found is not None:
+            api_key, api_version, correlation_id, client_id, position = found
+            return RequestHeader(api_key, api_version, correlation_id, client_id), position
     try:
         api_key, api_version, correlation_id, length = _START.unpack_from(frame)  # no request is shorter than this
         if (flexible_since := _FLEXIBLE_SINCE.get(api_key)) is None:
             flexible_since = _flexible_since(api_key)
         position = 10
-        client_id: str | None = None
+        client_id = None
         if api_key == _WITHOUT_CLIENT_ID and api_version == 0:
             position = 8
         elif length >= 0:
@@ -147,13 +157,18 @@ def encode_response(
     `body_version`: the version of the body, if it is not the request's. Only the answer to an ApiVersions that is too
     new has one (0).
     """
+    version = api_version if body_version is None else body_version
+    if native_codec is not None:
+        encode: Any = type(message).ENCODERS.get(version) or encoder(type(message), version)
+        parts: list[Part] = encode.frame(message, correlation_id, api_key != _API_VERSIONS)
+        return parts
     out = _response_start(api_key, api_version, correlation_id, message)
-    return _sized(message, api_version if body_version is None else body_version, out)
+    return _sized(message, version, out)
 
 
 def _response_start(api_key: int, api_version: int, correlation_id: int, message: Message) -> bytearray:
     out = bytearray(_RESPONSE_START.pack(0, correlation_id))
-    if api_version >= type(message).SCHEMA.flexible_since and api_key != ApiKey.API_VERSIONS:
+    if api_version >= type(message).SCHEMA.flexible_since and api_key != _API_VERSIONS:
         out.append(0)
     return out
 
@@ -198,7 +213,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
     try:
         (correlation_id,) = _INT32.unpack_from(view)
         position = 4
-        if api_version >= cls.SCHEMA.flexible_since and api_key != ApiKey.API_VERSIONS:
+        if api_version >= cls.SCHEMA.flexible_since and api_key != _API_VERSIONS:
             _, position = decode_tags(view, position)
     except struct.error:
         raise ProtocolError("a response header ends too early") from None

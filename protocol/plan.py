@@ -5,11 +5,12 @@ that the version lacks, those of them that a message must not have set). A field
 is tagged, is always written, is an error message, tag, least bytes of an element, default, kind of default, structure).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from barnabas.protocol.compile import minimum_element_size
 from barnabas.protocol.errors import UnsupportedVersionError
-from barnabas.protocol.message import Message, default_source, has_shared_default
+from barnabas.protocol.message import Message, Struct, default_source, has_shared_default
 from barnabas.protocol.schema import FIXED, Field, Structure
 
 KINDS = {name: kind for kind, name in enumerate((*FIXED, "string", "bytes", "records"))}
@@ -41,15 +42,27 @@ def _structure(structure: Structure, message: type[Message], version: int) -> Pl
     return (message._NAMESPACE[structure.name], is_flexible, *fields)
 
 
-def _field(field: Field, message: type[Message], version: int, is_flexible: bool) -> Plan:
-    is_nullable = field.is_nullable(version)
+def constructor_plans(message: type[Message]) -> Iterator[tuple[type[Struct], tuple[tuple[str, Any, int], ...]]]:
+    """The classes of a message, and of each its fields with their defaults and kinds of defaults."""
+    namespace = message._NAMESPACE
+    for structure in (*message.SCHEMA.structures.values(), message.SCHEMA.root):
+        fields = [(field.name, *_default(field, namespace)) for field in structure.fields]
+        yield namespace[structure.name], (*fields, ("unknown_tagged_fields", None, IS_NONE))
+
+
+def _default(field: Field, namespace: dict[str, Any]) -> tuple[Any, int]:
+    """The default of a field, as the functions of compile.py read it, and its kind."""
     source = default_source(field)
     if source == "None":
-        default_kind = IS_NONE
-    elif has_shared_default(field):
-        default_kind = IS_SHARED
-    else:
-        default_kind = IS_LIST if source == "[]" else IS_VALUE
+        return None, IS_NONE
+    value = eval(source, namespace)
+    if has_shared_default(field):
+        return value, IS_SHARED
+    return value, IS_LIST if source == "[]" else IS_VALUE
+
+
+def _field(field: Field, message: type[Message], version: int, is_flexible: bool) -> Plan:
+    is_nullable = field.is_nullable(version)
     return (
         field.name,
         STRUCTURE if field.structure is not None else KINDS[field.type],
@@ -61,7 +74,6 @@ def _field(field: Field, message: type[Message], version: int, is_flexible: bool
         field.name == "error_message",
         field.tag or 0,
         minimum_element_size(field, version, is_flexible),
-        eval(source, message._NAMESPACE),  # as the functions of compile.py read it
-        default_kind,
+        *_default(field, message._NAMESPACE),
         None if field.structure is None else _structure(field.structure, message, version),
     )

@@ -42,6 +42,7 @@ from barnabas.protocol.batch_layout import (
 from barnabas.protocol.batch_records import SMALLEST_RECORD_BYTES, RecordChecks, broken, long_unsigned
 from barnabas.protocol.batch_records import Record as Record
 from barnabas.protocol.checksum import crc32c
+from barnabas.protocol.codec import native_codec
 from barnabas.protocol.compression import Buffer, Compression, compress, decompress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.varint import encode_signed
@@ -185,7 +186,36 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         if len(buffer) - position > MAGIC_AT and buffer[position + MAGIC_AT] < MAGIC:
             raise _old_format(buffer[position + MAGIC_AT])
         raise CorruptBatchError("a batch ends within its header")
-    header = BatchHeader(*HEADER.unpack_from(buffer, position))
+    (
+        base_offset,
+        batch_length,
+        leader_epoch,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    ) = HEADER.unpack_from(buffer, position)
+    header = BatchHeader(
+        base_offset,
+        batch_length,
+        leader_epoch,
+        magic,
+        crc,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
     if header.magic != MAGIC:
         if header.magic in (0, 1):
             raise _old_format(header.magic)
@@ -361,6 +391,10 @@ class PlainRecords:
 
     def add(self, key: bytes, value: bytes | None) -> None:
         """Write a record."""
+        if native_codec is not None:
+            self.parts.append(native_codec.plain_record(self.count, key, value))
+            self.count += 1
+            return
         offset_delta = SHORT_SIGNED[self.count]
         key_length = SHORT_SIGNED[len(key)]
         value_length = SHORT_SIGNED[-1 if value is None else len(value)]
@@ -413,9 +447,23 @@ def build_plain(
     parts = records.parts
     if codec:
         parts = [compress(Compression(codec), b"".join(parts), None)]
+    attributes = codec if producer_id < 0 else codec | TRANSACTIONAL
+    return _assemble_plain(parts, count, timestamp, attributes, producer_id, producer_epoch, base_sequence)
+
+
+def assemble_plain(
+    parts: list[bytes],
+    count: int,
+    timestamp: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    /,
+) -> bytearray:
+    """The batch of these bytes. Its twin in C: native/batch.c."""
     batch = bytearray().join((bytes(HEADER_BYTES), *parts))
     length = len(batch) - PREFIX_BYTES
-    attributes = codec if producer_id < 0 else codec | TRANSACTIONAL
     HEADER.pack_into(
         batch,
         0,
@@ -435,6 +483,9 @@ def build_plain(
     )
     _set_crc(batch, 0, len(batch))
     return batch
+
+
+_assemble_plain: Final = assemble_plain if native_codec is None else native_codec.assemble_plain
 
 
 def rebuild(

@@ -55,7 +55,7 @@ def make_wheel(folder: Path, *, compiled: bool = False) -> Path:
 def site() -> Path:
     """A folder with the compiled build of this source, for PYTHONPATH."""
     source = hashlib.sha256(os.environ.get("BARNABAS_OPTIMIZE", "").encode())
-    of_build = [*ROOT.glob("*.toml"), *ROOT.glob("setup.py"), *ROOT.glob("protocol/native/*")]
+    of_build = [*ROOT.glob("*.toml"), *ROOT.glob("setup.py"), *ROOT.glob("*/native/*")]
     for path in sorted([*of_build, *ROOT.glob("[!.]*/**/*.py")]):
         if not {"tests", "build", "bench", "examples"} & set(path.relative_to(ROOT).parts):
             source.update(path.read_bytes())

@@ -334,3 +334,54 @@ PyObject *decode(Codec *codec, PyObject *const *arguments, size_t flags, PyObjec
     }
     return result;
 }
+
+#define WITHOUT_CLIENT_ID 7 /* ControlledShutdown, in its first version */
+
+/* (frame, API key -> first flexible version) -> API key, version, correlation id, client id, position of the body.
+ * None: the header is none of those that nearly all requests have, or wrong; then frames.py reads it. */
+PyObject *request_header(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Py_buffer frame;
+    PyObject *key, *flexible, *client_id = NULL, *result = NULL;
+    const unsigned char *bytes;
+    Py_ssize_t position = 10;
+    long flexible_since;
+    int16_t api_key, api_version, length;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "request_header takes 2 arguments");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(arguments[0], &frame, PyBUF_SIMPLE) < 0)
+        return NULL;
+    bytes = frame.buf;
+    if (frame.len < position)
+        goto other;
+    api_key = (int16_t)(bytes[0] << 8 | bytes[1]);
+    api_version = (int16_t)(bytes[2] << 8 | bytes[3]);
+    length = (int16_t)(bytes[8] << 8 | bytes[9]);
+    if ((key = PyLong_FromLong(api_key)) == NULL)
+        goto failed;
+    flexible = PyDict_GetItemWithError(arguments[1], key);
+    Py_DECREF(key);
+    if (flexible == NULL) {
+        if (PyErr_Occurred())
+            goto failed;
+        goto other;
+    }
+    flexible_since = PyLong_AsLong(flexible);
+    if (length < 0 || position + length >= frame.len || (api_key == WITHOUT_CLIENT_ID && api_version == 0))
+        goto other;
+    position += length;
+    if (api_version >= flexible_since && bytes[position++] != 0)
+        goto other;
+    client_id = PyUnicode_DecodeUTF8((const char *)bytes + 10, length, "barnabas.replace");
+    if (client_id != NULL)
+        result = Py_BuildValue("hhiNn", api_key, api_version,
+                               (int32_t)((uint32_t)bytes[4] << 24 | bytes[5] << 16 | bytes[6] << 8 | bytes[7]),
+                               client_id, position);
+failed:
+    PyBuffer_Release(&frame);
+    return result;
+other:
+    PyBuffer_Release(&frame);
+    Py_RETURN_NONE;
+}

@@ -429,3 +429,41 @@ PyObject *encode(Codec *codec, PyObject *const *arguments, size_t flags, PyObjec
     Py_DECREF(writer.out);
     return NULL;
 }
+
+/* (message, correlation id, whether the header may have tags) -> the parts of a whole response frame */
+PyObject *encode_frame(Codec *codec, PyObject *const *arguments, Py_ssize_t count) {
+    Memory memory;
+    Writer writer = {&memory, NULL, NULL, codec};
+    PyObject *first = NULL;
+    Py_ssize_t size = -4;
+    long correlation_id;
+    int result = -1;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "frame takes a message, a number and a truth value");
+        return NULL;
+    }
+    correlation_id = PyLong_AsLong(arguments[1]);
+    if ((correlation_id == -1 && PyErr_Occurred()) || (writer.parts = PyList_New(0)) == NULL ||
+        (writer.out = PyByteArray_FromStringAndSize(NULL, 0)) == NULL)
+        goto ended;
+    first = Py_NewRef(writer.out);
+    begin_memory(&memory);
+    if (put_number(&writer, 0, 4) == 0 && put_number(&writer, correlation_id, 4) == 0 &&
+        (!codec->root->is_flexible || arguments[2] != Py_True || put_number(&writer, 0, 1) == 0) &&
+        put_structure(&writer, codec->root, arguments[0]) == 0 && pour(&writer) == 0)
+        result = PyList_Append(writer.parts, writer.out);
+    end_memory(&memory);
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(writer.parts); i++) {
+        Py_ssize_t part = PyObject_Size(PyList_GET_ITEM(writer.parts, i));
+        result = part < 0 ? -1 : 0;
+        size += part;
+    }
+    for (int i = 3; result == 0 && i >= 0; i--, size >>= 8)
+        PyByteArray_AS_STRING(first)[i] = (char)size;
+ended:
+    if (result < 0)
+        Py_CLEAR(writer.parts);
+    Py_XDECREF(writer.out);
+    Py_XDECREF(first);
+    return writer.parts;
+}

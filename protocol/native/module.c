@@ -1,4 +1,4 @@
-/* The module `barnabas.protocol.native_codec`: its two types, and how a plan is read. */
+/* The module `barnabas.protocol.native_codec`: its types and functions, and how a plan is read. */
 
 #include "plan.h"
 #include <structmember.h>
@@ -7,7 +7,7 @@ Names names;
 
 /* ------------------------------------------------------------------ plans */
 
-static void free_fields(Fields *fields) {
+void free_fields(Fields *fields) {
     for (Py_ssize_t i = 0; i < fields->count; i++) {
         Py_XDECREF(fields->fields[i].name);
         Py_XDECREF(fields->fields[i].fallback);
@@ -28,7 +28,7 @@ void free_structure(Structure *structure) {
 }
 
 /* The place of a slot in the objects of a class; -1 with an exception. */
-static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
+Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
     PyObject *descriptor = PyObject_GetAttr((PyObject *)type, name);
     Py_ssize_t offset = -1;
     if (descriptor == NULL)
@@ -150,10 +150,16 @@ static PyTypeObject decoder_type = {
     .tp_dealloc = (destructor)free_codec,
 };
 
+static PyMethodDef encoder_methods[] = {
+    {"frame", (PyCFunction)(void (*)(void))encode_frame, METH_FASTCALL, "The parts of a whole response frame."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyTypeObject encoder_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "barnabas.protocol.native_codec.Encoder",
     .tp_doc = "Encoder(message, version, plan): (message, out, parts) -> out.",
+    .tp_methods = encoder_methods,
     .tp_basicsize = sizeof(Codec),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Codec, vectorcall),
@@ -181,11 +187,20 @@ static Py_ssize_t limit(const char *module_name, const char *name) {
     return number;
 }
 
+static PyMethodDef functions[] = {
+    {"construct_natively", construct_natively, METH_VARARGS, "Construct the objects of a class here from now on."},
+    {"request_header", (PyCFunction)(void (*)(void))request_header, METH_FASTCALL, "The header of a request."},
+    {"plain_record", (PyCFunction)(void (*)(void))plain_record, METH_FASTCALL, "A record of a plain batch."},
+    {"assemble_plain", assemble_plain, METH_VARARGS, "A plain batch, as in record_batch.py."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "native_codec",
     .m_doc = "Decoders and encoders of messages, by plans (protocol/plan.py).",
     .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit_native_codec(void) {
@@ -195,6 +210,7 @@ PyMODINIT_FUNC PyInit_native_codec(void) {
         (names.version_error = named(errors, "UnsupportedVersionError")) == NULL ||
         (names.struct_error = named("struct", "error")) == NULL ||
         (names.write_tags = named(calls, "write_tags")) == NULL ||
+        (names.crc32c = named("barnabas.protocol.checksum", "crc32c")) == NULL ||
         (names.unknown_tagged_fields = PyUnicode_InternFromString("unknown_tagged_fields")) == NULL ||
         (names.message_characters_max = limit(calls, "MESSAGE_CHARACTERS_MAX")) < 0 ||
         (names.string_bytes_max = limit(calls, "STRING_BYTES_MAX")) < 0 ||

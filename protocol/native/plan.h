@@ -1,4 +1,4 @@
-/* Messages from bytes and to bytes: the twin of what compile.py writes, for compiled builds.
+/* Messages from bytes and to bytes: the twin of what compile.py and message.py write, for compiled builds.
  *
  * `Decoder(plan)(buffer, position) -> (message, position)` and `Encoder(plan)(message, out, parts) -> out` do and raise
  * what the functions of compile.py do and raise. A plan (protocol/plan.py) is the schema of one version as tuples. It is
@@ -61,7 +61,7 @@ typedef struct {
 /* What protocol/ says, looked up when the module is imported. */
 typedef struct {
     PyObject *protocol_error, *version_error, *struct_error;
-    PyObject *write_tags;
+    PyObject *write_tags, *crc32c;
     PyObject *unknown_tagged_fields; /* the name of the slot */
     Py_ssize_t message_characters_max, by_reference_bytes, string_bytes_max, unknown_tags_max;
 } Names;
@@ -70,6 +70,14 @@ extern Names names;
 
 Structure *read_structure_plan(PyObject *plan);
 void free_structure(Structure *structure);
+
+Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name);
+void free_fields(Fields *fields);
+PyObject *encode_frame(Codec *codec, PyObject *const *arguments, Py_ssize_t count);
+PyObject *request_header(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *construct_natively(PyObject *module, PyObject *arguments);
+PyObject *plain_record(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *assemble_plain(PyObject *module, PyObject *arguments);
 
 PyObject *decode(Codec *codec, PyObject *const *arguments, size_t flags, PyObject *keywords);
 PyObject *encode(Codec *codec, PyObject *const *arguments, size_t flags, PyObject *keywords);

@@ -40,14 +40,14 @@ def changes(rows: list[Row], position: int = 40) -> Changes:
 
 
 def test_a_record_of_one_row() -> None:
-    value = encode_one(ORIGIN, 40, 1_000, "t", ID, (0, 5, 2, 9, 3))
+    value = encode_one(ORIGIN, 40, 1_000, "t", ID, 0, 5, 2, 9, 3)
     assert decode(b"g", value) == changes([row()])
     assert [value] == [value for value, _ in encode_rows(ORIGIN, 40, 1_000, [row()])]
 
 
 def test_the_bytes_of_a_record() -> None:
     """What the module says about the format, byte for byte."""
-    value = encode_one(encode_origin(Cause.COMMIT, 3, "c", "/h", "P", "m"), 40, 1_000, "t", ID, (6, 5, 2, 9, 4))
+    value = encode_one(encode_origin(Cause.COMMIT, 3, "c", "/h", "P", "m"), 40, 1_000, "t", ID, 6, 5, 2, 9, 4)
     assert value == (
         b"\x00\x01"  # version, kind
         b"\x00\x01"  # one topic
@@ -130,25 +130,25 @@ def test_a_record_has_a_limited_size() -> None:
 
 def test_a_group_with_an_odd_name() -> None:
     for group in ("", "ünï", "\ud800"):
-        found = decode(key_of(group), encode_one(ORIGIN, 40, 1_000, "t", ID, (0, 5, 2, 9, 3)))
+        found = decode(key_of(group), encode_one(ORIGIN, 40, 1_000, "t", ID, 0, 5, 2, 9, 3))
         assert found == changes([row()])._replace(group_id=group)
 
 
 def test_a_client_without_a_name() -> None:
-    found = decode(b"g", encode_one(encode_origin(Cause.COMMIT, client_id=None), 1, 1, "t", ID, (0, 5, 2, 9, 3)))
+    found = decode(b"g", encode_one(encode_origin(Cause.COMMIT, client_id=None), 1, 1, "t", ID, 0, 5, 2, 9, 3))
     assert isinstance(found, Changes)
     assert found.client_id == ""
 
 
 @pytest.mark.parametrize("cause", list(Cause))
 def test_each_cause_comes_back(cause: Cause) -> None:
-    found = decode(b"g", encode_one(encode_origin(cause), 1, 1, "t", ID, (0, 5, 2, 9, 3)))
+    found = decode(b"g", encode_one(encode_origin(cause), 1, 1, "t", ID, 0, 5, 2, 9, 3))
     assert isinstance(found, Changes)
     assert found.cause is cause
 
 
 def test_a_later_version_is_said_so() -> None:
-    value = bytearray(encode_one(ORIGIN, 40, 1_000, "t", ID, (0, 5, 2, 9, 3)))
+    value = bytearray(encode_one(ORIGIN, 40, 1_000, "t", ID, 0, 5, 2, 9, 3))
     value[0] = journal.VERSION + 1
     with pytest.raises(UnknownVersionError, match="version 1"):
         decode(b"g", bytes(value))

@@ -1,53 +1,25 @@
 """The decoders and encoders in C do what those do that compile.py writes: messages, wrong bytes, wrong values."""
 
 import random
-import shutil
-import subprocess
-import sys
-import sysconfig
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.protocol import frames
+from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compile import DecoderWriter, EncoderWriter
 from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
-from barnabas.protocol.message import BY_REFERENCE_BYTES, Message, Reference
+from barnabas.protocol.message import BY_REFERENCE_BYTES, Message, Reference, make_class
 from barnabas.protocol.messages import FetchResponse, HeartbeatResponse, ListOffsetsRequest, MetadataRequest
-from barnabas.protocol.plan import plan
+from barnabas.protocol.plan import constructor_plans, plan
 from mutations import spoil
+from native import build
 from random_messages import all_classes, random_message, versions
-
-ROOT = Path(__file__).parents[3]
-
-BUILD = """
-from glob import glob
-from setuptools import Extension, setup
-sources = sorted(glob({sources!r}))
-warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers", "-UNDEBUG"]
-warnings += ["-Wno-cast-function-type"]
-setup(name="native", ext_modules=[Extension("native_codec", sources, extra_compile_args=warnings)])
-"""
 
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The module, built of this source."""
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        pytest.skip(f"needs a C compiler ({compiler})")
-    folder = tmp_path_factory.mktemp("native")
-    (folder / "setup.py").write_text(BUILD.format(sources=str(ROOT / "protocol" / "native" / "*.c")))
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (library,) = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
-    spec = spec_from_file_location("native_codec", library)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return build("native_codec", "protocol/native/*.c", tmp_path_factory.mktemp("native"))
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -80,6 +52,10 @@ def test_messages_and_wrong_bytes(native: Any, cls: type[Message]) -> None:
             assert outcome(encoded, native_encode, message) == parts
             if not isinstance(parts, list):
                 continue
+            if cls.SCHEMA.name.endswith("Response"):
+                answer = frames.encode_response(cls.API_KEY, version, -7, message)
+                has_tags = cls.API_KEY != ApiKey.API_VERSIONS
+                assert [*map(bytes, native_encode.frame(message, -7, has_tags))] == [*map(bytes, answer)]
             data = b"".join(parts)
             assert native_decode(memoryview(data + b"behind"), 4) == (message, len(data))
             for _ in range(30):
@@ -89,6 +65,56 @@ def test_messages_and_wrong_bytes(native: Any, cls: type[Message]) -> None:
                 assert found == expected or repr(found) == repr(expected)  # the second: a number that is none
                 if isinstance(expected[0], cls):  # another message: text that is not UTF-8, tags that are not known
                     assert outcome(encoded, native_encode, expected[0]) == outcome(encoded, encode, expected[0])
+
+
+def test_request_headers(native: Any) -> None:
+    rng = random.Random("request headers")
+    seen = 0
+    for cls in all_classes():
+        if not cls.SCHEMA.name.endswith("Request"):
+            continue
+        for version in versions(cls):
+            client_id = rng.choice(("", "a client", "é€😀", "x" * 300))
+            frame = frames.encode_request(cls.API_KEY, version, rng.randrange(-(2**31), 2**31), client_id, cls())[4:]
+            for data in (frame, *(spoil(rng, frame, 0) for _ in range(30))):
+                expected = outcome(frames.decode_request_header, memoryview(data))
+                found = native.request_header(memoryview(data), frames._FLEXIBLE_SINCE)
+                if found is not None:
+                    header, position = expected
+                    assert found == (
+                        *(header.api_key, header.api_version, header.correlation_id, header.client_id),
+                        position,
+                    )
+                    seen += data is frame
+    assert seen > 200
+
+
+def random_values(cls: type[Message], rng: random.Random) -> dict[str, Any]:
+    """Values for some fields of a class."""
+    message = random_message(cls, versions(cls)[-1], rng)
+    names = [*cls._FIELDS, "unknown_tagged_fields"]
+    return {name: getattr(message, name) for name in names if rng.random() < 0.5}
+
+
+@pytest.mark.parametrize("cls", all_classes(), ids=lambda cls: cls.SCHEMA.name)
+def test_constructors(native: Any, cls: type[Message]) -> None:
+    rng = random.Random(f"constructors {cls.SCHEMA.name}")
+    made = make_class(cls.SCHEMA, cls.__module__)
+    for each, fields in constructor_plans(made):
+        native.construct_natively(each, fields)
+        with pytest.raises(TypeError):
+            each(no_such_field=1)
+        with pytest.raises(TypeError):
+            each(*["value"])
+    for name in cls.SCHEMA.structures:
+        assert repr(getattr(made, name)()) == repr(getattr(cls, name)())
+    for _ in range(10):
+        values = random_values(cls, rng)
+        assert repr(made(**values)) == repr(cls(**values))
+    first, second = made(), made()
+    for name in made._FIELDS:  # each has lists of its own
+        value = getattr(first, name)
+        assert not isinstance(value, list) or value is not getattr(second, name)
 
 
 WRONG = (None, -1, 2**15, 2**31, 2**63, 2**70, -(2**63), 1.5, "x" * 40_000, b"b")

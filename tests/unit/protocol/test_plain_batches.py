@@ -1,11 +1,19 @@
 """`build_plain`, which coordinators use, writes what `build` writes."""
 
 import random
+from typing import Any
 
 import pytest
 from barnabas.protocol import record_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import PlainRecords, Record
+from native import build
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The module in C, built of this source."""
+    return build("native_codec", "protocol/native/*.c", tmp_path_factory.mktemp("native"))
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
@@ -28,3 +36,19 @@ def test_the_same_bytes(seed: int, compression: Compression) -> None:
 def test_no_records() -> None:
     with pytest.raises(ValueError, match="needs a record"):
         record_batch.build_plain(PlainRecords(), 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_twin_in_c(native: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    plain = PlainRecords()
+    plain.count = rng.choice((0, 63, 64, 10_000))
+    key = rng.randbytes(rng.choice((0, 1, 63, 64, 9000)))
+    value = rng.choice((None, b"", rng.randbytes(rng.choice((1, 63, 64, 9000)))))
+    record = native.plain_record(plain.count, key, value)
+    plain.add(key, value)
+    assert record == b"".join(plain.parts)
+    for numbers in ((1, 1_000, 0, -1, -1, 0), (plain.count, 2**62, 16, 2**40, 7, -1)):
+        batch = record_batch.assemble_plain(plain.parts, *numbers)
+        assert native.assemble_plain(plain.parts, *numbers) == batch
+        assert record_batch.crc_is_valid(batch)

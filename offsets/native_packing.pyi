@@ -1,0 +1,16 @@
+def offset_records(
+    first_delta: int, group_id: str, topic: str, topic_id: bytes, numbers: list[int], /
+) -> tuple[bytes, bytes, int]: ...
+def one_change(
+    origin: bytes,
+    position: int,
+    time_ms: int,
+    topic: str,
+    topic_id: bytes,
+    partition: int,
+    old_offset: int,
+    old_leader_epoch: int,
+    new_offset: int,
+    new_leader_epoch: int,
+    /,
+) -> bytes: ...

@@ -1,0 +1,112 @@
+/* Batches of plain records, as coordinators write them: what `PlainRecords.add` and `assemble_plain` of record_batch.py
+ * do. */
+
+#include "plan.h"
+#include <string.h>
+
+#define PREFIX_BYTES 12 /* base offset and length */
+#define CRC_AT 17
+#define ATTRIBUTES_AT 21
+#define HEADER_BYTES 61
+#define MAGIC 2
+
+static char *put(char *place, uint64_t number, int size) {
+    for (int i = size - 1; i >= 0; i--) {
+        place[i] = (char)number;
+        number >>= 8;
+    }
+    return place + size;
+}
+
+static char *put_varint(char *place, int64_t number) {
+    uint64_t left = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
+    for (; left > 0x7F; left >>= 7)
+        *place++ = (char)(left | 0x80);
+    *place++ = (char)left;
+    return place;
+}
+
+static int varint_size(int64_t number) {
+    char bytes[10];
+    return (int)(put_varint(bytes, number) - bytes);
+}
+
+/* (offset delta, key, value or None) -> record */
+PyObject *plain_record(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    char *key, *value = NULL, *place;
+    Py_ssize_t key_size, value_size = -1, size;
+    long long delta;
+    PyObject *record;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "plain_record takes 3 arguments");
+        return NULL;
+    }
+    delta = PyLong_AsLongLong(arguments[0]);
+    if ((delta == -1 && PyErr_Occurred()) || PyBytes_AsStringAndSize(arguments[1], &key, &key_size) < 0 ||
+        (arguments[2] != Py_None && PyBytes_AsStringAndSize(arguments[2], &value, &value_size) < 0))
+        return NULL;
+    size = 2 + varint_size(delta) + varint_size(key_size) + key_size + varint_size(value_size) + 1;
+    size += value == NULL ? 0 : value_size;
+    if ((record = PyBytes_FromStringAndSize(NULL, varint_size(size) + size)) == NULL)
+        return NULL;
+    place = put(put_varint(PyBytes_AS_STRING(record), size), 0, 2); /* attributes, timestamp delta */
+    place = put_varint(put_varint(place, delta), key_size);
+    memcpy(place, key, key_size);
+    place = put_varint(place + key_size, value_size);
+    if (value != NULL) {
+        memcpy(place, value, value_size);
+        place += value_size;
+    }
+    put(place, 0, 1); /* no headers */
+    return record;
+}
+
+/* Write the checksum of a batch. */
+static int set_crc(char *batch, Py_ssize_t size) {
+    PyObject *view = PyMemoryView_FromMemory(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT, PyBUF_READ), *crc = NULL;
+    unsigned long number = (unsigned long)-1;
+    if (view != NULL && (crc = PyObject_CallOneArg(names.crc32c, view)) != NULL)
+        number = PyLong_AsUnsignedLong(crc);
+    Py_XDECREF(view);
+    Py_XDECREF(crc);
+    if (number == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    put(batch + CRC_AT, number, 4);
+    return 0;
+}
+
+/* (parts, record count, timestamp, attributes, producer id, producer epoch, base sequence) -> batch */
+PyObject *assemble_plain(PyObject *module, PyObject *arguments) {
+    PyObject *parts, *batch;
+    int count, attributes, base_sequence;
+    long long timestamp, producer_id;
+    short producer_epoch;
+    Py_ssize_t size = HEADER_BYTES;
+    char *place;
+    if (!PyArg_ParseTuple(arguments, "O!iLiLhi", &PyList_Type, &parts, &count, &timestamp, &attributes, &producer_id,
+                          &producer_epoch, &base_sequence))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
+        if (!PyBytes_Check(PyList_GET_ITEM(parts, i)))
+            return PyErr_Format(PyExc_TypeError, "%R is no part of a batch", PyList_GET_ITEM(parts, i));
+        size += PyBytes_GET_SIZE(PyList_GET_ITEM(parts, i));
+    }
+    if ((batch = PyByteArray_FromStringAndSize(NULL, size)) == NULL)
+        return NULL;
+    place = put(PyByteArray_AS_STRING(batch), 0, 8); /* base offset */
+    place = put(place, size - PREFIX_BYTES, 4);
+    place = put(put(place, -1, 4), MAGIC, 1); /* no leader epoch yet */
+    place = put(put(place, 0, 4), attributes, 2);
+    place = put(place, count - 1, 4); /* last offset delta */
+    place = put(put(place, timestamp, 8), timestamp, 8);
+    place = put(put(put(place, producer_id, 8), producer_epoch, 2), base_sequence, 4);
+    place = put(place, count, 4);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
+        PyObject *part = PyList_GET_ITEM(parts, i);
+        memcpy(place, PyBytes_AS_STRING(part), PyBytes_GET_SIZE(part));
+        place += PyBytes_GET_SIZE(part);
+    }
+    if (set_crc(PyByteArray_AS_STRING(batch), size) < 0)
+        Py_CLEAR(batch);
+    return batch;
+}

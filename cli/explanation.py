@@ -34,7 +34,8 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
     else:
         generation = rebalance["generation"]
         to = "" if generation is None else f" -> {generation}"
-        what = f"generation {rebalance['from_generation']}{to}: {rebalance['outcome']}"
+        counted_by = "epoch" if rebalance["outcome"] == "assigned" else "generation"
+        what = f"{counted_by} {rebalance['from_generation']}{to}: {rebalance['outcome']}"
     members = rebalance["members"]
     count = "" if members is None else f", {counted(members, 'member')}"
     assignor = f", {rebalance['protocol']}" if rebalance["protocol"] else ""
@@ -54,7 +55,7 @@ def _print_rebalance(rebalance: dict[str, Any]) -> None:
             print(shown(f"    moved {place}: {_named(row['before'])} -> {_named(row['after'])}"))
         if rebalance["moved_count"] > MOVED_SHOWN:
             print(f"    and {counted(rebalance['moved_count'] - MOVED_SHOWN, 'more partition')} moved")
-    elif moved is not None and rebalance["outcome"] == "stable":
+    elif moved is not None and rebalance["outcome"] in ("stable", "assigned"):
         print("    no partition moved")
     print()
 

@@ -8,8 +8,8 @@ from barnabas.broker.access.http import described_group
 from barnabas.broker.http.coordinators import no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, member, number, record, text
-from barnabas.coordinators.groups.events import Event, Identity
-from barnabas.coordinators.groups.explanation import MOVED_MAX, Rebalance, advice, rebalances, sentence
+from barnabas.coordinators.groups.events import MOVED_MAX, Event, Identity
+from barnabas.coordinators.groups.explanation import Rebalance, advice, rebalances, sentence
 from barnabas.coordinators.groups.views import view
 from barnabas.runtime.turns import Pieces
 
@@ -35,7 +35,7 @@ REBALANCE = record(
     "A rebalance.",
     at_ms=integer("When it began."),
     cause=text("Why."),
-    outcome=text("How it ended.", one_of=["stable", "empty", "began again", "live reset", "running"]),
+    outcome=text("How it ended.", one_of=["stable", "empty", "began again", "live reset", "running", "assigned"]),
     from_generation=integer("The generation that it has ended."),
     generation=integer("The generation that it has made.", nullable=True),
     members=integer("How many members that has.", nullable=True),

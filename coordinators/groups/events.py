@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EVENTS_OF_GROUP_MAX = 200
 EVENTS_MAX = 40_000
+MOVED_MAX = 200  # partitions of one rebalance that are listed
 TEXT_CHARACTERS_MAX = 255  # of a text that a client chose
 ASSIGNMENT_BYTES_MAX = 64 * 1024  # larger assignments of a generation are not kept
 ASSIGNMENTS_MAX = 500  # nor those of more members
@@ -38,6 +39,9 @@ class Kind(Enum):
     REBALANCE = "rebalance"  # generation (the one that ends), cause
     GENERATION = "generation"  # generation, members, protocol, leader, began_ms, last
     STABLE = "stable"  # generation, began_ms, assignments
+    ASSIGNED = (
+        "assigned"  # generation (the epoch before), epoch, members, assignor, moved; in a consumer group (KIP-848)
+    )
     EMPTY = "empty"  # generation
     LIVE_RESET = "live reset"  # generation, partitions, members
     REFUSED = "refused"  # what (commit, join), error, count, last_ms
@@ -50,6 +54,9 @@ class Identity(NamedTuple):
     instance_id: str | None
     client_id: str
     host: str
+
+
+Moved = tuple[str, int, Identity | None, Identity | None]  # topic, partition, from whom, to whom
 
 
 class Event:

@@ -1,7 +1,8 @@
 """Why did a group rebalance? A story of its last rebalances, made of its events (events.py), and advice. Pure.
 
 A rebalance begins with its cause and ends when the group is stable or empty. Events between two rebalances belong to
-the one that they have led to. Advice is given where the cause is a known one; each rule is a function below.
+the one that they have led to. A consumer group (KIP-848) has assignments instead, in which members go on: each ends
+when it begins. Advice is given where the cause is a known one; each rule is a function below.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from barnabas.coordinators.groups.events import Event, Identity, Kind
+from barnabas.coordinators.groups.events import Event, Identity, Kind, Moved
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.runtime.counted import counted
@@ -17,7 +18,6 @@ from barnabas.runtime.counted import counted
 STORM_COUNT, STORM_WITHIN_MS = 5, 600_000
 ROLLING_WITHIN_MS = 900_000
 SLOW_PHASE_MS = 5_000.0
-MOVED_MAX = 200  # partitions of one rebalance that are listed
 
 Owners = dict[tuple[str, int], Identity]
 
@@ -27,7 +27,7 @@ class Rebalance:
 
     def __init__(self, event: Event, leading: list[Event]) -> None:
         self.at_ms = event.at_ms
-        self.cause: str = event.details.get("cause", "live reset")
+        self.cause: str = event.details.get("cause", event.kind.value)
         self.from_generation: int = event.details["generation"]
         self.events = [*leading, event]
         self.generation: int | None = None
@@ -38,8 +38,8 @@ class Rebalance:
         self.last_to_join: Identity | None = None
         self.last_after_ms: float | None = None  # when that one joined, from the beginning on
         self.sync_ms: float | None = None
-        self.outcome = "running"  # later stable, empty, began again, live reset
-        self.moved: list[tuple[str, int, Identity | None, Identity | None]] | None = None
+        self.outcome = "running"  # later stable, empty, began again, live reset; assigned
+        self.moved: list[Moved] | None = None
 
 
 def rebalances(events: Sequence[Event]) -> list[Rebalance]:
@@ -61,6 +61,14 @@ def rebalances(events: Sequence[Event]) -> list[Rebalance]:
                 current.outcome = "live reset"
                 current.members = event.details["members"]
                 current, owners = None, {}
+        elif event.kind is Kind.ASSIGNED:
+            if current is not None:  # of the classic group that it was
+                current.outcome = "began again"
+                while current.events[-1].kind is Kind.JOINED:
+                    leading.insert(0, current.events.pop())
+                current = None
+            found.append(_assignment(event, leading))
+            leading, owners = [], None
         elif current is None:
             leading.append(event)
         else:
@@ -74,6 +82,20 @@ def rebalances(events: Sequence[Event]) -> list[Rebalance]:
                     owners = {}
                 current = None
     return found
+
+
+def _assignment(event: Event, leading: list[Event]) -> Rebalance:
+    """An assignment of a consumer group."""
+    kinds = {one.kind for one in leading} - {Kind.REFUSED}
+    assignment = Rebalance(event, leading)
+    assignment.outcome = event.kind.value
+    assignment.generation, assignment.members = event.details["epoch"], event.details["members"]
+    assignment.protocol, assignment.moved = event.details["assignor"], event.details["moved"]
+    if kinds - {Kind.SUBSCRIBED}:
+        assignment.cause = "its members have changed"
+    else:
+        assignment.cause = "a member reads other topics" if kinds else "the topics that it reads have changed"
+    return assignment
 
 
 def _ends(rebalance: Rebalance, event: Event) -> bool:
@@ -113,7 +135,7 @@ def _owners(event: Event) -> Owners | None:
     return owners
 
 
-def _moved(before: Owners, after: Owners) -> list[tuple[str, int, Identity | None, Identity | None]]:
+def _moved(before: Owners, after: Owners) -> list[Moved]:
     keys = sorted({*before, *after})
     pairs = ((key, before.get(key), after.get(key)) for key in keys)
     return [(*key, old, new) for key, old, new in pairs if _person(old) != _person(new)]
@@ -166,7 +188,7 @@ def sentence(event: Event) -> str | None:
 
 def advice(events: Sequence[Event]) -> list[tuple[str, str]]:
     """What to do, as (known cause, sentence). The most specific first."""
-    story = rebalances(events)
+    story = [one for one in rebalances(events) if one.outcome != Kind.ASSIGNED.value]  # nobody waits for these
     return [(name, text) for name, rule in RULES for text in rule(events, story)]
 
 

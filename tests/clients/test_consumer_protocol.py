@@ -102,6 +102,34 @@ def test_new_partitions_and_new_topics_are_noticed(broker: Any, admin: AdminClie
     assert referee.faults == []
 
 
+def test_each_assignment_is_explained(broker: Any, admin: AdminClient, members: list[Member]) -> None:
+    make_topic(admin, "told", 4)
+    referee = Referee()
+    members.append(Member(broker.bootstrap, "tellers", "one", referee, ["told"]))
+    until(lambda: len(referee.of("one")) == 4)
+    members.append(Member(broker.bootstrap, "tellers", "two", referee, ["told"]))
+    until(lambda: len(referee.of("one")) == len(referee.of("two")) == 2)
+    members[0].stop()
+    until(lambda: len(referee.of("two")) == 4)
+    admin.create_partitions([NewPartitions("told", 5)])["told"].result()
+    until(lambda: len(referee.of("two")) == 5)
+    command = [sys.executable, "-m", "barnabas", "groups", "explain", "tellers", "--bootstrap", broker.bootstrap]
+    done = forked.run([*command, "--json"], check=True, timeout=60, capture_output=True, text=True)
+    story = json.loads(done.stdout)["rebalances"]
+    assert [(one["cause"], one["outcome"], one["members"], one["protocol"], one["moved_count"]) for one in story] == [
+        ("its members have changed", "assigned", 1, "uniform", 4),
+        ("its members have changed", "assigned", 2, "uniform", 2),
+        ("its members have changed", "assigned", 1, "uniform", 2),
+        ("the topics that it reads have changed", "assigned", 1, "uniform", 1),
+    ]
+    assert [one["from_generation"] for one in story][1:] == [one["generation"] for one in story][:-1]
+    text = forked.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    assert "assigned, 2 members, uniform" in text
+    assert "moved told-0: nobody -> one at 127.0.0.1" in text
+    assert text.count(": one at 127.0.0.1 -> two at 127.0.0.1") == 2
+    assert "moved told-4: nobody -> two at 127.0.0.1" in text
+
+
 def test_a_group_is_listed_described_and_deleted(broker: Any, admin: AdminClient, members: list[Member]) -> None:
     make_topic(admin, "described", 3)
     produce(broker, "described", 9, 3)

@@ -22,7 +22,7 @@ from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.target import Question
 from barnabas.coordinators.groups.consumer.timers import NEVER
-from barnabas.coordinators.groups.events import Event, EventBook, Identity, Kind, cut
+from barnabas.coordinators.groups.events import MOVED_MAX, Event, EventBook, Identity, Kind, Moved, cut
 from barnabas.coordinators.groups.members import Supported
 from barnabas.coordinators.groups.rebalance import FENCE_MS
 from barnabas.coordinators.groups.records import GroupRecord
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("barnabas.groups")
 R = TypeVar("R")
 TOPICS_MAX = 100  # of a member, that its event names
+MOVED_TOPICS_MAX = 1_000  # of an assignment in which more are to be looked at, its event does not say what has moved
 REMOVAL_CHARACTERS_MAX = 2_000  # of the names of members that are removed by one write
 
 
@@ -115,6 +116,50 @@ class ConsumerGroups:
     def note_subscribed(self, group_id: str, member: ConsumerMember) -> None:
         """Note that a member has changed what it reads."""
         self._note_subscription(group_id, Kind.SUBSCRIBED, member, "")
+
+    def _assignment(self, change: Change) -> Event | None:
+        """The event of a new target assignment, if a decision makes one."""
+        group, from_epoch = change.group, change.assigned_before
+        if from_epoch is None or not group.members:
+            return None
+        details = {
+            "generation": from_epoch,
+            "epoch": group.assignment_epoch,
+            "members": len(group.members),
+            "assignor": group.preferred_assignor(self.situation_of(group.group_id).settings.default_assignor),
+            "moved": self._moved(change),
+        }
+        return Event(Kind.ASSIGNED, self._clock.now_ms(), self._clock.monotonic_ms(), None, details)
+
+    def _moved(self, change: Change) -> list[Moved] | None:
+        """The partitions that shall be another member's. None: they are too many to be kept, or it was another kind of
+        group until now.
+        """
+        if change.records.before is not None:
+            return None
+        topic_name = self.situation_of(change.group.group_id).topics.topic_name
+        members = change.group.members
+        before: dict[tuple[bytes, int], str] = {}
+        after: dict[tuple[bytes, int], str] = {}
+        looked_at = 0
+        for member_id, had, has in change.given():
+            looked_at += len(had) + len(has)
+            if looked_at > MOVED_TOPICS_MAX or max(len(before), len(after)) > MOVED_MAX:
+                return None
+            for owners, mine, others in ((before, had, has), (after, has, had)):
+                for topic_id, partitions in mine.items():
+                    gone = partitions - others.get(topic_id, frozenset())
+                    owners.update(dict.fromkeys(((topic_id, partition) for partition in gone), member_id))
+
+        def named(owner_id: str | None) -> Identity | None:
+            member = None if owner_id is None else members.get(owner_id)
+            return None if member is None else identity(member)
+
+        return sorted(
+            (name, partition, named(before.get((topic_id, partition))), named(after.get((topic_id, partition))))
+            for topic_id, partition in {**before, **after}
+            if (name := topic_name(topic_id)) is not None
+        )
 
     def _note_subscription(self, group_id: str, kind: Kind, member: ConsumerMember, reason: str) -> None:
         of = member.subscription
@@ -228,6 +273,7 @@ class ConsumerGroups:
     def write(self, change: Change, done: Done, *, patient: bool = False) -> None:
         """Write what a decision has changed. Who holds the group must be `patient` (coordinators/shard.py)."""
         group = change.group
+        change.event = self._assignment(change)
         if change.records.count:
             group.unwritten.append(change)
 
@@ -236,10 +282,14 @@ class ConsumerGroups:
                 if error:
                     self._take_back(change, error)
                 else:
-                    group.unwritten.remove(change)
+                    self._committed(group.unwritten.pop(group.unwritten.index(change)))
             done(change.failed or error)
 
         self._writer.write(group.group_id, change.records if change.records.count else None, ended, patient=patient)
+
+    def _committed(self, change: Change) -> None:
+        if change.event is not None:
+            self._writer.events.note(change.group.group_id, (change.event,))
 
     def _take_back(self, change: Change, error: ErrorCode) -> None:
         """The log did not take a decision: neither it nor those after it have happened."""
@@ -290,7 +340,7 @@ class ConsumerGroups:
         if group is None:
             return
         if group.unwritten and group.unwritten[0].records is records:
-            del group.unwritten[0]
+            self._committed(group.unwritten.pop(0))
         if not group.exists and not group.members and not group.unwritten:
             self.forget(records.group_id)
 

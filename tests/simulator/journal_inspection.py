@@ -84,7 +84,9 @@ class JournalInspector:
             if seen is None or seen.log is not led.log or led.log.log_end_offset < seen.end_offset:
                 seen = self._seen[shard.partition] = _Seen(led.log)  # read from its begin, as after a restart
             self._read(seen, led.log)
-            if shard.journal.is_written:
+            now = (seen.end_offset, contents(shard.offsets))
+            if now != seen.compared and shard.journal.is_written:
+                seen.compared = now
                 self._compare(shard, seen)
 
     def look_at_the_end(self, broker: Broker) -> None:
@@ -154,10 +156,6 @@ class JournalInspector:
             raise Violation("the journal says why", f"{record} (before: {before})")
 
     def _compare(self, shard: Any, seen: _Seen) -> None:
-        now = (seen.end_offset, contents(shard.offsets))
-        if now == seen.compared:
-            return
-        seen.compared = now
         self.comparisons += 1
         table = {
             (group_id, topic, partition): committed.offset

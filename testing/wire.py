@@ -27,7 +27,8 @@ LATEST, EARLIEST = -1, -2
 ALL = -1  # acks
 WITHIN_MS = round(GIVES_UP_AFTER_S * 1000)
 SIZE = struct.Struct(">i")
-CREATE_TOPICS, PRODUCE, FETCH, LIST_OFFSETS, METADATA = 7, 9, 12, 7, 12  # versions
+# Versions. From 5 on, an answer to CreateTopics has all settings of the topic.
+CREATE_TOPICS, PRODUCE, FETCH, LIST_OFFSETS, METADATA = 4, 9, 12, 7, 12
 INIT_PRODUCER_ID, FIND_COORDINATOR, OFFSET_COMMIT = 4, 4, 8
 ASKED_AGAIN = LEADER_MOVES | {
     ErrorCode.CORRUPT_MESSAGE,

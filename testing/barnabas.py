@@ -197,8 +197,12 @@ class Barnabas:
         """The node ids of those that run and do not stand still."""
         return [node_id for node_id, process in self.processes.items() if process.answers]
 
+    def _best_first(self) -> list[int]:
+        """Those that run; those that may not know how things are come last."""
+        return sorted(self.running, key=self._may_be_behind.__contains__)
+
     def _addresses(self) -> dict[int, str]:
-        return {node_id: self.processes[node_id].host_and_port for node_id in self.running}
+        return {node_id: self.processes[node_id].host_and_port for node_id in self._best_first()}
 
     def log(self, node_id: int = 0) -> str:
         """What a broker has logged."""
@@ -214,7 +218,7 @@ class Barnabas:
         node_id: int | None = None,
     ) -> Any:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs and knows how things are."""
-        asked = sorted(self.running, key=self._may_be_behind.__contains__) if node_id is None else [node_id]
+        asked = self._best_first() if node_id is None else [node_id]
         if not asked:
             raise RuntimeError("no broker runs")
         return self._http.ask(self.processes[asked[0]].http, method, path, query, body)

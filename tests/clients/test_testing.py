@@ -341,7 +341,10 @@ def test_a_broker_that_stood_still_is_not_asked_what_it_may_not_know() -> None:
     with Barnabas(brokers=2) as kafka:
 
         def asked() -> int:
-            return int(kafka.ask("GET", "/v1/status")["node_id"])
+            kafka.wire.metadata(None, 10.0)
+            number = int(kafka.ask("GET", "/v1/status")["node_id"])
+            assert kafka.requests("Metadata")[-1]["node_id"] == number
+            return number
 
         assert asked() == 0
         kafka.pause(0)

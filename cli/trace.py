@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import admin
+from barnabas.cli.shared.client import client_id as own_client_id
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -94,7 +95,8 @@ def _lint(http: HttpApi, client_id: str | None, as_json: bool) -> int:
 
 
 def _new(http: HttpApi, filters: dict[str, str | None], following: dict[int, int]) -> Iterator[dict[str, Any]]:
-    """What has come to each broker since it was asked last; `following` has the numbers from which to ask."""
+    """What others have asked each broker since the last look; `following` has the numbers from which to look."""
+    own = own_client_id()
     for node_id in http.brokers():
         while True:
             query = {**filters, "since": following.get(node_id, 0)}
@@ -102,7 +104,7 @@ def _new(http: HttpApi, filters: dict[str, str | None], following: dict[int, int
             following[node_id] = answer["next"]
             if not answer["requests"]:
                 break
-            yield from ({**row, "node_id": node_id} for row in answer["requests"])
+            yield from ({**row, "node_id": node_id} for row in answer["requests"] if row["client_id"] != own)
     if not following:
         fail("no broker serves. Start one with `barnabas start --profile ci`.")
 

@@ -1111,6 +1111,9 @@ def test_trace_shows_what_was_asked(kafka: Barnabas) -> None:
     as_json = subprocess.run([*command, "--kept", "--json"], capture_output=True, text=True, timeout=60, check=True)
     rows = [json.loads(line) for line in as_json.stdout.splitlines()]
     assert "OFFSET_COMMIT" in {row["api"] for row in rows}
+    with subprocess.Popen([*command[:-2], "--kept", "--json"], stdout=subprocess.PIPE, text=True) as of_all:
+        said, _ = of_all.communicate(timeout=60)
+    assert (f"barnabas-cli-{of_all.pid}" in said, topic.name in said) == (False, True)  # nothing of what it asks itself
     live = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True)
     assert live.stdout is not None
     deadline = time.monotonic() + 60

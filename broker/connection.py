@@ -50,6 +50,7 @@ READ_AHEAD_BYTES_MAX: Final = 64 * 1024  # of frames behind a request in flight;
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024  # of a frame: a few thousand small rows, a few milliseconds
 FRAMES_PER_TURN: Final = 64  # of one connection, before the others get their turn
 API_KEY: Final = Struct(">h")
+OPEN: Final = Socket.OPEN
 LOST: Final = Socket.LOST
 READY: Final = Requests.READY
 IN_FLIGHT: Final = Requests.IN_FLIGHT
@@ -208,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client sends no more. Keep the transport: the client still gets its answers."""
-        if self._socket is Socket.OPEN:
+        if self._socket is OPEN:
             self._socket_to(Socket.HALF_CLOSED)
             self._handle_read_ahead()
         return True
@@ -257,17 +258,17 @@ class Connection(asyncio.BufferedProtocol):
             if self._requests is not DROPPED:
                 self._read_ahead = bytearray(data[position:])  # a new one: handled frames may be views of the old
         self._pause_or_resume_reading()
-        if self._socket is not Socket.OPEN and self._may_handle() and not self._carried_out.waiting:
+        if self._socket is not OPEN and self._may_handle() and not self._carried_out.waiting:
             self.close()  # the client has ended, and no whole frame is left
 
     def _go_on_soon(self) -> None:
         """Handle in the next pass of the loop what was read ahead."""
-        if self._read_ahead or self._socket is not Socket.OPEN:
+        if self._read_ahead or self._socket is not OPEN:
             self._server.env.clock.call_soon(self._handle_read_ahead)
 
     def _pause_or_resume_reading(self) -> None:
         full = len(self._read_ahead) >= READ_AHEAD_BYTES_MAX and not self._may_handle()
-        if full != self._reading_paused and self._socket is Socket.OPEN:
+        if full != self._reading_paused and self._socket is OPEN:
             self._reading_paused = full
             (self.transport.pause_reading if full else self.transport.resume_reading)()
 

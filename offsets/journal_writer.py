@@ -225,7 +225,7 @@ class PartitionJournal:
         topics = []
         commit = []
         for index, packed in enumerate(records.packed):
-            columns = columns_of(packed)
+            columns = columns_of(packed) if records.columns is None else records.columns[index]
             commit.append(columns)
             topic, topic_id, partitions, positions = columns
             before = last[index] if index < len(last) else None

@@ -1,6 +1,6 @@
 def offset_records(
     first_delta: int, group_id: str, topic: str, topic_id: bytes, numbers: list[int], /
-) -> tuple[bytes, bytes, int]: ...
+) -> tuple[bytes, bytes, int, bytes, bytes]: ...
 def one_change(
     origin: bytes,
     position: int,

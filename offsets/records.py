@@ -111,10 +111,11 @@ class OffsetCommits:
     """The offsets of one commit: a record for each partition. `origin`: who commits, as journal.py encodes it.
 
     `packed`: the records once more, as the table and the journal take them (stored.py). None for one offset, for more
-    than `PACKED_MAX`, and where one has metadata or an expiry time.
+    than `PACKED_MAX`, and where one has metadata or an expiry time. `columns`: what the journal takes of them, if it is
+    at hand.
     """
 
-    __slots__ = ("count", "group_id", "offsets", "origin", "packed")
+    __slots__ = ("columns", "count", "group_id", "offsets", "origin", "packed")
 
     def __init__(self, group_id: str, offsets: GroupOffsets, origin: bytes = b"") -> None:
         self.group_id = group_id
@@ -124,6 +125,7 @@ class OffsetCommits:
         for partitions in offsets.values():
             self.count += len(partitions)
         self.packed: list[PackedTopic] | None = None
+        self.columns: list[TopicColumns] | None = None
 
     def __repr__(self) -> str:
         return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
@@ -196,6 +198,7 @@ class OffsetCommits:
         """Append the records as C packs them; False: one of them takes the general path."""
         parts: list[bytes] = []
         packed: list[PackedTopic] = []
+        columns: list[TopicColumns] = []
         count = records.count
         for topic, offsets in self.offsets.items():
             topic_id = NO_TOPIC_ID
@@ -209,14 +212,17 @@ class OffsetCommits:
                 numbers.append(committed.offset)
                 numbers.append(committed.leader_epoch)
                 numbers.append(committed.commit_timestamp)
-            part, data, key_start_bytes = native_packing.offset_records(count, self.group_id, topic, topic_id, numbers)
+            part, data, key_start_bytes, partitions, positions = native_packing.offset_records(
+                count, self.group_id, topic, topic_id, numbers
+            )
             parts.append(part)
             packed.append((topic, topic_id, key_start_bytes, data))
+            columns.append(TopicColumns(topic, topic_id, partitions, positions))
             count += len(offsets)
         records.parts += parts
         records.count = count
         if 1 < self.count <= PACKED_MAX:
-            self.packed = packed
+            self.packed, self.columns = packed, columns
         return True
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Timer
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
+_time_ns: Final = time.time_ns
+_monotonic: Final = time.monotonic
 CLOCK_MS_MAX = 1 << 47  # how far tests move it, some thousand years: with more, dates could not be told
 
 
@@ -26,15 +28,15 @@ class RealClock:
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+        return _time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
         """Milliseconds from an arbitrary start."""
-        return time.monotonic() * 1000.0
+        return _monotonic() * 1000.0
 
     def work_ms(self) -> float:
         """The same as `monotonic_ms`, because a call that blocks delays everything else as well."""
-        return time.monotonic() * 1000.0
+        return _monotonic() * 1000.0
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call in the next pass of the loop."""

@@ -120,9 +120,9 @@ def validate_for_leader(
     size = len(records)
     if not size:
         return AppendResult(ErrorCode.INVALID_RECORD, "no records")
-    if type(records) is bytes or (type(records) is memoryview and records.readonly):
-        records = bytearray(records)
     view = memoryview(records)
+    if view.readonly:
+        view = memoryview(bytearray(records))
     headers: list[BatchHeader] = []
     positions: list[int] = []
     position = 0
@@ -227,8 +227,6 @@ def _apply_topic_settings(
 ) -> Validated | AppendResult:
     log_append_time = config.message_timestamp_type == "LogAppendTime"
     compacted = "compact" in config.cleanup_policy
-    lowest, highest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
-    bounded_below = config.message_timestamp_before_max_ms != _LONG_MAX
     target = None if config.compression_type == "producer" else _CODECS[config.compression_type]
     rebuilt = False
     for slot, header in enumerate(headers):
@@ -237,6 +235,9 @@ def _apply_topic_settings(
             continue
         position = positions[slot]
         if origin is _CLIENT:
+            lowest = now_ms - config.message_timestamp_before_max_ms
+            highest = now_ms + config.message_timestamp_after_max_ms
+            bounded_below = config.message_timestamp_before_max_ms != _LONG_MAX
             check_times = not log_append_time and (
                 bounded_below or header.max_timestamp > highest or bool(attributes & LOG_APPEND_TIME)
             )

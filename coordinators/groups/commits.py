@@ -154,7 +154,7 @@ class Commits:
         error = self._check(shard, group, request, version, commits)
         if error:
             return answer.refuse(error)
-        if group is not None:
+        if group is not None and request.member_id:
             group.extend_session(request.member_id, self._clock.monotonic_ms())
         for row in too_long:
             row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -82,16 +82,17 @@ static int varint_size(uint64_t number) {
     return size;
 }
 
-/* (first offset delta, group id, topic, topic id, numbers) -> records, the same from the length of the key on, and how
- * many bytes of a key are before the partition. The numbers of each offset: partition, offset, leader epoch, time. */
+/* (first offset delta, group id, topic, topic id, numbers) -> records, the same from the length of the key on, how many
+ * bytes of a key are before the partition, and the columns of the journal: partitions, and offsets with leader epochs.
+ * The numbers of each offset: partition, offset, leader epoch, time. */
 static PyObject *offset_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     static const int bits[] = {32, 64, 32, 64};
     static const char no_id[TOPIC_ID_BYTES];
     Text group, topic, topic_id;
     int64_t first, row[4];
     Py_ssize_t rows, key_start_size, key_size, value_size, behind_size, size = 0;
-    PyObject *numbers, *records = NULL, *behind = NULL, *result = NULL;
-    char *place, *behind_place;
+    PyObject *numbers, *records = NULL, *behind = NULL, *partitions = NULL, *positions = NULL, *result = NULL;
+    char *place, *behind_place, *partition_place, *position_place;
     if (count != 5 || !PyList_CheckExact(arguments[4])) {
         PyErr_SetString(PyExc_TypeError, "offset_records takes 5 arguments, of which the last is a list");
         return NULL;
@@ -111,10 +112,14 @@ static PyObject *offset_records(PyObject *module, PyObject *const *arguments, Py
         size += varint_size(of_one) + of_one;
     }
     if ((records = PyBytes_FromStringAndSize(NULL, size)) == NULL ||
-        (behind = PyBytes_FromStringAndSize(NULL, rows * behind_size)) == NULL)
+        (behind = PyBytes_FromStringAndSize(NULL, rows * behind_size)) == NULL ||
+        (partitions = PyBytes_FromStringAndSize(NULL, rows * 4)) == NULL ||
+        (positions = PyBytes_FromStringAndSize(NULL, rows * 12)) == NULL)
         goto ended;
     place = PyBytes_AS_STRING(records);
     behind_place = PyBytes_AS_STRING(behind);
+    partition_place = PyBytes_AS_STRING(partitions);
+    position_place = PyBytes_AS_STRING(positions);
     for (Py_ssize_t i = 0; i < rows; i++) {
         char *begin;
         for (int j = 0; j < 4; j++)
@@ -127,9 +132,11 @@ static PyObject *offset_records(PyObject *module, PyObject *const *arguments, Py
         place = put(place, 1, 2); /* version of the key */
         place = put_text(put_text(place, &group), &topic);
         place = put(place, row[0], 4);
+        partition_place = put_bytes(partition_place, place - 4, 4);
         place = put_varint(place, value_size);
         place = put(place, 4, 2); /* version of the value */
         place = put(put(place, row[1], 8), row[2], 4);
+        position_place = put_bytes(position_place, place - 12, 12);
         place = put(place, 1, 1); /* no metadata */
         place = put(place, row[3], 8);
         if (has_id)
@@ -139,10 +146,12 @@ static PyObject *offset_records(PyObject *module, PyObject *const *arguments, Py
         place = put(place, 0, 1); /* no headers */
         behind_place = put_bytes(behind_place, begin, behind_size);
     }
-    result = Py_BuildValue("OOn", records, behind, key_start_size);
+    result = Py_BuildValue("OOnOO", records, behind, key_start_size, partitions, positions);
 ended:
     Py_XDECREF(records);
     Py_XDECREF(behind);
+    Py_XDECREF(partitions);
+    Py_XDECREF(positions);
     return result;
 }
 

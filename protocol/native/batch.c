@@ -76,16 +76,23 @@ static int set_crc(char *batch, Py_ssize_t size) {
 }
 
 /* (parts, record count, timestamp, attributes, producer id, producer epoch, base sequence) -> batch */
-PyObject *assemble_plain(PyObject *module, PyObject *arguments) {
+PyObject *assemble_plain(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count) {
     PyObject *parts, *batch;
-    int count, attributes, base_sequence;
-    long long timestamp, producer_id;
-    short producer_epoch;
+    long long numbers[6], count, timestamp;
     Py_ssize_t size = HEADER_BYTES;
     char *place;
-    if (!PyArg_ParseTuple(arguments, "O!iLiLhi", &PyList_Type, &parts, &count, &timestamp, &attributes, &producer_id,
-                          &producer_epoch, &base_sequence))
+    if (argument_count != 7 || !PyList_CheckExact(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "assemble_plain takes a list and six numbers");
         return NULL;
+    }
+    parts = arguments[0];
+    for (int i = 0; i < 6; i++) {
+        numbers[i] = PyLong_AsLongLong(arguments[1 + i]);
+        if (numbers[i] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    count = numbers[0];
+    timestamp = numbers[1];
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
         if (!PyBytes_Check(PyList_GET_ITEM(parts, i)))
             return PyErr_Format(PyExc_TypeError, "%R is no part of a batch", PyList_GET_ITEM(parts, i));
@@ -96,10 +103,10 @@ PyObject *assemble_plain(PyObject *module, PyObject *arguments) {
     place = put(PyByteArray_AS_STRING(batch), 0, 8); /* base offset */
     place = put(place, size - PREFIX_BYTES, 4);
     place = put(put(place, -1, 4), MAGIC, 1); /* no leader epoch yet */
-    place = put(put(place, 0, 4), attributes, 2);
+    place = put(put(place, 0, 4), numbers[2], 2); /* no checksum yet; attributes */
     place = put(place, count - 1, 4); /* last offset delta */
     place = put(put(place, timestamp, 8), timestamp, 8);
-    place = put(put(put(place, producer_id, 8), producer_epoch, 2), base_sequence, 4);
+    place = put(put(put(place, numbers[3], 8), numbers[4], 2), numbers[5], 4); /* producer id, epoch, base sequence */
     place = put(place, count, 4);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parts); i++) {
         PyObject *part = PyList_GET_ITEM(parts, i);

@@ -7,6 +7,7 @@ import pytest
 from barnabas.offsets import journal
 from barnabas.offsets.journal import NO_OFFSET, Cause, Row, encode_origin, encode_rows
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, OffsetCommits
+from barnabas.offsets.stored import columns_of
 from barnabas.protocol.record_batch import PlainRecords
 from native import build
 
@@ -42,7 +43,8 @@ def test_the_records_of_a_commit(native: Any, seed: int) -> None:
     ((_, _, key_start_bytes, data),) = commits.packed
     flat = [number for row in numbers for number in row]
     found = native.offset_records(first, group_id, topic, topic_id, flat)
-    assert found == (b"".join(plain.parts), data, key_start_bytes)
+    columns = columns_of(commits.packed[0])
+    assert found == (b"".join(plain.parts), data, key_start_bytes, columns.partitions, columns.positions)
 
 
 @pytest.mark.parametrize("seed", range(100))

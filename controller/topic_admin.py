@@ -6,6 +6,7 @@ caller waits for the effect with `MetadataCache.wait_for`.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain, product, zip_longest
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
@@ -42,6 +43,7 @@ logger = logging.getLogger("barnabas.controller")
 
 PARTITIONS_MAX = 100_000  # of one topic
 NODE_BYTES_MAX = 900_000  # of a topic's node, because ZooKeeper takes a megabyte at once
+SPELLINGS_MAX = 15  # of a topic's name; so many are looked up one by one, with more the names of all topics are read
 UNSET = -1
 DELETION_POLL_MS = 10
 DELETION_WAIT_MS = 1_000
@@ -55,16 +57,24 @@ THROTTLED: Outcome = (ErrorCode.THROTTLING_QUOTA_EXCEEDED, None)
 
 
 def may_collide(name: str) -> bool:
-    """Whether another name can equal this one when dots become underscores."""
+    """Whether another name can equal this one when dots become underscores, as in metrics."""
     return "." in name or "_" in name
 
 
-def colliding_topic(name: str, existing: Collection[str]) -> str | None:
-    """An existing topic whose name equals `name` when dots become underscores, as in metrics; else None."""
-    if not may_collide(name):
+def spellings(name: str) -> list[str] | None:
+    """The other names that equal this one when dots become underscores. None: they are more than `SPELLINGS_MAX`."""
+    words = name.replace(".", "_").split("_")
+    if 2 ** (len(words) - 1) - 1 > SPELLINGS_MAX:
         return None
-    flat = name.replace(".", "_")
-    return next((topic for topic in existing if topic != name and topic.replace(".", "_") == flat), None)
+    marked = (
+        "".join(chain(*zip_longest(words, marks, fillvalue=""))) for marks in product("._", repeat=len(words) - 1)
+    )
+    return [other for other in marked if other != name]
+
+
+def collide(name: str, other: str) -> bool:
+    """Whether two names equal each other when dots become underscores."""
+    return name != other and name.replace(".", "_") == other.replace(".", "_")
 
 
 def assignment_problem(assignment: Mapping[int, Sequence[int]], live: Collection[int]) -> Outcome:
@@ -214,10 +224,16 @@ class TopicAdmin:
         if not may_collide(name):
             return [], DONE
         data, stat = await self._coordination.get(paths.TOPICS)
-        other = colliding_topic(name, await self._coordination.children(paths.TOPICS))
-        if other is not None and await self._coordination.exists(paths.delete_topic(other)) is None:
-            message = f"Topic '{name}' collides with existing topic: {other}"
-            return [], (ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        others = spellings(name)
+        if others is None:
+            others = [topic for topic in await self._coordination.children(paths.TOPICS) if collide(name, topic)]
+        for other in others:
+            if (
+                await self._coordination.exists(paths.topic(other)) is not None
+                and await self._coordination.exists(paths.delete_topic(other)) is None
+            ):
+                message = f"Topic '{name}' collides with existing topic: {other}"
+                return [], (ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         return [Set(paths.TOPICS, data, stat.version)], DONE
 
     def _place(

@@ -76,6 +76,17 @@ def test_a_name_that_collides_with_one_made_at_the_same_time_is_refused(env, hos
     env.run(story())
 
 
+def test_a_name_with_many_spellings_is_compared_with_all_names(env, host):
+    async def story():
+        assert await host.admin.create_topic("a.b.c.d_e.f") == (ErrorCode.NONE, None)
+        error, message = await host.admin.create_topic("a_b.c.d.e.f")
+        assert error is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert message == "Topic 'a_b.c.d.e.f' collides with existing topic: a.b.c.d_e.f"
+        assert await host.admin.create_topic("a.b.c.d.e.g") == (ErrorCode.NONE, None)
+
+    env.run(story())
+
+
 def test_another_topic_made_at_the_same_time_is_no_collision(env, host):
     tree = host.coordination.tree
 

@@ -295,8 +295,16 @@ def test_topic_names(name, problem):
 
 
 def test_names_that_collide():
-    assert topic_admin.colliding_topic("a.b", ["a_b"]) == "a_b"
-    assert topic_admin.colliding_topic("a.b", ["a.b", "ab"]) is None
+    assert topic_admin.spellings("a.b") == ["a_b"]
+    assert topic_admin.spellings("._") == ["..", "_.", "__"]
+    assert topic_admin.spellings("ab") == []
+    for name in ("a.b", "_a", "a.", "a_b.c", "a.b_c.d-e_f", "__consumer_offsets", "..."):
+        others = topic_admin.spellings(name)
+        assert others is not None
+        assert len({name, *others}) == 2 ** (name.count(".") + name.count("_"))
+        assert all(topic_admin.collide(name, other) and not topic_admin.collide(other, other) for other in others)
+    assert topic_admin.spellings("a.b.c.d.e.f") is None
+    assert not topic_admin.collide("a.b", "ab")
 
 
 @pytest.mark.parametrize(

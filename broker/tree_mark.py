@@ -67,6 +67,7 @@ class OwnMark:
         self._is_wanted = is_wanted
         self._leader_epoch = leader_epoch
         self._number = 0
+        self._largest_in_tree = 0  # that may be there: the answer to a write may be lost
         self._producer_id = -1
         self._restored_ms = -1
         self._counted_ms = -math.inf
@@ -93,14 +94,17 @@ class OwnMark:
             return TreeMark(), 0
         mark = TreeMark.decode(data)
         self._restored_ms = mark.restored_ms
+        self._largest_in_tree = max(self._largest_in_tree, mark.number)
         return mark, stat.mzxid
 
     def setting(self, mark: TreeMark) -> Set:
         """The operation that writes it into the tree."""
+        self._largest_in_tree = max(self._largest_in_tree, mark.number)
         return Set(self.path, mark.encode(), ANY_VERSION)
 
     async def write(self, mark: TreeMark) -> None:
         """Write it into the tree, then to the disks. NoNodeError: the tree is empty, so it is another one."""
+        self._largest_in_tree = max(self._largest_in_tree, mark.number)
         await self._coordination.set(self.path, mark.encode())
         self._number, self._restored_ms = max(self._number, mark.number), mark.restored_ms
         for file in self._write_down():
@@ -113,7 +117,8 @@ class OwnMark:
 
     @property
     def _next(self) -> TreeMark:
-        return TreeMark(self.on_disk + 1, restored_ms=self._restored_ms)
+        """A number that the tree has never had: a copy of it may have the last one, also if the disks have not."""
+        return TreeMark(max(self.on_disk, self._largest_in_tree) + 1, restored_ms=self._restored_ms)
 
     def counting(self) -> list[Operation]:
         """What counts it up as this broker registers; `registered` is to be called afterwards."""

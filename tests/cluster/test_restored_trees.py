@@ -44,10 +44,27 @@ class Trees:
             words = ["cluster", "backup", str(self._kept), "--tree", str(self._tree)]
             forked.run([sys.executable, "-m", "barnabas", *words], check=True, timeout=60)
         else:
+            lengths = list(map(len, self.cluster.logs()))
             self._server.stop()
             shutil.copytree(self._tree, self._kept)
             self._server.start()
+            self._until_back(lengths)
             all_in_sync(self.cluster)
+
+    def _until_back(self, lengths: list[int]) -> None:
+        """Wait until the brokers go on in their sessions, or in others if ZooKeeper has taken long to start. What they
+        say before may be of the sessions that have ended. `lengths`: of their logs before it was stopped.
+        """
+        from cluster import NotYetError
+
+        def check() -> None:
+            for log, length in zip(self.cluster.logs(), lengths, strict=True):
+                if not re.search(
+                    "reconnected to ZooKeeper|new ZooKeeper session.*became leader of", log[length:], re.S
+                ):
+                    raise NotYetError(log[length:])
+
+        self.cluster.until(check)
 
     def marks(self) -> list[int]:
         """What the brokers have counted on their disks."""

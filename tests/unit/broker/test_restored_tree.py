@@ -348,3 +348,32 @@ def test_the_mark_is_counted_up_at_once_and_now_and_then(env: SimEnv) -> None:
     assert mark() == first + 2
     world.mark.stop()
     assert read_tree_knowledge(env.disk, f"/data/{TREE_MARK}").mark == first + 2
+
+
+@pytest.mark.parametrize("life", ["the same", "the next"])
+def test_a_mark_whose_answer_was_lost_is_not_used_again(
+    env: SimEnv, life: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that was made then has it, and would be taken for a tree in which all is that came afterwards."""
+    world = World(env)
+    world.run(world.mark.count())
+    write = world.coordination.set
+
+    async def lost(*arguments: Any) -> Any:
+        await write(*arguments)
+        raise ConnectionLossError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.coordination, "set", lost)
+        with pytest.raises(ConnectionLossError):
+            world.run(world.mark.count())
+    copy, _ = world.run(world.parts()[0].in_tree())
+    assert copy.number == world.mark.on_disk + 1
+    if life == "the next":
+        world.mark, world.restored = world.parts()
+        world.run(world.restored.report())
+        world.run(world.coordination.multi(world.mark.counting()))
+        world.run(world.mark.registered())
+    else:
+        world.run(world.mark.count())
+    assert copy.is_behind(world.mark.on_disk, -1)

@@ -780,10 +780,10 @@ FAULTS = (
         "a live reset lets commits of thrown-out members pass",
         "live resets",
         "coordinators.groups.classic:ClassicGroup.check_commit",
-        "if state is State.DEAD:",
+        "if state is DEAD:",
         """if self.rebalance.reset_generation >= 0 and generation >= 0:
-        return ErrorCode.NONE
-    if state is State.DEAD:""",
+        return NONE
+    if state is DEAD:""",
         "nothing is committed over a live reset",
         1,
     ),
@@ -920,8 +920,8 @@ FAULTS = (
         "the journal has a wrong old offset",
         "journal",
         "offsets.journal_writer:PartitionJournal._one",
-        "else (partition, old.offset, old.leader_epoch, new.offset",
-        "else (partition, new.offset, old.leader_epoch, new.offset",
+        "old.offset,",
+        "new.offset,",
         "the journal follows",
         1,
     ),

@@ -84,8 +84,10 @@ def compiled() -> list[Extension]:
     sources = sorted(f"protocol/native/{path.name}" for path in (ROOT / "protocol" / "native").glob("*.c"))
     return [
         *extensions,
-        Extension("barnabas.protocol.native_codec", sources, depends=["protocol/native/plan.h"]),
-        Extension("barnabas.offsets.native_packing", ["offsets/native/packing.c"]),
+        Extension(
+            "barnabas.protocol.native_codec", sources, depends=["protocol/native/plan.h", "protocol/native/put.h"]
+        ),
+        Extension("barnabas.offsets.native_packing", ["offsets/native/packing.c"], depends=["protocol/native/put.h"]),
     ]
 
 

@@ -186,6 +186,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         if len(buffer) - position > MAGIC_AT and buffer[position + MAGIC_AT] < MAGIC:
             raise _old_format(buffer[position + MAGIC_AT])
         raise CorruptBatchError("a batch ends within its header")
+    # One by one: a compiled call of a constructor with *arguments goes the way of Python.
     (
         base_offset,
         batch_length,

@@ -1,10 +1,10 @@
 """What a leader checks of records before it appends them, and what it changes in them, as Kafka's LogValidator does.
 
-The leader looks at the header and the checksum of each batch. Because garbage can have a fitting checksum, it also
-counts the records: there must be as many as the header says. It opens the records where a client compressed them, and
-where a setting of the topic asks what no header tells: keys (compaction), timestamps that may be out of bounds, another
-codec than the producer's. (Kafka opens every record. To open uncompressed ones, too, would take us more time than
-everything else together.) A refusal is a value, not an exception.
+The leader looks at the header of each batch, and at the checksum of those that it has not made itself. Because garbage
+can have a fitting checksum, it also counts the records: there must be as many as the header says. It opens the records
+where a client compressed them, and where a setting of the topic asks what no header tells: keys (compaction),
+timestamps that may be out of bounds, another codec than the producer's. (Kafka opens every record. To open uncompressed
+ones, too, would take us more time than everything else together.) A refusal is a value, not an exception.
 """
 
 from enum import Enum

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../../protocol/native/put.h"
+
 #define TOPIC_ID_BYTES 16
 
 typedef struct {
@@ -50,14 +52,6 @@ static int number_of(PyObject *value, int bits, int64_t *number) {
     return -1;
 }
 
-static char *put(char *place, uint64_t number, int size) {
-    for (int i = size - 1; i >= 0; i--) {
-        place[i] = (char)number;
-        number >>= 8;
-    }
-    return place + size;
-}
-
 static char *put_bytes(char *place, const void *bytes, Py_ssize_t size) {
     memcpy(place, bytes, size);
     return place + size;
@@ -65,21 +59,6 @@ static char *put_bytes(char *place, const void *bytes, Py_ssize_t size) {
 
 static char *put_text(char *place, const Text *text) {
     return put_bytes(put(place, text->size, 2), text->bytes, text->size);
-}
-
-/* A number that is not negative, as a signed varint. */
-static char *put_varint(char *place, uint64_t number) {
-    for (number <<= 1; number > 0x7F; number >>= 7)
-        *place++ = (char)(number | 0x80);
-    *place++ = (char)number;
-    return place;
-}
-
-static int varint_size(uint64_t number) {
-    int size = 1;
-    for (number <<= 1; number > 0x7F; number >>= 7)
-        size++;
-    return size;
 }
 
 /* (first offset delta, group id, topic, topic id, numbers) -> records, the same from the length of the key on, how many

@@ -2,6 +2,7 @@
  * do. */
 
 #include "plan.h"
+#include "put.h"
 #include <string.h>
 
 #define PREFIX_BYTES 12 /* base offset and length */
@@ -9,27 +10,6 @@
 #define ATTRIBUTES_AT 21
 #define HEADER_BYTES 61
 #define MAGIC 2
-
-static char *put(char *place, uint64_t number, int size) {
-    for (int i = size - 1; i >= 0; i--) {
-        place[i] = (char)number;
-        number >>= 8;
-    }
-    return place + size;
-}
-
-static char *put_varint(char *place, int64_t number) {
-    uint64_t left = ((uint64_t)number << 1) ^ (uint64_t)(number >> 63);
-    for (; left > 0x7F; left >>= 7)
-        *place++ = (char)(left | 0x80);
-    *place++ = (char)left;
-    return place;
-}
-
-static int varint_size(int64_t number) {
-    char bytes[10];
-    return (int)(put_varint(bytes, number) - bytes);
-}
 
 /* (offset delta, key, value or None) -> record */
 PyObject *plain_record(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {

@@ -1,13 +1,13 @@
 """The way of a test to its brokers: JSON over the HTTP API, with redirections to a group's coordinator."""
 
+import http.client
 import json
-import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-from barnabas.testing.kept import Kept, address_of
+from barnabas.testing.kept import Kept
 from barnabas.testing.wire import Wire
 
 ANSWERS_WITHIN_S = 75.0
@@ -63,96 +63,42 @@ def quoted(name: str) -> str:
     return quote(name, safe="")
 
 
-class Answer(NamedTuple):
-    """An answer of HTTP."""
-
-    status: int
-    headers: dict[str, str]  # by their names in small letters
-    body: bytes
-
-
-class Connection:
-    """To the HTTP API of one broker. It takes half the processor time of `http.client`, which reads headers as mail."""
-
-    def __init__(self, address: str) -> None:
-        self.sock = socket.create_connection(address_of(address), timeout=ANSWERS_WITHIN_S)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._address = address
-        self._answers = self.sock.makefile("rb")
-
-    def ask(self, method: str, target: str, body: bytes) -> Answer:
-        """The answer. OSError: it does not come."""
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._address}"]
-        if method != "GET":
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        self.sock.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-        status = int(self._line().split()[1])
-        headers = {}
-        while line := self._line():
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        if headers.get("transfer-encoding") == "chunked":
-            return Answer(status, headers, b"".join(self._chunks()))
-        return Answer(status, headers, self._read(int(headers["content-length"])))
-
-    def _chunks(self) -> Iterator[bytes]:
-        while size := int(self._line(), 16):
-            yield self._read(size)
-            self._line()
-        self._line()
-
-    def _line(self) -> str:
-        line = self._answers.readline()
-        if not line.endswith(b"\n"):
-            raise ConnectionResetError("the broker has closed the connection")
-        return line.decode("latin-1").rstrip()
-
-    def _read(self, size: int) -> bytes:
-        found = self._answers.read(size)
-        if len(found) < size:
-            raise ConnectionResetError("the broker has closed the connection")
-        return found
-
-    def close(self) -> None:
-        """Close it."""
-        self._answers.close()
-        self.sock.close()
-
-
 class Http:
     """Asks the HTTP APIs of brokers, on connections that stay open."""
 
     def __init__(self) -> None:
-        self._kept: Kept[Connection] = Kept()
+        self._kept: Kept[http.client.HTTPConnection] = Kept()
 
     def ask(self, address: str, method: str, path: str, query: dict[str, Any] | None = None, body: Any = None) -> Any:
         """The answer of the broker there, or of the one that it redirects to. CommandError: it refuses."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(given)}" if given else "")
-        content = b"" if body is None else json.dumps(body).encode()
+        content = None if body is None else json.dumps(body)
         for _ in range(REDIRECTIONS_MAX + 1):
-            answer = self._answer(address, method, target, content)
+            answer, text = self._answer(address, method, target, content)
             if answer.status != REDIRECTED:
                 break
-            address = urlsplit(answer.headers["location"]).netloc
-        document = json.loads(answer.body)
+            address = urlsplit(answer.headers["Location"]).netloc
+        document = json.loads(text)
         if answer.status >= 300:
             error = document["error"]
             raise (WaitTimeoutError if answer.status == TIMED_OUT else CommandError)(error["name"], error["message"])
         return document
 
-    def _answer(self, address: str, method: str, target: str, body: bytes) -> Answer:
-        connection = self._kept.take(address) or Connection(address)
+    def _answer(
+        self, address: str, method: str, target: str, content: str | None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = self._kept.take(address) or http.client.HTTPConnection(address, timeout=ANSWERS_WITHIN_S)
         try:
-            answer = connection.ask(method, target, body)
+            connection.request(method, target, content, {} if method == "GET" else {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
         except BaseException:
             connection.close()
             raise
-        if answer.headers.get("connection") == "close":
-            connection.close()
-        else:
+        if connection.sock is not None:  # else the broker has closed it
             self._kept.give(address, connection)
-        return answer
+        return answer, text
 
     def close(self) -> None:
         """Close all connections."""

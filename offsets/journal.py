@@ -39,7 +39,16 @@ from struct import error as _struct_error
 from typing import Final, NamedTuple
 
 from barnabas.cluster.security.acls import ANONYMOUS
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, TopicPartition, native_packing
+from barnabas.offsets.records import (
+    NO_TOPIC_ID,
+    CommittedOffset,
+    GroupOffsets,
+    TopicPartition,
+    encode_positions,
+    int32s,
+    native_packing,
+    positions_layout,
+)
 
 VERSION: Final = 0
 CHANGES: Final = 1  # the kinds
@@ -169,21 +178,6 @@ def _start_of_topic(topic: str, topic_id: bytes) -> bytes:
     return _string(topic) + topic_id
 
 
-@lru_cache(maxsize=256)
-def _positions_layout(count: int) -> Struct:
-    return Struct(">" + "qi" * count)
-
-
-@lru_cache(maxsize=256)
-def _partitions_layout(count: int) -> Struct:
-    return Struct(f">{count}i")
-
-
-def encode_positions(offsets_and_epochs: Sequence[int]) -> bytes:
-    """The old or the new positions of a topic: an offset, its leader epoch, the next offset, …"""
-    return _positions_layout(len(offsets_and_epochs) // 2).pack(*offsets_and_epochs)
-
-
 def one_change(
     origin: bytes,
     position: int,
@@ -262,7 +256,7 @@ def _encode_rows(origin: bytes, position: int, time_ms: int, rows: Sequence[Row]
                     text_count += 1
             index += 1
         count = len(partitions)
-        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(count), _partitions_layout(count).pack(*partitions))
+        parts += (_start_of_topic(topic, topic_id), _COUNT.pack(count), int32s(count).pack(*partitions))
         parts += (encode_positions(old), encode_positions(new))
         topics += 1
     parts[0] = _HEAD.pack(VERSION, CHANGES, topics, position, time_ms)
@@ -319,8 +313,8 @@ def _decode_changes(key: bytes, value: bytes) -> Changes:
         count, at = _count_at(value, at)
         if count * _ROW_BYTES > len(value) - at:
             raise ValueError("a damaged record of the offset journal: more partitions than bytes")
-        positions = _positions_layout(count)
-        partitions = _partitions_layout(count).unpack_from(value, at)
+        positions = positions_layout(count)
+        partitions = int32s(count).unpack_from(value, at)
         old = positions.unpack_from(value, at + count * _PARTITION_BYTES)
         new = positions.unpack_from(value, at + count * _PARTITION_BYTES + positions.size)
         at += count * _ROW_BYTES

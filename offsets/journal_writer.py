@@ -36,8 +36,8 @@ from barnabas.offsets.records import (
     GroupOffsets,
     OffsetCommits,
     OffsetRemovals,
+    encode_positions,
 )
-from barnabas.offsets.stored import columns_of
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.record_batch import PlainRecords, build_plain
@@ -218,15 +218,13 @@ class PartitionJournal:
 
         A group mostly commits the same partitions again. Then the old positions are the new ones of the commit before.
         """
-        if records.packed is None or records.count > form.ROWS_MAX:
+        commit = records.columns
+        if commit is None or records.count > form.ROWS_MAX:
             return None
         journal = self._journal
         last = journal.last_commits.get(records.group_id, ())
         topics = []
-        commit = []
-        for index, packed in enumerate(records.packed):
-            columns = columns_of(packed) if records.columns is None else records.columns[index]
-            commit.append(columns)
+        for index, columns in enumerate(commit):
             topic, topic_id, partitions, positions = columns
             before = last[index] if index < len(last) else None
             if before is None or before.partitions != partitions or before.topic != topic:
@@ -235,10 +233,10 @@ class PartitionJournal:
                 old_positions = before.positions
             else:
                 known = table.of_group(records.group_id)
-                olds = list(map(known.get(topic, _NO_PARTITIONS).get, records.offsets[topic], repeat(_NONE)))
+                olds = list(map(known.get(topic, _NO_PARTITIONS).get, columns.numbers(), repeat(_NONE)))
                 if any(map(_metadata_of, olds)):
                     return None
-                old_positions = form.encode_positions([part for old in olds for part in (old.offset, old.leader_epoch)])
+                old_positions = encode_positions([part for old in olds for part in (old.offset, old.leader_epoch)])
             if topic_id is NO_TOPIC_ID:
                 topic_id = journal.topic_id(topic)
             topics.append((topic, topic_id, partitions, old_positions, positions))

@@ -1,6 +1,17 @@
 def offset_records(
-    first_delta: int, group_id: str, topic: str, topic_id: bytes, numbers: list[int], /
-) -> tuple[bytes, bytes, int, bytes, bytes]: ...
+    first_delta: int, group_id: str, topic: str, topic_id: bytes, partitions: bytes, positions: bytes, time_ms: int, /
+) -> tuple[bytes, bytes, int]: ...
+def offset_record(
+    delta: int,
+    group_id: str,
+    topic: str,
+    topic_id: bytes,
+    partition: int,
+    offset: int,
+    leader_epoch: int,
+    time_ms: int,
+    /,
+) -> bytes: ...
 def one_change(
     origin: bytes,
     position: int,

@@ -7,15 +7,16 @@ A null value is a tombstone. Written: key 1 and value 4, or value 1 where the cl
 Each commit writes these records, so they are packed by hand; tests compare them with the generated codec.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
 from struct import error as _struct_error
 from sys import intern
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-from barnabas.protocol.record_batch import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
-from barnabas.protocol.varint import encode_unsigned
+from barnabas.protocol.record_batch import NO_HEADERS, PlainRecords, start_of_record
+from barnabas.protocol.rows import split
+from barnabas.protocol.varint import encode_signed, encode_unsigned
 
 try:
     from barnabas.offsets import native_packing as native_packing
@@ -35,8 +36,13 @@ _OFFSET_AND_EPOCH: Final = Struct(">hqi")
 _OFFSET: Final = Struct(">hq")
 _TIMESTAMP: Final = Struct(">q")
 _TIMESTAMPS: Final = Struct(">qq")
-_VALUE_BYTES_MIN: Final = _OFFSET_AND_EPOCH.size + 1 + _TIMESTAMP.size  # a value of version 4 without metadata and tags
+_PLAIN_VALUE: Final = Struct(">hqiBq")  # of version 4 without metadata and tags; in the middle 1, the length of none
+_VALUE_BYTES_MIN: Final = _PLAIN_VALUE.size
 _KEY_VERSION_1: Final = _INT16.pack(1)
+_VALUE_START: Final = _INT16.pack(VALUE_VERSION)
+_POSITION: Final = Struct(">qi")
+PARTITION_BYTES: Final = 4
+POSITION_BYTES: Final = _POSITION.size
 _MALFORMED: Final = "truncated offset record"
 
 
@@ -101,6 +107,26 @@ class TopicColumns(NamedTuple):
     partitions: bytes
     positions: bytes
 
+    @property
+    def row_count(self) -> int:
+        """How many partitions."""
+        return len(self.partitions) // PARTITION_BYTES
+
+    def numbers(self) -> tuple[int, ...]:
+        """The partitions."""
+        return int32s(self.row_count).unpack(self.partitions)
+
+    def offsets(self, time_ms: int) -> dict[int, CommittedOffset]:
+        """The offsets as objects."""
+        positions = zip(self.numbers(), _POSITION.iter_unpack(self.positions), strict=True)
+        return {
+            partition: CommittedOffset(offset, leader_epoch, "", time_ms, -1, self.topic_id)
+            for partition, (offset, leader_epoch) in positions
+        }
+
+
+# What a commit says of each topic. As columns: offsets without metadata and expiry time, of one commit time.
+CommittedTopics = dict[str, TopicColumns | dict[int, CommittedOffset]]
 
 # A topic of a commit: its name, its id, how many bytes of a record's key are before the partition, and the records of
 # its partitions, each from the length of its key on.
@@ -110,25 +136,46 @@ PackedTopic = tuple[str, bytes, int, bytes]
 class OffsetCommits:
     """The offsets of one commit: a record for each partition. `origin`: who commits, as journal.py encodes it.
 
-    `packed`: the records once more, as the table and the journal take them (stored.py). None for one offset, for more
-    than `PACKED_MAX`, and where one has metadata or an expiry time. `columns`: what the journal takes of them, if it is
-    at hand.
+    `time_ms`: the commit time of the topics in columns.
+
+    `packed`: the records once more, as the table and the journal take them (stored.py), and `columns`: what the journal
+    takes of them. None for one offset, for more than `PACKED_MAX`, and where one has metadata or an expiry time.
     """
 
-    __slots__ = ("columns", "count", "group_id", "offsets", "origin", "packed")
+    __slots__ = ("_offsets", "columns", "count", "group_id", "origin", "packed", "time_ms", "topics")
 
-    def __init__(self, group_id: str, offsets: GroupOffsets, origin: bytes = b"") -> None:
+    def __init__(
+        self, group_id: str, topics: CommittedTopics | GroupOffsets, origin: bytes = b"", time_ms: int = -1
+    ) -> None:
         self.group_id = group_id
-        self.offsets = offsets
+        self.topics = cast(CommittedTopics, topics)
         self.origin = origin
+        self.time_ms = time_ms
         self.count = 0
-        for partitions in offsets.values():
-            self.count += len(partitions)
+        for offsets in self.topics.values():
+            self.count += offsets.row_count if isinstance(offsets, TopicColumns) else len(offsets)
+        self._offsets: GroupOffsets | None = None
         self.packed: list[PackedTopic] | None = None
         self.columns: list[TopicColumns] | None = None
 
     def __repr__(self) -> str:
         return f"OffsetCommits({self.group_id!r}, {self.offsets!r})"
+
+    @property
+    def offsets(self) -> GroupOffsets:
+        """The offsets as objects, always the same ones."""
+        found = self._offsets
+        if found is None:
+            found = self._offsets = {
+                topic: offsets.offsets(self.time_ms) if isinstance(offsets, TopicColumns) else offsets
+                for topic, offsets in self.topics.items()
+            }
+        return found
+
+    def partitions(self) -> Iterator[tuple[str, Iterable[int]]]:
+        """The partitions of each topic."""
+        for topic, offsets in self.topics.items():
+            yield topic, offsets.numbers() if isinstance(offsets, TopicColumns) else offsets
 
     def set_record_offset(self, record_offset: int) -> None:
         """Give all offsets this one: they have no records in the log."""
@@ -137,93 +184,105 @@ class OffsetCommits:
                 committed.record_offset = record_offset
 
     def append_to(self, records: PlainRecords) -> None:
-        """Append the records.
-
-        The bytes that all records of a topic share are made once, and one `pack` writes everything behind the offset
-        delta of a record. An offset with metadata or an expiry time takes the general path.
-        """
-        if native_packing is not None and self._append_natively(records):
-            return
-        parts = records.parts
-        packed: list[PackedTopic] | None = [] if 1 < self.count <= PACKED_MAX else None
-        for topic, offsets in self.offsets.items():
-            begin = len(parts)
-            topic_id = next(iter(offsets.values())).topic_id
-            tags = _tags(topic_id)
-            value_length = 2 * (_VALUE_BYTES_MIN + len(tags))  # as a varint, which has one byte here
-            key_start = _key_start(self.group_id, topic)
-            key_length = SHORT_SIGNED[len(key_start) + _INT32.size]
-            key_start = key_length + key_start
-            layout = _layout(len(key_start), len(tags))
-            pack = layout.pack
-            start, delta_bytes = b"", 0
-            count = records.count
-            for partition, committed in offsets.items():
-                if committed.metadata or committed.expire_timestamp >= 0 or committed.topic_id is not topic_id:
-                    records.count = count
-                    records.add(encode_key(self.group_id, topic, partition), encode_value(committed))
-                    count = records.count
-                    continue
-                offset_delta = SHORT_SIGNED[count]
-                count += 1
-                if len(offset_delta) != delta_bytes:
-                    delta_bytes = len(offset_delta)
-                    start = start_of_record(delta_bytes + layout.size)
-                parts += (
-                    start,
-                    offset_delta,
-                    pack(
-                        key_start,
-                        partition,
-                        value_length,
-                        VALUE_VERSION,
-                        committed.offset,
-                        committed.leader_epoch,
-                        1,  # the length of no metadata
-                        committed.commit_timestamp,
-                        tags,
-                        NO_HEADERS,
-                    ),
-                )
-            records.count = count
-            if packed is not None:
-                if len(parts) - begin == 3 * len(offsets):
-                    data = b"".join(parts[begin + 2 :: 3])
-                    packed.append((topic, topic_id, len(key_start) - len(key_length), data))
-                else:
-                    packed = None  # one has taken the general path
-        self.packed = packed
-
-    def _append_natively(self, records: PlainRecords) -> bool:
-        """Append the records as C packs them; False: one of them takes the general path."""
-        parts: list[bytes] = []
+        """Append the records. Those of a topic in columns are packed together."""
         packed: list[PackedTopic] = []
         columns: list[TopicColumns] = []
-        count = records.count
-        for topic, offsets in self.offsets.items():
-            topic_id = NO_TOPIC_ID
-            numbers: list[int] = []
-            for partition, committed in offsets.items():
-                if not numbers:
-                    topic_id = committed.topic_id
-                if committed.metadata or committed.expire_timestamp >= 0 or committed.topic_id is not topic_id:
-                    return False
-                numbers.append(partition)
-                numbers.append(committed.offset)
-                numbers.append(committed.leader_epoch)
-                numbers.append(committed.commit_timestamp)
-            part, data, key_start_bytes, partitions, positions = native_packing.offset_records(
-                count, self.group_id, topic, topic_id, numbers
-            )
-            parts.append(part)
-            packed.append((topic, topic_id, key_start_bytes, data))
-            columns.append(TopicColumns(topic, topic_id, partitions, positions))
-            count += len(offsets)
-        records.parts += parts
-        records.count = count
-        if 1 < self.count <= PACKED_MAX:
-            self.packed, self.columns = packed, columns
-        return True
+        is_packed = 1 < self.count <= PACKED_MAX
+        for topic, offsets in self.topics.items():
+            found: TopicColumns | None = None
+            if isinstance(offsets, TopicColumns):
+                found = offsets
+            else:
+                if self.count > 1:
+                    found = self._columns_of(topic, offsets)
+                if found is None:
+                    is_packed = False
+                    for partition, committed in offsets.items():
+                        _append_one(records, self.group_id, topic, partition, committed)
+            if found is not None:
+                packed.append(_append_columns(records, self.group_id, found, self.time_ms))
+                columns.append(found)
+        self.packed, self.columns = (packed, columns) if is_packed else (None, None)
+
+    def _columns_of(self, topic: str, offsets: dict[int, CommittedOffset]) -> TopicColumns | None:
+        """The offsets as columns; None: one has metadata or an expiry time, or the time or id of one is another."""
+        topic_id = next(iter(offsets.values())).topic_id
+        if self.time_ms < 0:  # of this commit no topic has come in columns
+            self.time_ms = next(iter(offsets.values())).commit_timestamp
+        positions: list[int] = []
+        for committed in offsets.values():
+            if (
+                committed.metadata
+                or committed.expire_timestamp >= 0
+                or committed.topic_id != topic_id
+                or committed.commit_timestamp != self.time_ms
+            ):
+                return None
+            positions.append(committed.offset)
+            positions.append(committed.leader_epoch)
+        partitions = int32s(len(offsets)).pack(*offsets)
+        return TopicColumns(topic, topic_id, partitions, encode_positions(positions))
+
+
+def _append_columns(records: PlainRecords, group_id: str, columns: TopicColumns, time_ms: int) -> PackedTopic:
+    """Append the records of a topic in columns."""
+    topic, topic_id, partitions, positions = columns
+    of_columns = pack if native_packing is None else native_packing.offset_records
+    part, data, key_start_bytes = of_columns(records.count, group_id, topic, topic_id, partitions, positions, time_ms)
+    records.parts.append(part)
+    records.count += columns.row_count
+    return topic, topic_id, key_start_bytes, data
+
+
+def pack(
+    first_delta: int, group_id: str, topic: str, topic_id: bytes, partitions: bytes, positions: bytes, time_ms: int, /
+) -> tuple[bytes, bytes, int]:
+    """The records, the same from the length of the key on, and how many bytes of a key are before the partition.
+
+    Its twin in C: native/packing.c.
+    """
+    key_start = _key_start(group_id, topic)
+    tags = _tags(topic_id)
+    key_length = encode_signed(len(key_start) + PARTITION_BYTES)
+    value_length = encode_signed(_VALUE_BYTES_MIN + len(tags))
+    between = value_length + _VALUE_START
+    behind = b"".join((b"\1", _TIMESTAMP.pack(time_ms), tags, NO_HEADERS))  # 1: the length of no metadata
+    count = len(partitions) // PARTITION_BYTES
+    size = len(key_length) + len(key_start) + PARTITION_BYTES + len(between) + POSITION_BYTES + len(behind)
+    pieces = [b"", key_length + key_start, b"", between, b"", behind] * count
+    pieces[0::6] = _starts(first_delta, count, size)
+    pieces[2::6] = split(partitions, PARTITION_BYTES)
+    pieces[4::6] = split(positions, POSITION_BYTES)
+    part = b"".join(pieces)
+    del pieces[0::6]
+    return part, b"".join(pieces), len(key_start)
+
+
+@lru_cache(maxsize=256)
+def _starts(first_delta: int, count: int, size: int) -> list[bytes]:
+    """What is before the lengths of keys, in records that have so many bytes from there on."""
+    deltas = map(encode_signed, range(first_delta, first_delta + count))
+    return [start_of_record(len(delta) + size) + delta for delta in deltas]
+
+
+def _append_one(records: PlainRecords, group_id: str, topic: str, partition: int, committed: CommittedOffset) -> None:
+    """Append the record of one offset."""
+    if native_packing is None or committed.metadata or committed.expire_timestamp >= 0:
+        records.add(encode_key(group_id, topic, partition), encode_value(committed))
+        return
+    records.parts.append(
+        native_packing.offset_record(
+            records.count,
+            group_id,
+            topic,
+            committed.topic_id,
+            partition,
+            committed.offset,
+            committed.leader_epoch,
+            committed.commit_timestamp,
+        )
+    )
+    records.count += 1
 
 
 class PendingCommits:
@@ -287,6 +346,23 @@ class OffsetRemovals:
             records.add(encode_key(self.group_id, topic, partition), None)
 
 
+@lru_cache(maxsize=256)
+def int32s(count: int) -> Struct:
+    """The partitions of a topic."""
+    return Struct(f">{count}i")
+
+
+@lru_cache(maxsize=256)
+def positions_layout(count: int) -> Struct:
+    """The positions of a topic."""
+    return Struct(">" + "qi" * count)
+
+
+def encode_positions(offsets_and_epochs: Sequence[int]) -> bytes:
+    """Positions of a topic: an offset, its leader epoch, the next offset, …"""
+    return positions_layout(len(offsets_and_epochs) // 2).pack(*offsets_and_epochs)
+
+
 def encode_key(group_id: str, topic: str, partition: int) -> bytes:
     """The key of the record of an offset."""
     return _key_start(group_id, topic) + _INT32.pack(partition)
@@ -298,16 +374,13 @@ def _key_start(group_id: str, topic: str) -> bytes:
     return b"".join((_KEY_VERSION_1, _INT16.pack(len(group)), group, _INT16.pack(len(name)), name))
 
 
-@lru_cache(maxsize=256)
-def _layout(key_start_bytes: int, tags_bytes: int) -> Struct:
-    """The layout of a record behind its offset delta: key length, key up to the partition, partition, value length, the
-    value (version, offset, leader epoch, metadata length, timestamp, tags), number of headers.
-    """
-    return Struct(f">{key_start_bytes}s i B hqiBq{tags_bytes}s s")
-
-
 def encode_value(committed: CommittedOffset) -> bytes:
     """A value of version 4, or 1 if the client set an expiry time (OffsetCommit v2-v4)."""
+    if not committed.metadata and committed.expire_timestamp < 0:
+        value = _PLAIN_VALUE.pack(
+            VALUE_VERSION, committed.offset, committed.leader_epoch, 1, committed.commit_timestamp
+        )
+        return value + _tags(committed.topic_id)
     metadata = committed.metadata.encode()
     if committed.expire_timestamp >= 0:
         return b"".join(

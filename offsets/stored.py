@@ -169,7 +169,10 @@ class StoredRun:
 
     def columns(self) -> TopicColumns | None:
         """What the journal needs; None: the offsets have metadata."""
-        return None if self._metadata else _columns(self._layout, self.topic, self._topic_id, self._data)
+        if self._metadata:
+            return None
+        found = _cut(self._layout, len(self)).unpack(self._data)
+        return TopicColumns(self.topic, self._topic_id, b"".join(found[::2]), b"".join(found[1::2]))
 
     @property
     def oldest_ms(self) -> int:
@@ -210,17 +213,6 @@ def run_of(packed: PackedTopic, record_offset: int) -> StoredRun:
     """The offsets of a commit for one topic, whose first record has this offset in the log."""
     topic, topic_id, key_start_bytes, data = packed
     return StoredRun(_packed_layout(key_start_bytes, topic_id == NO_TOPIC_ID), record_offset, data, topic, topic_id, "")
-
-
-def columns_of(packed: PackedTopic) -> TopicColumns:
-    """The same for the journal."""
-    topic, topic_id, key_start_bytes, data = packed
-    return _columns(_packed_layout(key_start_bytes, topic_id == NO_TOPIC_ID), topic, topic_id, data)
-
-
-def _columns(layout: Layout, topic: str, topic_id: bytes, data: bytes) -> TopicColumns:
-    found = _cut(layout, len(data) // layout.size_bytes).unpack(data)
-    return TopicColumns(topic, topic_id, b"".join(found[::2]), b"".join(found[1::2]))
 
 
 @lru_cache(maxsize=1024)

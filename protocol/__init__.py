@@ -2,7 +2,8 @@
 
 `api_keys.py` lists the APIs. `schemas/*.txt` hold the fields of every message, `schema.py` reads them, and `compile.py`
 makes one encode and one decode function for each message and version, on first use (`compiled_calls.py` is what these
-call, `codec.py` their interface). In a compiled build `native/`, in C, does the same from a plan (`plan.py`).
+call, `codec.py` their interface). In a compiled build `native/`, in C, does the same from a plan (`plan.py`). Rows that
+differ in numbers alone stay bytes until somebody asks for one (`rows.py`).
 `messages.py` and `records.py` give out the classes (`message.py` makes them); `stubs.py` makes their types for editors
 and mypy, which the build writes (`.pyi`). `frames.py` adds sizes and headers, `parts.py` makes several messages of a
 long one, `as_json.py` shows messages to people. `errors.py` lists the error codes. The record format is

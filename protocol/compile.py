@@ -28,6 +28,7 @@ from barnabas.protocol.message import (
     default_source,
     has_shared_default,
 )
+from barnabas.protocol.rows import RowLayout, Rows, read_rows, row_layout
 from barnabas.protocol.schema import FIXED, SIZES, Field, Structure
 
 NUMBERS_PER_PIECE = 4096
@@ -67,6 +68,7 @@ class _Writer:
     def __init__(self, message: type[Message], version: int, *, in_pieces: bool = False) -> None:
         """UnsupportedVersionError when the message has no such version."""
         self.in_pieces = in_pieces
+        self.message = message
         self.schema = message.SCHEMA
         if not self.schema.versions[0] <= version <= self.schema.versions[1]:
             raise UnsupportedVersionError(f"{self.schema.name} has no version {version}")
@@ -98,6 +100,13 @@ class _Writer:
         name = f"many_{method}_{layout}".replace("?", "t")
         self.globals[name] = _repeated.setdefault(name, _Repeated(layout, method))
         return name
+
+    def layout(self, field: Field) -> RowLayout | None:
+        """The layout of the elements of an array, under the name `layout` in the source; None: they are objects."""
+        found = None if self.in_pieces else row_layout(self.message, field.type, self.version)
+        if found is not None:
+            self.globals |= {"layout": found, "Rows": Rows, "read_rows": read_rows}
+        return found
 
     def build(self) -> Any:
         """The function, compiled."""
@@ -232,6 +241,13 @@ class DecoderWriter(_Writer):
             smallest = minimum_element_size(field, self.version, self.flexible)
             self.line(f"if ({n}) * {smallest} > end - p: short({field.name!r})")
             items = self.name("a")
+            rows = self.layout(field)
+            is_read = rows is not None and rows.is_read
+            if is_read:
+                self.line(f"{target} = {items} = read_rows(layout, buffer, p, {n})")
+                self.line(f"if {items} is not None: p += len({items}.data)")
+                self.line("else:")
+                self.indent += 1
             self.line(f"{target} = {items} = []")
             self.line(f"for _ in range({n}):")
             self.indent += 1
@@ -247,7 +263,7 @@ class DecoderWriter(_Writer):
                 self.line(f"{items}.append({item})")
             if self.in_pieces:
                 self.line("yield")
-            self.indent -= 1
+            self.indent -= 1 + is_read
         self.indent -= nullable
 
     def numbers_in_pieces(self, layout: str, is_uuid: bool, target: str) -> None:
@@ -435,6 +451,11 @@ class EncoderWriter(_Writer):
             self.line(f"{self.out} += b''.join({items})")
         else:
             item = self.name("o")
+            is_written = self.layout(field) is not None
+            if is_written:
+                self.line(f"if type({items}) is Rows and {items}.layout is layout: {self.out} += {items}.data")
+                self.line("else:")
+                self.indent += 1
             self.line(f"for {item} in {items}:")
             self.indent += 1
             if field.structure is not None:
@@ -447,7 +468,7 @@ class EncoderWriter(_Writer):
                     self.line("pass")
             else:
                 self.text(field.type, item, nullable=False)
-            self.indent -= 1
+            self.indent -= 1 + is_written
         self.indent -= nullable
 
     def tags(self, fields: list[Field], source: str) -> None:

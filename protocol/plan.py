@@ -2,7 +2,8 @@
 
 A structure is (class, is flexible, its fields on the wire, its tagged fields in the order of their tags, the fields
 that the version lacks, those of them that a message must not have set). A field is (name, kind, is array, is nullable,
-is tagged, is always written, is an error message, tag, least bytes of an element, default, kind of default, structure).
+is tagged, is always written, is an error message, tag, least bytes of an element, default, kind of default, structure,
+layout of its elements if they may be `Rows`).
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 from barnabas.protocol.compile import minimum_element_size
 from barnabas.protocol.errors import UnsupportedVersionError
 from barnabas.protocol.message import Message, Struct, default_source, has_shared_default
+from barnabas.protocol.rows import row_layout
 from barnabas.protocol.schema import FIXED, Field, Structure
 
 KINDS = {name: kind for kind, name in enumerate((*FIXED, "string", "bytes", "records"))}
@@ -76,4 +78,5 @@ def _field(field: Field, message: type[Message], version: int, is_flexible: bool
         minimum_element_size(field, version, is_flexible),
         *_default(field, message._NAMESPACE),
         None if field.structure is None else _structure(field.structure, message, version),
+        row_layout(message, field.type, version),
     )

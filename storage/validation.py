@@ -49,6 +49,7 @@ class AppendOrigin(Enum):
 
 
 _CLIENT: Final = AppendOrigin.CLIENT
+_COORDINATOR: Final = AppendOrigin.COORDINATOR
 _RESULT_FIELDS: Final = (
     "base_offset",
     "duplicate",
@@ -120,6 +121,10 @@ def validate_for_leader(
     size = len(records)
     if not size:
         return AppendResult(ErrorCode.INVALID_RECORD, "no records")
+    if origin is _COORDINATOR and type(records) is bytearray:
+        own = _own_batch(records, size, config)
+        if own is not None:
+            return own
     view = memoryview(records)
     if view.readonly:
         view = memoryview(bytearray(records))
@@ -136,6 +141,18 @@ def validate_for_leader(
         positions.append(position)
         position += header.size_bytes
     return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
+
+
+def _own_batch(batch: bytearray, size: int, config: TopicConfig) -> Validated | None:
+    """A batch that a coordinator has made just now, as it is. None: it is too large, or the topic wants another."""
+    if (
+        size > config.max_message_bytes
+        or config.compression_type != "producer"
+        or config.message_timestamp_type == "LogAppendTime"
+    ):
+        return None
+    header = record_batch.read_header(batch)
+    return Validated(batch, [header], [0], -1) if header.size_bytes == size else None
 
 
 def validate_for_follower(records: Buffer, log_end_offset: int) -> Validated | AppendResult:

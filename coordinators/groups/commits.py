@@ -6,11 +6,11 @@ before the group is looked up come first in an answer, as in Kafka's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from functools import partial
 from sys import intern
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.classic import ClassicGroup
@@ -18,11 +18,22 @@ from barnabas.coordinators.groups.consumer.commits import Partition, check_commi
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.journal import Cause
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets, OffsetCommits
+from barnabas.offsets.records import (
+    NO_TOPIC_ID,
+    PARTITION_BYTES,
+    POSITION_BYTES,
+    CommittedOffset,
+    CommittedTopics,
+    GroupOffsets,
+    OffsetCommits,
+    TopicColumns,
+)
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
-from barnabas.protocol import messages
+from barnabas.protocol import messages, rows
+from barnabas.protocol.codec import native_codec
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.parts import in_parts, join
+from barnabas.protocol.rows import Rows, row_layout
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
 
     CommitReply = OffsetCommitResponse | Pending[OffsetCommitResponse]
     # The answer in case of success, the offsets to store, and the rows of partitions whose metadata is too long.
-    _Screened = tuple[OffsetCommitResponse, GroupOffsets, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
+    _Screened = tuple[OffsetCommitResponse, OffsetCommits, list[OffsetCommitResponse.OffsetCommitResponsePartition]]
 
 ADMIN_CLIENTS: Final = ("barnabas-cli", "adminclient-", "__admin_client")  # the second: Java's, unless it is named
 REFUSED_OFFSET: Final = "an offset of group %r for %r, partition %d"
@@ -40,6 +51,8 @@ NONE: Final = ErrorCode.NONE
 COMMIT: Final = Cause.COMMIT
 RESET: Final = Cause.RESET
 _LONG_MAX: Final = 2**63 - 1
+_cut: Final = rows.cut if native_codec is None else native_codec.cut
+_pad: Final = rows.pad if native_codec is None else native_codec.pad
 
 
 class CommitConfig(Protocol):
@@ -127,21 +140,21 @@ class Commits:
                 topic.partitions = [row for row in topic.partitions if row.error_code]
             join(response, answer, "topics", "partitions")
             join(others, rest, "topics", "partitions")
-            for name, offsets in of_part.items():
+            for name, offsets in of_part.offsets.items():
                 commits.setdefault(name, {}).update(offsets)
             too_long += too_long_in_part
         for topic, not_refused in zip(response.topics, others.topics, strict=True):
             topic.partitions += not_refused.partitions
-        reply = self._commit(request, context, (response, commits, too_long))
+        reply = self._commit(request, context, (response, OffsetCommits(request.group_id, commits), too_long))
         return (yield reply) if isinstance(reply, Pending) else reply
 
     def _commit(self, request: OffsetCommitRequest, context: Context, screened: _Screened) -> CommitReply:
         version = context.api_version
-        response, commits, too_long = screened
+        response, records, too_long = screened
         group_id = request.group_id
         if version == 0:
-            return self._commit_to_tree(group_id, response, commits, too_long)
-        if not commits and not too_long:
+            return self._commit_to_tree(group_id, response, records, too_long)
+        if not records.count and not too_long:
             return response
         answer = _Answer(self._refusals, request, context, response)
         shard = self._gate.shard_of(group_id)
@@ -151,19 +164,18 @@ class Commits:
             go_on = partial(self._commit_if_free, request, context, screened, answer)
             return shard.until_released(group_id).and_then(go_on)
         group = shard.groups.get(group_id)
-        error = self._check(shard, group, request, version, commits)
+        error = self._check(shard, group, request, version, records)
         if error:
             return answer.refuse(error)
         if group is not None and request.member_id:
             group.extend_session(request.member_id, self._clock.monotonic_ms())
         for row in too_long:
             row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if not commits:
+        if not records.count:
             return response
-        origin = b""
         if self._origins.wanted:
-            origin = self._origin(request, context, group, is_consumer_group=group_id in shard.consumer.by_id)
-        records = OffsetCommits(group_id, commits, origin)
+            is_consumer_group = group_id in shard.consumer.by_id
+            records.origin = self._origin(request, context, group, is_consumer_group=is_consumer_group)
         if not self._is_in_topic:
             self._tree.put(records, answer.done)
         elif self._is_in_both:
@@ -193,7 +205,7 @@ class Commits:
         group: ClassicGroup | None,
         request: OffsetCommitRequest,
         version: int,
-        commits: GroupOffsets,
+        records: OffsetCommits,
     ) -> ErrorCode:
         generation = request.generation_id_or_member_epoch
         if group is not None:
@@ -201,7 +213,7 @@ class Commits:
         consumer = shard.consumer.by_id.get(request.group_id)
         if consumer is not None:
             is_fenced = consumer.of_group.reset_epoch >= 0 and consumer.is_fenced(self._clock.monotonic_ms())
-            partitions = with_ids(commits, self._topics)
+            partitions = with_ids(records.partitions(), self._topics)
             return check_commit(consumer, request.member_id, generation, version, partitions, is_fenced=is_fenced)
         if request.group_id in shard.foreign_groups:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -240,17 +252,16 @@ class Commits:
         self,
         group_id: str,
         response: OffsetCommitResponse,
-        commits: GroupOffsets,
+        records: OffsetCommits,
         too_long: list[OffsetCommitResponse.OffsetCommitResponsePartition],
     ) -> CommitReply:
         for row in too_long:
             row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if not commits:
+        if not records.count:
             return response
         if group_id == "":
             return _fail(response, ErrorCode.INVALID_GROUP_ID)  # an empty id names no node
         waiting: Pending[OffsetCommitResponse] = Pending()
-        records = OffsetCommits(group_id, commits)
         self._tree.put(records, lambda error: waiting.complete(_fail(response, error)))
         return waiting
 
@@ -267,7 +278,7 @@ class Commits:
         expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
         answer = messages.OffsetCommitResponse
         response = answer()
-        commits: GroupOffsets = {}
+        commits: CommittedTopics = {}
         too_long = []
         for topic in request.topics:
             topic_id = NO_TOPIC_ID
@@ -276,7 +287,17 @@ class Commits:
                 topic_id = topic.topic_id
                 name = topics.topic_name(topic_id)
             known = partitions_of.get(name or "", ())
-            offsets = commits.get(name or "", {})
+            found = commits.get(name or "")
+            if found is None and name is not None and isinstance(topic.partitions, Rows):
+                columns = _columns(topic.partitions, name, topic_id, known)
+                if columns is not None:
+                    commits[columns.topic] = columns
+                    stored = _stored_rows(columns.partitions, version)
+                    response.topics.append(
+                        answer.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=stored)
+                    )
+                    continue
+            offsets = found.offsets(now_ms) if isinstance(found, TopicColumns) else found or {}
             refused = []
             fine = []
             for partition in topic.partitions:
@@ -313,12 +334,29 @@ class Commits:
                     name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
                 )
             )
-        return response, commits, too_long
+        return response, OffsetCommits(request.group_id, commits, b"", now_ms), too_long
 
 
-def with_ids(commits: GroupOffsets, topics: Topics) -> Iterator[Partition]:
+def _columns(partitions: Rows, topic: str, topic_id: bytes, known: Collection[int]) -> TopicColumns | None:
+    """The partitions of a topic in a commit; None: some do not exist, or are there twice."""
+    columns = TopicColumns(
+        intern(topic), topic_id, *_cut(partitions.data, partitions.layout.size_bytes, PARTITION_BYTES, POSITION_BYTES)
+    )
+    numbers = columns.numbers()
+    distinct = set(numbers)
+    return columns if len(distinct) == len(numbers) and distinct.issubset(known) else None
+
+
+def _stored_rows(partitions: bytes, version: int) -> Any:
+    """The rows of an answer that report success, as `Rows`."""
+    layout = row_layout(messages.OffsetCommitResponse, "OffsetCommitResponsePartition", version)
+    assert layout is not None
+    return Rows(layout, _pad(partitions, PARTITION_BYTES, layout.size_bytes))
+
+
+def with_ids(commits: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Iterator[Partition]:
     """The partitions of a commit, with the ids of their topics."""
-    for topic, offsets in commits.items():
+    for topic, offsets in commits:
         topic_id = topics.topic_id(topic)
         yield from ((topic_id, index) for index in offsets)
 

@@ -174,7 +174,7 @@ class TransactionalCommits:
             return group.check_commit(member_id, instance_id, generation, transactional=True)
         consumer = shard.consumer.by_id.get(request.group_id)
         if consumer is not None:
-            partitions = with_ids(offsets, self._topics)
+            partitions = with_ids(offsets.items(), self._topics)
             is_fenced = consumer.is_fenced(self._clock.monotonic_ms())
             return check_transactional_commit(
                 consumer, member_id, instance_id, generation, partitions, is_fenced=is_fenced

@@ -9,6 +9,8 @@
 #include "../../protocol/native/put.h"
 
 #define TOPIC_ID_BYTES 16
+#define PARTITION_BYTES 4
+#define POSITION_BYTES 12 /* offset, leader epoch */
 
 typedef struct {
     const char *bytes;
@@ -61,77 +63,113 @@ static char *put_text(char *place, const Text *text) {
     return put_bytes(put(place, text->size, 2), text->bytes, text->size);
 }
 
-/* (first offset delta, group id, topic, topic id, numbers) -> records, the same from the length of the key on, how many
- * bytes of a key are before the partition, and the columns of the journal: partitions, and offsets with leader epochs.
- * The numbers of each offset: partition, offset, leader epoch, time. */
-static PyObject *offset_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    static const int bits[] = {32, 64, 32, 64};
-    static const char no_id[TOPIC_ID_BYTES];
+/* What the records of one topic share. */
+typedef struct {
     Text group, topic, topic_id;
-    int64_t first, row[4];
-    Py_ssize_t rows, key_start_size, key_size, value_size, behind_size, size = 0;
-    PyObject *numbers, *records = NULL, *behind = NULL, *partitions = NULL, *positions = NULL, *result = NULL;
-    char *place, *behind_place, *partition_place, *position_place;
-    if (count != 5 || !PyList_CheckExact(arguments[4])) {
-        PyErr_SetString(PyExc_TypeError, "offset_records takes 5 arguments, of which the last is a list");
+    int64_t time;
+    int has_id;
+    Py_ssize_t key_size, value_size, behind_size; /* the last: from the length of the key on */
+} Shared;
+
+static int read_shared(PyObject *group, PyObject *topic, PyObject *topic_id, PyObject *time, Shared *shared) {
+    static const char no_id[TOPIC_ID_BYTES];
+    if (text_of(group, &shared->group) < 0 || text_of(topic, &shared->topic) < 0 ||
+        topic_id_of(topic_id, &shared->topic_id) < 0 || number_of(time, 64, &shared->time) < 0)
+        return -1;
+    shared->has_id = memcmp(shared->topic_id.bytes, no_id, TOPIC_ID_BYTES) != 0;
+    shared->key_size = 2 + 2 + shared->group.size + 2 + shared->topic.size + PARTITION_BYTES;
+    shared->value_size = 2 + POSITION_BYTES + 1 + 8 + (shared->has_id ? 3 + TOPIC_ID_BYTES : 1);
+    shared->behind_size = varint_size(shared->key_size) + shared->key_size + varint_size(shared->value_size) +
+                          shared->value_size + 1;
+    return 0;
+}
+
+static Py_ssize_t record_size(const Shared *shared, int64_t delta) {
+    Py_ssize_t size = 2 + varint_size(delta) + shared->behind_size;
+    return varint_size(size) + size;
+}
+
+static char *put_record(char *place, const Shared *shared, int64_t delta, const char *partition, const char *position) {
+    place = put_varint(place, 2 + varint_size(delta) + shared->behind_size);
+    place = put(place, 0, 2); /* attributes, timestamp delta */
+    place = put_varint(place, delta);
+    place = put_varint(place, shared->key_size);
+    place = put(place, 1, 2); /* version of the key */
+    place = put_text(put_text(place, &shared->group), &shared->topic);
+    place = put_bytes(place, partition, PARTITION_BYTES);
+    place = put_varint(place, shared->value_size);
+    place = put(place, 4, 2); /* version of the value */
+    place = put_bytes(place, position, POSITION_BYTES);
+    place = put(place, 1, 1); /* no metadata */
+    place = put(place, shared->time, 8);
+    if (shared->has_id)
+        place = put_bytes(put_bytes(place, "\1\0\20", 3), shared->topic_id.bytes, TOPIC_ID_BYTES);
+    else
+        place = put(place, 0, 1);
+    return put(place, 0, 1); /* no headers */
+}
+
+/* (first offset delta, group id, topic, topic id, partitions, positions, time) -> records, the same from the length of
+ * the key on, and how many bytes of a key are before the partition. */
+static PyObject *offset_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Shared shared;
+    Text partitions, positions;
+    int64_t first;
+    Py_ssize_t rows, size = 0;
+    PyObject *records, *behind, *result = NULL;
+    char *place, *behind_place;
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "offset_records takes 7 arguments");
         return NULL;
     }
-    if (number_of(arguments[0], 32, &first) < 0 || text_of(arguments[1], &group) < 0 ||
-        text_of(arguments[2], &topic) < 0 || topic_id_of(arguments[3], &topic_id) < 0)
+    if (number_of(arguments[0], 32, &first) < 0 ||
+        read_shared(arguments[1], arguments[2], arguments[3], arguments[6], &shared) < 0 ||
+        bytes_of(arguments[4], &partitions) < 0 || bytes_of(arguments[5], &positions) < 0)
         return NULL;
-    numbers = arguments[4];
-    rows = PyList_GET_SIZE(numbers) / 4;
-    int has_id = memcmp(topic_id.bytes, no_id, TOPIC_ID_BYTES) != 0;
-    key_start_size = 2 + 2 + group.size + 2 + topic.size;
-    key_size = key_start_size + 4;
-    value_size = 2 + 8 + 4 + 1 + 8 + (has_id ? 3 + TOPIC_ID_BYTES : 1);
-    behind_size = varint_size(key_size) + key_size + varint_size(value_size) + value_size + 1;
-    for (Py_ssize_t i = 0; i < rows; i++) {
-        Py_ssize_t of_one = 2 + varint_size(first + i) + behind_size;
-        size += varint_size(of_one) + of_one;
+    rows = partitions.size / PARTITION_BYTES;
+    if (partitions.size != rows * PARTITION_BYTES || positions.size != rows * POSITION_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "columns that do not belong together");
+        return NULL;
     }
-    if ((records = PyBytes_FromStringAndSize(NULL, size)) == NULL ||
-        (behind = PyBytes_FromStringAndSize(NULL, rows * behind_size)) == NULL ||
-        (partitions = PyBytes_FromStringAndSize(NULL, rows * 4)) == NULL ||
-        (positions = PyBytes_FromStringAndSize(NULL, rows * 12)) == NULL)
-        goto ended;
-    place = PyBytes_AS_STRING(records);
-    behind_place = PyBytes_AS_STRING(behind);
-    partition_place = PyBytes_AS_STRING(partitions);
-    position_place = PyBytes_AS_STRING(positions);
-    for (Py_ssize_t i = 0; i < rows; i++) {
-        char *begin;
-        for (int j = 0; j < 4; j++)
-            if (number_of(PyList_GET_ITEM(numbers, 4 * i + j), bits[j], &row[j]) < 0)
-                goto ended;
-        place = put_varint(place, 2 + varint_size(first + i) + behind_size);
-        place = put(place, 0, 2); /* attributes, timestamp delta */
-        place = begin = put_varint(place, first + i);
-        place = put_varint(place, key_size);
-        place = put(place, 1, 2); /* version of the key */
-        place = put_text(put_text(place, &group), &topic);
-        place = put(place, row[0], 4);
-        partition_place = put_bytes(partition_place, place - 4, 4);
-        place = put_varint(place, value_size);
-        place = put(place, 4, 2); /* version of the value */
-        place = put(put(place, row[1], 8), row[2], 4);
-        position_place = put_bytes(position_place, place - 12, 12);
-        place = put(place, 1, 1); /* no metadata */
-        place = put(place, row[3], 8);
-        if (has_id)
-            place = put_bytes(put_bytes(place, "\1\0\20", 3), topic_id.bytes, TOPIC_ID_BYTES);
-        else
-            place = put(place, 0, 1);
-        place = put(place, 0, 1); /* no headers */
-        behind_place = put_bytes(behind_place, begin, behind_size);
+    for (Py_ssize_t i = 0; i < rows; i++)
+        size += record_size(&shared, first + i);
+    records = PyBytes_FromStringAndSize(NULL, size);
+    behind = PyBytes_FromStringAndSize(NULL, rows * shared.behind_size);
+    if (records != NULL && behind != NULL) {
+        place = PyBytes_AS_STRING(records);
+        behind_place = PyBytes_AS_STRING(behind);
+        for (Py_ssize_t i = 0; i < rows; i++) {
+            place = put_record(place, &shared, first + i, partitions.bytes + i * PARTITION_BYTES,
+                               positions.bytes + i * POSITION_BYTES);
+            behind_place = put_bytes(behind_place, place - shared.behind_size, shared.behind_size);
+        }
+        result = Py_BuildValue("OOn", records, behind, shared.key_size - PARTITION_BYTES);
     }
-    result = Py_BuildValue("OOnOO", records, behind, key_start_size, partitions, positions);
-ended:
     Py_XDECREF(records);
     Py_XDECREF(behind);
-    Py_XDECREF(partitions);
-    Py_XDECREF(positions);
     return result;
+}
+
+/* (offset delta, group id, topic, topic id, partition, offset, leader epoch, time) -> record */
+static PyObject *offset_record(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Shared shared;
+    int64_t delta, partition, offset, leader_epoch;
+    char partition_bytes[PARTITION_BYTES], position[POSITION_BYTES];
+    PyObject *record;
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "offset_record takes 8 arguments");
+        return NULL;
+    }
+    if (number_of(arguments[0], 32, &delta) < 0 ||
+        read_shared(arguments[1], arguments[2], arguments[3], arguments[7], &shared) < 0 ||
+        number_of(arguments[4], 32, &partition) < 0 || number_of(arguments[5], 64, &offset) < 0 ||
+        number_of(arguments[6], 32, &leader_epoch) < 0 ||
+        (record = PyBytes_FromStringAndSize(NULL, record_size(&shared, delta))) == NULL)
+        return NULL;
+    put(partition_bytes, partition, 4);
+    put(put(position, offset, 8), leader_epoch, 4);
+    put_record(PyBytes_AS_STRING(record), &shared, delta, partition_bytes, position);
+    return record;
 }
 
 /* (origin, position, time, topic, topic id, partition, old offset and leader epoch, new ones) -> value */
@@ -170,7 +208,8 @@ static PyObject *one_change(PyObject *module, PyObject *const *arguments, Py_ssi
 }
 
 static PyMethodDef functions[] = {
-    {"offset_records", (PyCFunction)(void (*)(void))offset_records, METH_FASTCALL, "The records of a commit."},
+    {"offset_records", (PyCFunction)(void (*)(void))offset_records, METH_FASTCALL, "The records of a topic."},
+    {"offset_record", (PyCFunction)(void (*)(void))offset_record, METH_FASTCALL, "The record of an offset."},
     {"one_change", (PyCFunction)(void (*)(void))one_change, METH_FASTCALL, "As in offsets/journal.py."},
     {NULL, NULL, 0, NULL},
 };

@@ -142,6 +142,14 @@ static PyObject *read_array(Reader *reader, Field *field, Py_ssize_t count, int 
         raise_short(field->name);
         return NULL;
     }
+    if (field->is_read) {
+        items = rows_of(field, is_flexible, (const char *)reader->bytes + reader->position, count);
+        if (items != Py_None) {
+            reader->position += items == NULL ? 0 : count * field->row_bytes;
+            return items;
+        }
+        Py_DECREF(items);
+    }
     items = PyList_New(0); /* filled by appending, because the collector may show it to others */
     if (items == NULL)
         return NULL;

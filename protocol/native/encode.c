@@ -279,7 +279,13 @@ static int put_element(Writer *writer, Field *field, PyObject *item, int is_flex
 
 static int put_array(Writer *writer, Field *field, PyObject *value, int is_flexible) {
     int result;
-    PyObject *items = PySequence_Fast(value, "an array is no sequence");
+    PyObject *items;
+    if (is_rows(value, field)) {
+        PyObject *data = SLOT(value, names.rows_data);
+        result = put_length(writer, field, is_flexible, PyBytes_GET_SIZE(data) / field->row_bytes);
+        return result < 0 ? -1 : put(writer, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+    }
+    items = PySequence_Fast(value, "an array is no sequence");
     if (items == NULL)
         return -1;
     result = put_length(writer, field, is_flexible, PySequence_Fast_GET_SIZE(items));

@@ -11,6 +11,7 @@ void free_fields(Fields *fields) {
     for (Py_ssize_t i = 0; i < fields->count; i++) {
         Py_XDECREF(fields->fields[i].name);
         Py_XDECREF(fields->fields[i].fallback);
+        Py_XDECREF(fields->fields[i].layout);
         free_structure(fields->fields[i].inner);
     }
     PyMem_Free(fields->fields);
@@ -42,11 +43,18 @@ Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {
     return offset;
 }
 
+/* A number that Python says; -1 with an exception. */
+static Py_ssize_t number_of(PyObject *value) {
+    Py_ssize_t number = value == NULL ? -1 : PyLong_AsSsize_t(value);
+    Py_XDECREF(value);
+    return number;
+}
+
 static int read_field_plan(PyTypeObject *type, PyObject *plan, Field *field) {
-    PyObject *inner, *name, *fallback;
-    if (!PyArg_ParseTuple(plan, "UipppppIiOiO", &name, &field->kind, &field->is_array, &field->is_nullable,
+    PyObject *inner, *name, *fallback, *layout;
+    if (!PyArg_ParseTuple(plan, "UipppppIiOiOO", &name, &field->kind, &field->is_array, &field->is_nullable,
                           &field->is_tagged, &field->is_always, &field->is_message, &field->tag,
-                          &field->minimum_bytes, &fallback, &field->fallback_kind, &inner))
+                          &field->minimum_bytes, &fallback, &field->fallback_kind, &inner, &layout))
         return -1;
     if (field->kind < BOOL || field->kind > STRUCTURE || field->minimum_bytes < 1 ||
         (field->kind == STRUCTURE) != (inner != Py_None)) {
@@ -60,6 +68,13 @@ static int read_field_plan(PyTypeObject *type, PyObject *plan, Field *field) {
         return -1;
     if (inner != Py_None && (field->inner = read_structure_plan(inner)) == NULL)
         return -1;
+    if (layout != Py_None) {
+        field->layout = Py_NewRef(layout);
+        field->is_read = (int)number_of(PyObject_GetAttrString(layout, "is_read"));
+        field->row_bytes = number_of(PyObject_GetAttrString(layout, "size_bytes"));
+        if (field->is_read < 0 || field->row_bytes < 0)
+            return -1;
+    }
     return 0;
 }
 
@@ -181,14 +196,21 @@ static PyObject *named(const char *module_name, const char *name) {
 
 /* A limit that Python says; -1 with an exception. */
 static Py_ssize_t limit(const char *module_name, const char *name) {
-    PyObject *value = named(module_name, name);
-    Py_ssize_t number = value == NULL ? -1 : PyLong_AsSsize_t(value);
-    Py_XDECREF(value);
-    return number;
+    return number_of(named(module_name, name));
+}
+
+/* The place of a slot of Rows; -1 with an exception. */
+static Py_ssize_t rows_slot(const char *name) {
+    PyObject *text = PyUnicode_FromString(name);
+    Py_ssize_t offset = text == NULL ? -1 : slot_offset(names.rows, text);
+    Py_XDECREF(text);
+    return offset;
 }
 
 static PyMethodDef functions[] = {
     {"construct_natively", construct_natively, METH_VARARGS, "Construct the objects of a class here from now on."},
+    {"cut", (PyCFunction)(void (*)(void))cut, METH_FASTCALL, "As in rows.py."},
+    {"pad", (PyCFunction)(void (*)(void))pad, METH_FASTCALL, "As in rows.py."},
     {"request_header", (PyCFunction)(void (*)(void))request_header, METH_FASTCALL, "The header of a request."},
     {"plain_record", (PyCFunction)(void (*)(void))plain_record, METH_FASTCALL, "A record of a plain batch."},
     {"assemble_plain", (PyCFunction)(void (*)(void))assemble_plain, METH_FASTCALL, "As in record_batch.py."},
@@ -206,11 +228,15 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit_native_codec(void) {
     PyObject *module;
     const char *calls = "barnabas.protocol.compiled_calls", *errors = "barnabas.protocol.errors";
+    const char *rows = "barnabas.protocol.rows";
     if ((names.protocol_error = named(errors, "ProtocolError")) == NULL ||
         (names.version_error = named(errors, "UnsupportedVersionError")) == NULL ||
         (names.struct_error = named("struct", "error")) == NULL ||
         (names.write_tags = named(calls, "write_tags")) == NULL ||
         (names.crc32c = named("barnabas.protocol.checksum", "crc32c")) == NULL ||
+        (names.rows = (PyTypeObject *)named(rows, "Rows")) == NULL ||
+        (names.rows_layout = rows_slot("layout")) < 0 || (names.rows_data = rows_slot("data")) < 0 ||
+        (names.rows_min = limit(rows, "ROWS_MIN")) < 0 ||
         (names.unknown_tagged_fields = PyUnicode_InternFromString("unknown_tagged_fields")) == NULL ||
         (names.message_characters_max = limit(calls, "MESSAGE_CHARACTERS_MAX")) < 0 ||
         (names.string_bytes_max = limit(calls, "STRING_BYTES_MAX")) < 0 ||

@@ -33,6 +33,9 @@ typedef struct {
     PyObject *fallback; /* the default */
     int fallback_kind;
     Structure *inner;
+    PyObject *layout;     /* of the elements of an array, if they may be Rows; else NULL */
+    int is_read;          /* whether they are decoded so */
+    Py_ssize_t row_bytes;
 } Field;
 
 typedef struct {
@@ -63,6 +66,8 @@ typedef struct {
     PyObject *protocol_error, *version_error, *struct_error;
     PyObject *write_tags, *crc32c;
     PyObject *unknown_tagged_fields; /* the name of the slot */
+    PyTypeObject *rows;              /* Rows of rows.py, and its slots */
+    Py_ssize_t rows_layout, rows_data, rows_min;
     Py_ssize_t message_characters_max, by_reference_bytes, string_bytes_max, unknown_tags_max;
 } Names;
 
@@ -74,6 +79,10 @@ void free_structure(Structure *structure);
 Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name);
 void free_fields(Fields *fields);
 PyObject *encode_frame(Codec *codec, PyObject *const *arguments, Py_ssize_t count);
+PyObject *rows_of(Field *field, int is_flexible, const char *bytes, Py_ssize_t count);
+int is_rows(PyObject *value, Field *field);
+PyObject *cut(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *pad(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *request_header(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *construct_natively(PyObject *module, PyObject *arguments);
 PyObject *plain_record(PyObject *module, PyObject *const *arguments, Py_ssize_t count);

@@ -1,17 +1,28 @@
 """What each commit writes: C packs what Python packs."""
 
 import random
+import struct
 from typing import Any
 
 import pytest
 from barnabas.offsets import journal
 from barnabas.offsets.journal import NO_OFFSET, Cause, Row, encode_origin, encode_rows
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, OffsetCommits
-from barnabas.offsets.stored import columns_of
+from barnabas.offsets.records import (
+    NO_TOPIC_ID,
+    CommittedOffset,
+    OffsetCommits,
+    TopicColumns,
+    encode_key,
+    encode_positions,
+    encode_value,
+    pack,
+)
+from barnabas.offsets.stored import run_of
 from barnabas.protocol.record_batch import PlainRecords
 from native import build
 
 NAMES = ("", "g", "é€😀", "x" * 100, "y" * 20_000)
+PARTS_OF_ONE = 7  # of `PlainRecords`
 NUMBERS = {bits: (0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))) for bits in (32, 64)}
 
 
@@ -26,25 +37,34 @@ def test_the_records_of_a_commit(native: Any, seed: int) -> None:
     rng = random.Random(seed)
     group_id, topic = rng.choice(NAMES), rng.choice(NAMES)
     topic_id = rng.choice((NO_TOPIC_ID, rng.randbytes(16)))
+    time_ms = rng.choice(NUMBERS[64])
     partitions = rng.sample((*NUMBERS[32], *range(2, 300)), rng.choice((2, 3, 200)))
-    numbers = [
-        (partition, rng.choice(NUMBERS[64]), rng.choice(NUMBERS[32]), rng.choice(NUMBERS[64]))
-        for partition in partitions
-    ]
     offsets = {
-        partition: CommittedOffset(offset, leader_epoch, "", time_ms, -1, topic_id)
-        for partition, offset, leader_epoch, time_ms in numbers
+        partition: CommittedOffset(rng.choice(NUMBERS[64]), rng.choice(NUMBERS[32]), "", time_ms, -1, topic_id)
+        for partition in partitions
     }
-    commits = OffsetCommits(group_id, {topic: offsets})
-    plain = PlainRecords()
-    plain.count = first = rng.choice((0, 60, 63, 64, 8190, 100_000))
+    first = rng.choice((0, 60, 63, 64, 8190, 100_000))
+    numbers = struct.pack(f">{len(offsets)}i", *offsets)
+    positions = encode_positions([number for each in offsets.values() for number in (each.offset, each.leader_epoch)])
+    expected = PlainRecords()
+    expected.count = first
+    for partition, each in offsets.items():
+        delta = expected.count
+        expected.add(encode_key(group_id, topic, partition), encode_value(each))
+        of_one = (delta, group_id, topic, topic_id, partition, each.offset, each.leader_epoch, time_ms)
+        assert native.offset_record(*of_one) == b"".join(expected.parts[-PARTS_OF_ONE:])
+    arguments = (first, group_id, topic, topic_id, numbers, positions, time_ms)
+    records, data, key_start_bytes = pack(*arguments)
+    assert records == b"".join(expected.parts)
+    assert native.offset_records(*arguments) == (records, data, key_start_bytes)
+    columns = TopicColumns(topic, topic_id, numbers, positions)
+    assert columns.offsets(time_ms) == offsets
+    assert run_of((topic, topic_id, key_start_bytes, data), 0).columns() == columns
+    commits, plain = OffsetCommits(group_id, {topic: offsets}), PlainRecords()
+    plain.count = first
     commits.append_to(plain)
-    assert commits.packed is not None
-    ((_, _, key_start_bytes, data),) = commits.packed
-    flat = [number for row in numbers for number in row]
-    found = native.offset_records(first, group_id, topic, topic_id, flat)
-    columns = columns_of(commits.packed[0])
-    assert found == (b"".join(plain.parts), data, key_start_bytes, columns.partitions, columns.positions)
+    assert (b"".join(plain.parts), commits.packed) == (records, [(topic, topic_id, key_start_bytes, data)])
+    assert commits.columns == [columns]
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -65,16 +85,29 @@ REFUSALS = (ValueError, OverflowError, TypeError)
 WRONG: tuple[tuple[int, Any], ...] = (
     (1, "x" * 40_000),
     (2, 7),
-    (4, [2**31, 0, 0, 0]),
-    (4, [0, 2**63, 0, 0]),
-    (4, [0, 0, -(2**31) - 1, 0]),
-    (4, [0, 0, 0, 1.5]),
+    (3, b"short"),
+    (4, bytes(5)),
+    (4, bytes(8)),
+    (5, bytes(13)),
+    (6, 2**63),
+    (6, 1.5),
 )
+WRONG_OF_ONE: tuple[tuple[int, Any], ...] = ((4, 2**31), (5, 2**63), (6, -(2**31) - 1), (7, 1.5), (1, "x" * 40_000))
 
 
 @pytest.mark.parametrize(("place", "value"), WRONG)
 def test_what_has_no_room_is_refused(native: Any, place: int, value: Any) -> None:
-    arguments: list[Any] = [0, "g", "t", NO_TOPIC_ID, [0, NO_OFFSET, -1, 0]]
+    arguments: list[Any] = [0, "g", "t", NO_TOPIC_ID, bytes(4), bytes(12), 0]
+    native.offset_records(*arguments)
     arguments[place] = value
     with pytest.raises(REFUSALS):
         native.offset_records(*arguments)
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG_OF_ONE)
+def test_what_one_record_has_no_room_for_is_refused(native: Any, place: int, value: Any) -> None:
+    arguments: list[Any] = [0, "g", "t", NO_TOPIC_ID, 0, NO_OFFSET, -1, 0]
+    native.offset_record(*arguments)
+    arguments[place] = value
+    with pytest.raises(REFUSALS):
+        native.offset_record(*arguments)

@@ -31,7 +31,7 @@ TOPIC_ID = bytes(range(16))
 
 
 def committed(offset: int, topic_id: bytes = NO_TOPIC_ID, metadata: str = "", epoch: int = 3) -> CommittedOffset:
-    return CommittedOffset(offset, epoch, metadata, 1_700_000_000_000 + offset, topic_id=topic_id)
+    return CommittedOffset(offset, epoch, metadata, 1_700_000_000_000, topic_id=topic_id)
 
 
 def batch_of(*changes: OffsetCommits | OffsetRemovals, base: int = 0, codec: int = 0) -> bytes:

@@ -99,7 +99,7 @@ GROUP_HEALTH = record(
     threatened_records=integer("Unread records that retention takes before long, at most."),
     threatened_topic=text("The topic of the first of them.", nullable=True),
     goes_ms=integer("When the first of them goes.", nullable=True),
-    waits_ms=number("How long the present phase of a rebalance takes already; 0: there is none."),
+    waits_ms=number("How long it waits already for members in a rebalance, or to give up partitions; 0: for nobody."),
     waited_for=array(MEMBER, f"For whom it waits, at most {NAMES_MAX}."),
     waited_for_members=integer("For how many members it waits."),
     rebalances=integer(f"Rebalances of the last {STORM_WITHIN_MS // 60_000} minutes."),
@@ -405,7 +405,7 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
     events = [] if not member_count else services.group_coordinator.events.of_group(group_id)
     recent = list(_recent(events, now_ms))
     times = [event.at_ms for event in recent if event.kind is Kind.REBALANCE]
-    waits_ms, waited_for = _waits(group, services.env.clock.monotonic_ms())
+    waits_ms, waited_for = _waits(group, consumer, services.env.clock.monotonic_ms())
     has_storm = len(times) >= _REBALANCES_MIN
     hangs = waits_ms > 0 and waits_ms >= min(WAITS_MS, stalled_ms)
     if not (standing or expiring or past_end or gone or lost or threat or hangs or has_storm):
@@ -431,7 +431,7 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
         "threatened_topic": None if threat is None else threat.topic,
         "goes_ms": None if threat is None else threat.goes_ms,
         "waits_ms": waits_ms,
-        "waited_for": [] if group is None else [_named(group, each) for each in waited_for[:NAMES_MAX]],
+        "waited_for": [_named(group, consumer, each) for each in waited_for[:NAMES_MAX]],
         "waited_for_members": len(waited_for),
         "rebalances": len(times),
         "departures": sum(event.kind in _DEPARTURES for event in recent),
@@ -482,8 +482,15 @@ def _expiring(services: Services, shard: Shard, group_id: str, now_ms: int) -> t
     return len(expiring), min((each for each in times if not isinstance(each, Kept)), default=None)
 
 
-def _waits(group: ClassicGroup | None, monotonic_ms: float) -> tuple[float, list[str]]:
-    """How long a group is in its present phase, and the members for whom it waits."""
+def _waits(group: ClassicGroup | None, consumer: ConsumerGroup | None, monotonic_ms: float) -> tuple[float, list[str]]:
+    """How long a group is in its present phase, and the members for whom it waits.
+
+    In a consumer group, those that must give up partitions, and classic ones that must join again.
+    """
+    if consumer is not None:
+        late = {**consumer.timers.joins, **consumer.timers.revocations}
+        since_ms = min((each.at_ms - each.timeout_ms for each in late.values()), default=monotonic_ms)
+        return monotonic_ms - since_ms, list(late)
     if group is None:
         return 0.0, []
     if group.state is State.PREPARING_REBALANCE:
@@ -497,5 +504,7 @@ def _waits(group: ClassicGroup | None, monotonic_ms: float) -> tuple[float, list
     return 0.0, []
 
 
-def _named(group: ClassicGroup, member_id: str) -> dict[str, Any]:
-    return identity(group.members.by_id[member_id])._asdict()
+def _named(group: ClassicGroup | None, consumer: ConsumerGroup | None, member_id: str) -> dict[str, Any]:
+    if consumer is not None:
+        return consumer_identity(consumer.members[member_id])._asdict()
+    return {} if group is None else identity(group.members.by_id[member_id])._asdict()

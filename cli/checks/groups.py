@@ -73,10 +73,7 @@ def stalled(facts: Facts) -> Iterator[Finding]:
         if row["advice"]:
             why += f" {row['advice']}"
         place = f"{first['topic']}:{first['partition']}"
-        live = () if row["type"] == "consumer" else ("--live",)
-        if not live:
-            why += " Stop the members first: the offsets of a group.protocol=consumer group are not set while it reads."
-        command = command_of("offsets set", [name], "--topic", place, "--shift-by", "1", *live)
+        command = command_of("offsets set", [name], "--topic", place, "--shift-by", "1", "--live")
         severity = Severity.WARNING if row["is_moving"] else Severity.ERROR
         yield Finding(severity, f"group {name}", what, why, command, since_ms)
 
@@ -127,7 +124,6 @@ def stopped(facts: Facts) -> Iterator[Finding]:
 def past_the_end(facts: Facts) -> Iterator[Finding]:
     """What is committed does not fit to the log. Each group was looked at with its partitions' leaders."""
     members = {row["group"]: row["members"] for _, row in facts.group_rows()}
-    not_live = {row["group"] for _, row in facts.group_rows() if row["type"] == "consumer"}  # it is not built for these
     texts = {
         Status.PAST_LOG_END: "behind the end of the log",
         Status.LOG_CUT: "above the place where the log was cut",
@@ -144,7 +140,7 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
             if status is Status.LOG_CUT:
                 to = str(min(row.cut_at or 0 for row in bad if row.topic == bad[0].topic))
             has_members = members.get(group, facts.groups is not None and facts.groups.get(group) != "Empty")
-            live = ["--live"] if has_members and group not in not_live else []
+            live = ["--live"] if has_members else []
             yield Finding(
                 Severity.ERROR if has_members else Severity.WARNING,
                 f"group {group}",
@@ -238,17 +234,20 @@ def _has_no_consumer(protocols: str | None) -> bool:
     return protocols is not None and "consumer" not in protocols.replace(" ", "").split(",")
 
 
-@check("hanging members", "members for which a rebalance waits", Needs.HTTP)
+@check("hanging members", "members for which a rebalance waits, or which keep partitions of others", Needs.HTTP)
 def hanging(facts: Facts) -> Iterator[Finding]:
-    """The others do not read until it joins, or is thrown out."""
+    """The others do not read, or not these partitions, until it joins, gives them up, or is thrown out."""
     for health, row in facts.group_rows():
         if row["waits_ms"] < min(HANGING_MS, facts.stalled_ms) or not row["waited_for"]:
             continue
-        phase = "to join" if row["state"] == "PreparingRebalance" else "for the assignment of its leader"
-        others = row["members"] - row["waited_for_members"]
+        if row["type"] == "consumer":
+            phase, so = "for partitions that are not given up", "Nobody else reads them"
+        else:
+            phase = "to join" if row["state"] == "PreparingRebalance" else "for the assignment of its leader"
+            so = f"{counted(row['members'] - row['waited_for_members'], 'other member')} read nothing"
         why = (
-            f"{counted(others, 'other member')} read nothing meanwhile. It is thrown out when max.poll.interval.ms is "
-            "over; end the process, or make it poll more often (max.poll.records). The command takes it out."
+            f"{so} meanwhile. It is thrown out when max.poll.interval.ms is over; end the process, or make it poll "
+            "more often (max.poll.records). The command takes it out."
         )
         yield Finding(
             Severity.ERROR if row["waits_ms"] >= HANGING_LONG_MS else Severity.WARNING,

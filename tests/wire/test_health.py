@@ -104,6 +104,30 @@ def test_a_live_group_of_the_consumer_protocol_has_members(world: World) -> None
     assert found["clients"][0]["member_id"] == "m"
 
 
+def test_a_member_of_the_consumer_protocol_that_gives_nothing_up_is_waited_for(world: World) -> None:
+    def beat(member_id: str, epoch: int, **fields: Any) -> int:
+        request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch, **fields)
+        answer = world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
+        assert answer.error_code == 0, answer
+        return int(answer.member_epoch)
+
+    joins = {"subscribed_topic_names": ["orders"], "rebalance_timeout_ms": 5 * MINUTE, "topic_partitions": []}
+    old = beat("old", 0, **joins)
+    world.env.clock.advance(10_000)
+    new = beat("new", 0, **joins)
+    beat("old", old)
+    for _ in range(5):
+        world.env.clock.advance(10_000)
+        assert beat("old", old) == old
+        new = beat("new", new)
+    found = group(world)
+    assert found is not None
+    assert (found["state"], found["waits_ms"] // 1000, found["waited_for_members"]) == ("Reconciling", 50, 1)
+    assert [each["member_id"] for each in found["waited_for"]] == ["old"]
+    beat("old", old, topic_partitions=[])
+    assert group(world) is None
+
+
 def test_more_is_committed_than_there_is(world: World) -> None:
     write(world, 3)
     commit(world, "g", "orders", partitions=1, offset=100)

@@ -382,6 +382,7 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ),
     ("stalled groups", single(group(**standing()), lags=STALLED), ERROR, "--topic orders:0 --shift-by 1 --live"),
     ("stalled groups", single(group(**standing(), is_moving=True), lags=STALLED), WARNING, "--live"),
+    ("stalled groups", single(group(**standing(), type="consumer"), lags=STALLED), ERROR, "--shift-by 1 --live"),
     (
         "stalled groups",
         single(group(**standing()), lags={"billing": [lag(last_stable_offset=7, high_watermark=10)]}),
@@ -396,6 +397,12 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
     ),
     ("stopped groups", single(group(**standing(), members=0, state="Empty")), NOTE, "groups lag billing"),
     ("commits past the end", single(group(), lags={"billing": [lag(Status.PAST_LOG_END)]}), ERROR, "latest --live"),
+    (
+        "commits past the end",
+        single(group(type="consumer"), lags={"billing": [lag(Status.PAST_LOG_END)]}),
+        ERROR,
+        "latest --live",
+    ),
     (
         "commits past the end",
         single(group(members=0, state="Empty"), lags={"billing": [lag(Status.PAST_LOG_END)]}),
@@ -428,6 +435,14 @@ FIRES: list[tuple[str, Facts, Severity, str]] = [
         single(group(state="CompletingRebalance", waits_ms=4e5, waited_for=[STATIC], waited_for_members=1)),
         ERROR,
         "groups remove billing --instance one",
+    ),
+    (
+        "hanging members",
+        single(
+            group(type="consumer", state="Reconciling", waits_ms=45_000.0, waited_for=[MEMBER], waited_for_members=1)
+        ),
+        WARNING,
+        "groups remove billing --member c-1",
     ),
     (
         "rebalance storms",

@@ -21,6 +21,7 @@ MOVED_MAX = 200  # partitions of one rebalance that are listed
 TEXT_CHARACTERS_MAX = 255  # of a text that a client chose
 ASSIGNMENT_BYTES_MAX = 64 * 1024  # larger assignments of a generation are not kept
 ASSIGNMENTS_MAX = 500  # nor those of more members
+OTHER_PROTOCOL = "join by another protocol"  # than that of the members
 COUNTED_WITHIN_MS = 60_000.0  # so far apart, refused requests of a kind are one event
 
 
@@ -31,7 +32,8 @@ class Kind(Enum):
     REJOINED = "rejoined"  # reason, protocols, topics, is_leader
     SUBSCRIBED = "reads other topics now"  # reason, protocols, topics; in a consumer group (KIP-848)
     LEFT = "left"  # reason
-    SILENT = "silent"  # session_timeout_ms
+    AWAY = "left for a while"  # a static member, whose partitions wait for it; in a consumer group (KIP-848)
+    SILENT = "silent"  # session_timeout_ms, setting (that it comes from), is_new
     DID_NOT_JOIN = "did not join again"  # rebalance_timeout_ms
     DID_NOT_SYNC = "did not sync"  # rebalance_timeout_ms
     DID_NOT_REVOKE = "did not give up its partitions"  # rebalance_timeout_ms; in a consumer group (KIP-848)
@@ -44,7 +46,7 @@ class Kind(Enum):
     )
     EMPTY = "empty"  # generation
     LIVE_RESET = "live reset"  # generation, partitions, members
-    REFUSED = "refused"  # what (commit, join), error, count, last_ms
+    REFUSED = "refused"  # what (commit, join, OTHER_PROTOCOL), error, count, last_ms
 
 
 class Identity(NamedTuple):

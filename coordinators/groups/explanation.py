@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from barnabas.coordinators.groups.events import Event, Identity, Kind, Moved
+from barnabas.coordinators.groups.consumer.settings import SESSION_TIMEOUT
+from barnabas.coordinators.groups.events import OTHER_PROTOCOL, Event, Identity, Kind, Moved
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.runtime.counted import counted
@@ -86,7 +87,8 @@ def rebalances(events: Sequence[Event]) -> list[Rebalance]:
 
 def _assignment(event: Event, leading: list[Event]) -> Rebalance:
     """An assignment of a consumer group."""
-    kinds = {one.kind for one in leading} - {Kind.REFUSED}
+    back = {Kind.REFUSED, Kind.AWAY}  # these change nothing, nor does a static member that is back
+    kinds = {one.kind for one in leading if one.kind not in back and "replaces" not in one.details}
     assignment = Rebalance(event, leading)
     assignment.outcome = event.kind.value
     assignment.generation, assignment.members = event.details["epoch"], event.details["members"]
@@ -167,8 +169,10 @@ def sentence(event: Event) -> str | None:
         return f"{who} {event.kind.value}{why}"
     if event.kind is Kind.LEFT:
         return f"{who} left" + (f" ({details['reason']!r})" if details["reason"] else "")
+    if event.kind is Kind.AWAY:
+        return f"{who} {event.kind.value}: a static member, whose partitions wait for it"
     if event.kind is Kind.SILENT:
-        return f"{who} was thrown out: no heartbeat for session.timeout.ms={details['session_timeout_ms']}"
+        return f"{who} was thrown out: no heartbeat for {_session_timeout(event)}"
     if event.kind in (Kind.DID_NOT_JOIN, Kind.DID_NOT_SYNC, Kind.DID_NOT_REVOKE):
         timeout = f"max.poll.interval.ms={details['rebalance_timeout_ms']}"
         return f"{who} was thrown out: it {event.kind.value} within {timeout}"
@@ -225,15 +229,22 @@ def _rolling_restart(events: Sequence[Event], story: list[Rebalance]) -> Iterato
             if left_ms is not None and event.monotonic_ms - left_ms < ROLLING_WITHIN_MS:
                 back[person] = None
     if len(back) >= 2:
+        cost, timeout = "rebalances", "and a session.timeout.ms"
+        if _is_assigned_to(events):
+            cost, timeout = "assignments", f"and the group a {SESSION_TIMEOUT}"
         yield (
             f"{counted(len(back), 'member')} left and came back under another id, as in a rolling restart; each cost "
-            "two rebalances. Give every member a group.instance.id of its own, and a session.timeout.ms that is longer "
-            "than a restart takes: then a restart moves nothing."
+            f"two {cost}. Give every member a group.instance.id of its own, {timeout} that is longer than a restart "
+            "takes: then a restart moves nothing."
         )
 
 
 def _mixed_assignors(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
-    refused = [event for event in events if event.details.get("error") == "INCONSISTENT_GROUP_PROTOCOL"]
+    refused = [
+        event
+        for event in events
+        if event.details.get("error") == "INCONSISTENT_GROUP_PROTOCOL" and event.details["what"] != OTHER_PROTOCOL
+    ]
     if refused:
         yield (
             f"{named(refused[-1].member)} has no assignor in common with the members, and cannot join. Give all of "
@@ -250,14 +261,24 @@ def _mixed_assignors(events: Sequence[Event], story: list[Rebalance]) -> Iterato
         )
 
 
+def _other_protocol(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
+    refused = [event for event in events if event.details.get("what") == OTHER_PROTOCOL]
+    if refused:
+        yield (
+            f"{named(refused[-1].member)} speaks another protocol than the members, and cannot join. Give all of them "
+            "one group.protocol, or let groups go from one to the other (group.consumer.migration.policy)."
+        )
+
+
 def _different_topics(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
     topics = {who: tuple(found) for who, found in _latest(events, "topics").items() if found is not None}
     distinct = sorted(set(topics.values()))
     if len(distinct) > 1:
         listed = "; ".join(", ".join(found[:5]) or "nothing" for found in distinct[:4])
+        effect = "" if _is_assigned_to(events) else ": each rebalance of one stops the other, too"
         yield (
-            f"Members subscribe to different topics ({listed}). If that is not meant, two programs share one group.id: "
-            "each rebalance of one stops the other, too. Give each program a group of its own."
+            f"Members subscribe to different topics ({listed}). If that is not meant, two programs share one group.id"
+            f"{effect}. Give each program a group of its own."
         )
 
 
@@ -265,10 +286,11 @@ def _silence(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
     silent = [event for event in events if event.kind is Kind.SILENT and not event.details["is_new"]]
     if silent:
         last = silent[-1]
+        of_group = " of the group" if last.details["setting"] == SESSION_TIMEOUT else ""
         yield (
-            f"{named(last.member)} sent no heartbeat for session.timeout.ms={last.details['session_timeout_ms']} "
-            f"({_times(silent)}): its process died without leaving, stood still (garbage collection, a suspended "
-            "machine), or the network failed. If it was alive, raise session.timeout.ms."
+            f"{named(last.member)} sent no heartbeat for {_session_timeout(last)} ({_times(silent)}): its process died "
+            "without leaving, stood still (garbage collection, a suspended machine), or the network failed. If it was "
+            f"alive, raise {last.details['setting']}{of_group}."
         )
 
 
@@ -311,6 +333,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("poll interval too short", _poll_interval),
     ("rolling restart without static ids", _rolling_restart),
     ("mixed assignors", _mixed_assignors),
+    ("another protocol", _other_protocol),
     ("different subscriptions", _different_topics),
     ("silent members", _silence),
     ("member ids that nobody uses", _unused_ids),
@@ -333,6 +356,16 @@ def _latest(events: Sequence[Event], name: str) -> dict[str, Any]:
         elif event.kind is not Kind.REFUSED:
             found.pop(event.member.member_id, None)
     return found
+
+
+def _is_assigned_to(events: Sequence[Event]) -> bool:
+    """Whether the broker assigns to the group now: then it is a consumer group (KIP-848)."""
+    kinds = (event.kind for event in reversed(events))
+    return next((kind for kind in kinds if kind in (Kind.ASSIGNED, Kind.REBALANCE)), None) is Kind.ASSIGNED
+
+
+def _session_timeout(event: Event) -> str:
+    return f"{event.details['setting']}={event.details['session_timeout_ms']}"
 
 
 def _times(events: Sequence[Event]) -> str:

@@ -441,7 +441,13 @@ class Rebalance:
             member.session_deadline_ms = NEVER  # a waiting member lives; its session starts again with the answer
             return
         what = "has not finished its first join" if member.is_new else f"was silent for {member.session_timeout_ms} ms"
-        effects.note(Kind.SILENT, member, session_timeout_ms=member.session_timeout_ms, is_new=member.is_new)
+        effects.note(
+            Kind.SILENT,
+            member,
+            session_timeout_ms=member.session_timeout_ms,
+            setting="session.timeout.ms",
+            is_new=member.is_new,
+        )
         self.members.remove(member_id, effects)
         self.after_removal(f"member {who(member)} {what}", effects)
 

@@ -275,7 +275,7 @@ class Shard(CoordinatorShard[StoredRecords]):
             if records.commits is not None:
                 self._change(records.commits, record_offset)
             self.consumer.replay(records)
-            if records.group_id not in self.consumer.by_id:
+            if records.group_id not in self.consumer.by_id and records.group_id not in self.groups:
                 self.events.forget(records.group_id)
         elif not isinstance(records, GroupRecord):
             self._change(records, record_offset)

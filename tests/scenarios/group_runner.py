@@ -383,7 +383,8 @@ class Conversation(ConsumerCommands):
         events = self.world.coordinator.events.of_group(options.get("group", "g"))
         for one in explanation.rebalances(events) if "advice" not in words else ():
             said = [text for event in one.events if (text := explanation.sentence(event)) is not None]
-            self.say(f"{one.from_generation} -> {one.generation} {one.outcome} | " + " | ".join(said))
+            cause = f", because {one.cause}" if one.outcome == "assigned" else ""
+            self.say(f"{one.from_generation} -> {one.generation} {one.outcome}{cause} | " + " | ".join(said))
             if one.join_ms is not None:
                 last, leader = explanation.named(one.last_to_join), explanation.named(one.leader)
                 self.say(f"  join {one.join_ms:.0f} ms, last {last}; sync {one.sync_ms or 0:.0f} ms, leader {leader}")

@@ -186,7 +186,7 @@ def rebalance(world: Any, group: str) -> None:
     topic = ConsumerProtocolAssignment.TopicPartition(topic="orders", partitions=[0])
     given = encode_versioned(ConsumerProtocolAssignment(assigned_partitions=[topic]), 0)
     for generation, owner in ((1, who), (2, other)):
-        effects.note(Kind.SILENT, who, session_timeout_ms=1000, is_new=False)
+        effects.note(Kind.SILENT, who, session_timeout_ms=1000, setting="session.timeout.ms", is_new=False)
         effects.note(Kind.REBALANCE, generation=generation - 1, cause="a member was silent", members=2)
         made = {"members": 1, "protocol": "range", "leader": identity(owner), "last": identity(owner)}
         effects.note(Kind.GENERATION, generation=generation, took_ms=5.0, last_after_ms=4.0, **made)

@@ -18,9 +18,9 @@ from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, assignors_of, beat_of, settings_of
-from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH
+from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, LEAVE_EPOCH
 from barnabas.coordinators.groups.consumer.target import AT_ONCE_MAX
-from barnabas.coordinators.groups.events import Kind, cut
+from barnabas.coordinators.groups.events import OTHER_PROTOCOL, Kind, cut
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
 from barnabas.coordinators.groups.shard import Shard
@@ -49,6 +49,12 @@ logger = logging.getLogger("barnabas.groups")
 REFRESH_MS = 600_000.0  # group.consumer.regex.refresh.interval.ms of Kafka
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1  # as ConsumerGroupDescribe says
 _PATTERNS_MAX = 1_000  # expressions that are kept ready
+# Joins that are refused because of the group are noted among its events, as these.
+_REFUSED_JOINS = {
+    ErrorCode.GROUP_ID_NOT_FOUND: OTHER_PROTOCOL,
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "join",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "join",
+}
 
 
 class ConsumerAnswers:
@@ -158,6 +164,9 @@ class ConsumerAnswers:
             "group %r, member %r, epoch %d",
             *(request.group_id, request.member_id, request.member_epoch),
         )
+        what = _REFUSED_JOINS.get(refusal.error)
+        if what is not None and request.member_epoch == JOIN_EPOCH:
+            self._refusals.note(context, refusal.error, request.group_id, what, request.member_id)
         return refusal.response()
 
     def _heartbeat(
@@ -174,13 +183,14 @@ class ConsumerAnswers:
             leaver = group.members.get(request.member_id)
             outcome = heartbeats.leave(change, request, shard.consumer.remove_members)
             if leaver is not None and not isinstance(outcome, Refusal):
-                logger.info("group %s: member %s left", group_id, who(leaver))
-                shard.consumer.note(group_id, Kind.LEFT, leaver, reason="")
+                kind = Kind.LEFT if request.member_epoch == LEAVE_EPOCH else Kind.AWAY
+                logger.info("group %s: member %s %s", group_id, who(leaver), kind.value)
+                shard.consumer.note(group_id, kind, leaver, reason="")
         else:
             if request.member_id == "":
                 request.member_id = self._member_id()
             client = (context.client_id or "", context.client_host)
-            before = group.members.get(request.member_id)
+            before = group.known_as(request.member_id, request.instance_id)
             outcome = heartbeats.heartbeat(change, request, client, situation)
             if not isinstance(outcome, Refusal):
                 self._note(shard.consumer, group_id, before, group.members[request.member_id])
@@ -240,12 +250,10 @@ class ConsumerAnswers:
     def _note(
         self, groups: ConsumerGroups, group_id: str, before: ConsumerMember | None, member: ConsumerMember
     ) -> None:
-        """Note that a member has joined, or reads other topics than before."""
-        if before is None:
+        """Say that a member has joined, and note it, or that it reads other topics than before."""
+        if before is None or before.member_id != member.member_id:
             logger.log(groups.log_level(), "group %s: member %s joined", group_id, who(member))
-            groups.note_joined(group_id, member)
-        elif not before.subscription.reads_as(member.subscription):
-            groups.note_subscribed(group_id, member)
+        groups.note_joined(group_id, before, member)
 
     def _member_id(self) -> str:
         """A member id for a client that makes none (version 0)."""

@@ -12,7 +12,7 @@ from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
 from barnabas.coordinators.groups.consumer.log_lines import who
-from barnabas.coordinators.groups.events import Kind, cut
+from barnabas.coordinators.groups.events import OTHER_PROTOCOL, Kind, cut
 from barnabas.coordinators.groups.members import join_error
 from barnabas.coordinators.groups.requests import Context, Refusals
 from barnabas.coordinators.groups.shard import Shard
@@ -54,19 +54,17 @@ class ClassicAnswers:
             if request.group_instance_id is None and version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
                 return join_error(version, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         change = Change(group)
-        before = group.members.get(member_id)
+        before = group.known_as(member_id, request.group_instance_id)
         replaced = None if request.group_instance_id is None else group.static_member(request.group_instance_id)
         client = (context.client_id or "", context.client_host)
         outcome = classic_members.join(change, request, member_id, client, situation)
         if isinstance(outcome, ErrorCode):
             return self._refuse_join(outcome, request, context)
         member = group.members[member_id]
-        if before is None:
+        if before is None or before.member_id != member_id:
             text = "group %s: member %s joined, by the classic protocol"
             logger.log(shard.consumer.log_level(), text, group.group_id, who(member))
-            shard.consumer.note_joined(group.group_id, member, request.reason or "")
-        elif not before.subscription.reads_as(member.subscription):
-            shard.consumer.note_subscribed(group.group_id, member)
+        shard.consumer.note_joined(group.group_id, before, member, request.reason or "")
         if replaced is not None and not replaced.is_classic:
             shard.consumer.end_with_replacement(change, outcome)
         return shard.consumer.carry_out(
@@ -75,6 +73,8 @@ class ClassicAnswers:
 
     def _refuse_join(self, error: ErrorCode, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
         self._refusals.log(context, error, "group %r, member %r", request.group_id, request.member_id)
+        what = "join" if classic_members.may_join(self._situation_of(request.group_id).settings) else OTHER_PROTOCOL
+        self._refusals.note(context, error, request.group_id, what, request.member_id)
         return join_error(context.api_version, "", error)
 
     def sync(

@@ -67,7 +67,7 @@ def supports(group: ConsumerGroup, protocol_type: str, names: list[str]) -> bool
 
 def check_join(group: ConsumerGroup, request: JoinGroupRequest, settings: GroupSettings) -> ErrorCode:
     """Whether the group has no place for such a member. A client hears this before it gets a member id."""
-    if not _may_join(settings):
+    if not may_join(settings):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if len(group.members) >= settings.size_max and request.member_id not in group.members:
         return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -76,7 +76,8 @@ def check_join(group: ConsumerGroup, request: JoinGroupRequest, settings: GroupS
     return ErrorCode.NONE
 
 
-def _may_join(settings: GroupSettings) -> bool:
+def may_join(settings: GroupSettings) -> bool:
+    """Whether classic members may join a consumer group that has members."""
     return settings.migration_policy.lower() != NO_MIGRATION
 
 
@@ -226,7 +227,7 @@ def _is_to_assign(group: ConsumerGroup, situation: Situation) -> bool:
     asked.
     """
     return (
-        _may_join(situation.settings)
+        may_join(situation.settings)
         and group.epoch > group.assignment_epoch
         and group.question is None
         and heartbeats.may_assign(group, situation)

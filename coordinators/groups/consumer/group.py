@@ -140,6 +140,11 @@ class ConsumerGroup:
         member_id = self.by_instance.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
+    def known_as(self, member_id: str, instance_id: str | None) -> ConsumerMember | None:
+        """The member in whose place this one is, or itself."""
+        found = None if instance_id is None else self.static_member(instance_id)
+        return found or self.members.get(member_id)
+
     def regex_subscribers(self, regex: str) -> int:
         """How many members read what this expression means."""
         return self._regex_subscribers.get(regex, 0)

@@ -19,7 +19,8 @@ from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.member import ConsumerMember
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Record
 from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
-from barnabas.coordinators.groups.consumer.states import MemberState
+from barnabas.coordinators.groups.consumer.settings import SESSION_TIMEOUT
+from barnabas.coordinators.groups.consumer.states import STATIC_LEAVE_EPOCH, MemberState
 from barnabas.coordinators.groups.consumer.target import Question
 from barnabas.coordinators.groups.consumer.timers import NEVER
 from barnabas.coordinators.groups.events import MOVED_MAX, Event, EventBook, Identity, Kind, Moved, cut
@@ -109,13 +110,17 @@ class ConsumerGroups:
         event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), identity(member), details)
         self._writer.events.note(group_id, (event,))
 
-    def note_joined(self, group_id: str, member: ConsumerMember, reason: str = "") -> None:
-        """Note that a member has joined."""
-        self._note_subscription(group_id, Kind.JOINED, member, reason)
-
-    def note_subscribed(self, group_id: str, member: ConsumerMember) -> None:
-        """Note that a member has changed what it reads."""
-        self._note_subscription(group_id, Kind.SUBSCRIBED, member, "")
+    def note_joined(
+        self, group_id: str, before: ConsumerMember | None, member: ConsumerMember, reason: str = ""
+    ) -> None:
+        """Note that a member has joined, is back as a static one, or reads other topics than `before`."""
+        if before is None:
+            self._note_subscription(group_id, Kind.JOINED, member, reason)
+            return
+        if before.epoch == STATIC_LEAVE_EPOCH or before.member_id != member.member_id:
+            self._note_subscription(group_id, Kind.JOINED, member, reason, replaces=cut(before.member_id))
+        if not before.subscription.reads_as(member.subscription):
+            self._note_subscription(group_id, Kind.SUBSCRIBED, member, "")
 
     def _assignment(self, change: Change) -> Event | None:
         """The event of a new target assignment, if a decision makes one."""
@@ -161,12 +166,12 @@ class ConsumerGroups:
             if (name := topic_name(topic_id)) is not None
         )
 
-    def _note_subscription(self, group_id: str, kind: Kind, member: ConsumerMember, reason: str) -> None:
+    def _note_subscription(self, group_id: str, kind: Kind, member: ConsumerMember, reason: str, **more: str) -> None:
         of = member.subscription
         protocols = [] if of.classic is None else [cut(name) for name, _ in of.classic.protocols[:10]]
         # What an expression means may not be known yet, and changes: such a member is compared with no other.
         topics = None if of.topic_regex else list(of.topic_names[:TOPICS_MAX])
-        self.note(group_id, kind, member, reason=cut(reason), protocols=protocols, topics=topics)
+        self.note(group_id, kind, member, reason=cut(reason), protocols=protocols, topics=topics, **more)
 
     def carry_out(self, change: Change, answer: R, failure: Callable[[ErrorCode], R]) -> R | Pending[R]:
         """Write what a decision has changed. The answer is given when nothing that it says can be lost any more."""
@@ -418,7 +423,9 @@ class ConsumerGroups:
         for member_id, deadline in timers.due(timers.sessions, now_ms):
             gone[member_id] = None
             member = group.members[member_id]
-            self.note(group.group_id, Kind.SILENT, member, session_timeout_ms=deadline.timeout_ms, is_new=False)
+            setting = "session.timeout.ms" if member.is_classic else SESSION_TIMEOUT
+            details = {"session_timeout_ms": deadline.timeout_ms, "setting": setting, "is_new": False}
+            self.note(group.group_id, Kind.SILENT, member, **details)
             logger.info(
                 "group %s: member %s was silent for %d ms, and is removed",
                 *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),

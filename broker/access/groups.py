@@ -235,7 +235,7 @@ def consumer_group_heartbeat(asked: Asked) -> Reply:
     return asked.handle()
 
 
-_describe_consumers = each(AclOperation.DESCRIBE, GROUP, "group_ids", itself, "")
+_describe_consumers = each(AclOperation.DESCRIBE, GROUP, "group_ids", itself)
 
 
 def consumer_group_describe(asked: Asked) -> Reply:

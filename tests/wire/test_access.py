@@ -666,3 +666,11 @@ def test_a_group_that_may_not_be_described_has_no_topics_in_the_answer(guarded: 
     assert answer.error_code == (ErrorCode.GROUP_AUTHORIZATION_FAILED if version > 1 else 0)
     rows = [row.error_code for topic in answer.topics for row in topic.partitions]
     assert rows == ([] if version > 1 else [ErrorCode.GROUP_AUTHORIZATION_FAILED])
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_of_a_consumer_group_that_may_not_be_described_only_the_error_is_said(guarded: World, version: int) -> None:
+    """As Kafka 4.3.1 answers."""
+    describe = messages.ConsumerGroupDescribeRequest(group_ids=[GROUP])
+    (group,) = ask(guarded, "User:nobody", ApiKey.CONSUMER_GROUP_DESCRIBE, version, describe).groups
+    assert (group.error_code, group.error_message) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, None)

@@ -1,4 +1,4 @@
-"""`barnabas configs`: describe, set, delete the settings of topics and brokers.
+"""`barnabas configs`: describe, set, delete the settings of topics, brokers and groups.
 
 These commands build the requests themselves, because kafka-python's admin client can neither name the resource of all
 brokers (its name is empty) nor ask for the documentation of settings.
@@ -16,7 +16,7 @@ from barnabas.cli.shared.kafka_python import send
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_outcomes, print_paragraph, print_table
 
-app = new_app("""Settings of topics and brokers: describe, set, delete.
+app = new_app("""Settings of topics, brokers and groups: describe, set, delete.
 
     \b
     barnabas configs describe topic orders
@@ -25,6 +25,7 @@ app = new_app("""Settings of topics and brokers: describe, set, delete.
     barnabas configs delete topic orders retention.ms
     barnabas configs describe broker 0 --all
     barnabas configs set broker default log.retention.ms=86400000
+    barnabas configs set group billing consumer.session.timeout.ms=60000
     """)
 
 ALL_BROKERS = "default"
@@ -37,6 +38,7 @@ class Kind(StrEnum):
 
     TOPIC = "topic"
     BROKER = "broker"
+    GROUP = "group"
 
 
 class Operation:
@@ -46,9 +48,12 @@ class Operation:
     DELETE = 1
 
 
-KindArgument = Annotated[Kind, typer.Argument(metavar="topic|broker", help="What the settings belong to.")]
+KindArgument = Annotated[Kind, typer.Argument(metavar="topic|broker|group", help="What the settings belong to.")]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help=f"The topic; the broker's node id, or '{ALL_BROKERS}' for all brokers.")
+    str,
+    typer.Argument(
+        metavar="NAME", help=f"The topic; the broker's node id, or '{ALL_BROKERS}' for all brokers; the group."
+    ),
 ]
 
 
@@ -160,7 +165,8 @@ def delete(
 ) -> None:
     """Remove overrides, so that the value of the next source holds again.
 
-    A topic falls back to the broker's value; a broker to the value for all brokers, then its file, then the default.
+    A topic and a group fall back to the broker's value; a broker to the value for all brokers, then its file, then the
+    default.
 
     \b
     barnabas configs delete topic orders retention.ms
@@ -201,7 +207,7 @@ def _alter(
 
 def _right(operation: str, kind: Kind, name: str) -> str:
     """As `barnabas acls add` takes it."""
-    return f"{operation} {kind} {shlex.quote(name)}" if kind is Kind.TOPIC else f"{operation} cluster"
+    return f"{operation} cluster" if kind is Kind.BROKER else f"{operation} {kind} {shlex.quote(name)}"
 
 
 def _resource(kind: Kind, name: str) -> tuple[int, str]:

@@ -279,6 +279,23 @@ def test_settings_of_all_brokers(run: Run) -> None:
     assert held("default") == held("0") == []
 
 
+def test_settings_of_a_group(run: Run, name: str) -> None:
+    key = "consumer.session.timeout.ms"
+
+    def held() -> tuple[str, str]:
+        (row,) = in_json(run("configs", "describe", "group", name, key, "--json"))
+        return row["value"], row["source"]
+
+    default = held()
+    assert default[0] != "55000"
+    run("configs", "set", "group", name, f"{key}=55000")
+    assert held() == ("55000", "DYNAMIC_GROUP_CONFIG")
+    assert f"group.{key}={default[0]}" in run("configs", "describe", "group", name).stdout
+    assert key in run("configs", "set", "group", name, f"{key}=1", code=1).stderr
+    run("configs", "delete", "group", name, key)
+    assert held() == default
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -17,7 +17,7 @@ import pyarrow as pa
 from barnabas.pipeline.session import start_session
 from barnabas.pipeline.sources import register
 from pyspark import TaskContext
-from spark_settings import JAVA_OPTIONS
+from spark_settings import SMALL
 
 ROWS_PER_EPOCH = 200
 HALF_WAY = 120
@@ -51,12 +51,8 @@ def trouble(words: tuple[str, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iter
 
 def main(brokers: str, folder: str, *words: str) -> None:
     """Run the queries to their end, if nothing kills them."""
-    settings = {
+    settings = SMALL | {
         "spark.master": "local[1,3]",  # three attempts for each task
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_TOGETHER),
         "spark.local.dir": f"{folder}/local",
     }

@@ -7,6 +7,7 @@ import sys
 
 import pyspark
 from barnabas.pipeline.session import start_session
+from spark_settings import SMALL
 
 PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 COUNT = 1000
@@ -14,13 +15,7 @@ COUNT = 1000
 
 def main(brokers: str, folder: str) -> None:
     """Write a topic, read it, and copy it as a stream."""
-    settings = {
-        "spark.master": "local[2]",
-        "spark.driver.memory": "1g",
-        "spark.jars.packages": PACKAGE,
-        "spark.local.dir": f"{folder}/local",
-    }
-    spark = start_session("kafka", settings)
+    spark = start_session("kafka", SMALL | {"spark.jars.packages": PACKAGE, "spark.local.dir": f"{folder}/local"})
     made = spark.range(COUNT).selectExpr(
         "cast(id as string) key",
         "cast(id * 2 as string) value",

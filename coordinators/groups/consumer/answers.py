@@ -288,23 +288,14 @@ class ConsumerAnswers:
             names = list(self._topics.topic_names())
             resolved: dict[str, tuple[ResolvedRegex, Encoded]] = {}
             for regex in regexes:
-                pattern = yield from self._pattern(regex)
-                found = []
-                for name in names:
-                    if (yield from pattern.matches(name)) and (may_see is None or may_see(name)):
-                        found.append(name)
-                        self._topics.topic_hash(name)  # so that the hash of all is ready soon
-                    yield
-                value = ResolvedRegex(frozenset(found), max(self._topics.changes, 0), self._clock.now_ms())
+                found = yield from self._topics_meant(group, regex, names, may_see)
+                value = ResolvedRegex(found, max(self._topics.changes, 0), self._clock.now_ms())
                 resolved[regex] = value, encoded(group.group_id, Record(RecordKind.REGEX, regex, value))
             foreseen = yield from heartbeats.foresee(
                 group, {r: value for r, (value, _) in resolved.items()}, self._topics
             )
             if not (yield from shard.consumer.released(group.group_id)):
                 return
-        except PatternError as error:  # it was accepted by another release
-            logger.warning("group %s: an expression cannot be resolved: %s", group.group_id, error)
-            return
         finally:
             group.is_resolving = False
         if shard.closed or shard.consumer.by_id.get(group.group_id) is not group:
@@ -314,6 +305,25 @@ class ConsumerAnswers:
         heartbeats.resolve(change, resolved, foreseen, self._topics)
         if change.records.count:
             shard.consumer.write(change, lambda error: None)
+
+    def _topics_meant(
+        self, group: ConsumerGroup, regex: str, names: list[str], may_see: MaySee | None
+    ) -> Pieces[frozenset[str]]:
+        """The topics that an expression means now. One that cannot be read means what it meant before: another release,
+        or Kafka, has taken it."""
+        try:
+            pattern = yield from self._pattern(regex)
+        except PatternError as error:
+            logger.warning("group %s: an expression cannot be resolved any more: %s", group.group_id, error)
+            known = group.regexes.get(regex)
+            return frozenset() if known is None else known.topics
+        found = []
+        for name in names:
+            if (yield from pattern.matches(name)) and (may_see is None or may_see(name)):
+                found.append(name)
+                self._topics.topic_hash(name)  # so that the hash of all is ready soon
+            yield
+        return frozenset(found)
 
     # ---- ConsumerGroupDescribe ----
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from barnabas.coordinators.groups.consumer import group as consumer_group
 from barnabas.coordinators.groups.consumer.member import Subscription
-from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, TargetEpoch
+from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, ResolvedRegex, TargetEpoch
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
@@ -252,6 +252,34 @@ def test_an_expression_means_the_topics_that_the_member_may_see(monkeypatch: pyt
         member.send()
         world.clock.advance(2_000)
     assert set(member.owned) == {world.topics.topic_id("events")}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_expression_that_cannot_be_read_here_holds_no_other_up(
+    is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directory comes from a Kafka that has taken it. It means what it meant there."""
+    world = GroupWorld()
+    for topic in ("huge", "events"):
+        world.topics.change(topic, 1)
+    regex = "(((huge){50}){50}){50}"
+    shard = world.coordinator.shards[0]
+    records = [
+        Record(Kind.GROUP, "", GroupEpoch(5, 0)),
+        Record(Kind.MEMBER, "old", Subscription(topic_regex=regex, rebalance_timeout_ms=30_000)),
+        Record(Kind.REGEX, regex, ResolvedRegex(frozenset(["huge"]), 1, 0) if is_known else None),
+    ]
+    for record in records:
+        shard.consumer.load(GROUP, record)
+    member = ConsumerMember(world, GROUP, "new", [], subscribed_topic_regex="ev.*")
+    for topic in ("events-new", "events-newer"):
+        world.topics.change(topic, 1)
+        for _ in range(10):
+            member.send()
+            world.clock.advance(1_000)
+    assert set(member.owned) == {world.topics.topic_id(name) for name in ("events", "events-new", "events-newer")}
+    assert group_of(world).regexes[regex].topics == ({"huge"} if is_known else set())
+    assert 0 < len([line for line in caplog.messages if "an expression" in line]) <= 3
 
 
 def test_members_of_an_assignor_that_is_not_here_are_assigned_by_the_first_of_the_broker() -> None:

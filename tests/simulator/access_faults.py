@@ -313,7 +313,7 @@ ACCESS_FAULTS = (
     # Members of the consumer protocol
     _fault(
         "an expression means topics that its member may not see",
-        "coordinators.groups.consumer.answers:ConsumerAnswers._resolve",
+        "coordinators.groups.consumer.answers:ConsumerAnswers._topics_meant",
         "(may_see is None or may_see(name))",
         "True",
         SHOWN,

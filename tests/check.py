@@ -48,9 +48,8 @@ def half(folder: str, number: int) -> tuple[str, ...]:
 
 # The longest of each kind first, so that none begins when all others have ended.
 ALL: dict[str, Sequence[str]] = {
-    "spark 2": half(PIPELINE, 2),
+    "spark": (f"{PIPELINE}/test_prepare.py", PIPELINE),  # first the classes that each Java takes
     "simulations": SIMULATIONS,
-    "spark 1": half(PIPELINE, 1),
     "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, *SIMULATIONS))),
     "clients 1": half(CLIENTS, 1),
     "clients 2": half(CLIENTS, 2),

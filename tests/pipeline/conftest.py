@@ -1,5 +1,6 @@
 """One Spark session for all tests of the pipeline. Without the extra `spark` or Java 17 they are skipped."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,14 @@ TESTS = Path(__file__).parents[1]
 # histories.py; cluster.py (which must come before the package of that name); broker_process.py; examples/
 sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "cluster"), str(TESTS / "crash"), str(TESTS.parent)]
 RANDOM_HISTORIES = 12
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of these tests: who comes after test_prepare.py starts Java with the classes that it has prepared."""
+    folder = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
+import forked
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
@@ -70,8 +70,8 @@ class Live:
                 consumer.commit({place: OffsetAndMetadata(offset, "", -1)})
 
     def command(self, *words: str) -> "subprocess.Popen[str]":
-        words = ("-m", "barnabas", *words, "--bootstrap", self.bootstrap)
-        return subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [*forked.BARNABAS, *words, "--bootstrap", self.bootstrap]
+        return forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def run(self, *words: str) -> str:
         """What a command prints; it must succeed."""

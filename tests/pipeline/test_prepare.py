@@ -1,6 +1,5 @@
 """`barnabas pipeline prepare`: Spark's classes as Java has them, which later runs take from the user's cache."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,22 +12,22 @@ from barnabas.offsets.records import CommittedOffset
 from barnabas.pipeline.java_classes import archive_option
 from barnabas.pipeline.session import what_is_missing
 from data_directories import NOW_MS, OFFSETS, DataDirectory
+from spark_settings import SMALL
 
 COMMAND = [sys.executable, "-m", "barnabas", "pipeline"]
+WITHOUT_COMPILER = [f"--spark={name}={value}" for name, value in SMALL.items() if "codegen" in name]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(what_is_missing() is not None, reason="Spark cannot run here")
-def test_runs_take_the_classes_that_were_prepared(tmp_path: Path) -> None:
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-
+def test_runs_take_the_classes_that_were_prepared(tmp_path: Path, cache: Path) -> None:
     def run(*words: str) -> str:
-        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=600, env=environment)
+        done = subprocess.run([*COMMAND, *words, *WITHOUT_COMPILER], capture_output=True, text=True, timeout=600)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
 
     said = run("prepare")
-    (archive,) = (tmp_path / "cache" / "barnabas").iterdir()  # and nothing else is left there
+    (archive,) = (cache / "barnabas").iterdir()  # and nothing else is left there
     assert said.startswith(f"{archive} has ")
 
     directory = DataDirectory(tmp_path / "data")

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 from barnabas.pipeline import session
 from barnabas.pipeline.session import what_is_missing
@@ -49,7 +50,7 @@ def test_a_folder_without_logs_is_no_source(tmp_path: Path) -> None:
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", "pipeline", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
+    return forked.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "http://127.0.0.1:9092", "PLAINTEXT://127.0.0.1:9092"])

@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+import forked
 from barnabas.cli.pipeline import _cell, _sentence, _summary, no_commits
 from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.pipeline import session, wire
@@ -32,7 +33,7 @@ COMMAND = [sys.executable, "-m", "barnabas", "pipeline"]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=100, env=os.environ | environment)
+    return forked.run([*COMMAND, *words], capture_output=True, text=True, timeout=100, env=os.environ | environment)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def write_commits(folder: Path, count: int, per_batch: int) -> None:
             for partition in range(per_batch)
         }
         OffsetCommits(f"group-{number:04d}", {f"topic-of-orders-{number % 50:02d}": offsets}).append_to(records)
-        templates.append(record_batch.build_plain(records, START_MS + number))
+        templates.append(record_batch.build_plain(records, START_MS + number).data)
     _write_topic(folder, OFFSETS_TOPIC, count, per_batch, templates, rng)
 
 

@@ -144,7 +144,7 @@ def commit_batch(group: int, offset: int) -> bytearray:
         partition: CommittedOffset(max(0, offset), -1, "", 0, -1, TOPIC_ID) for partition in range(TOPIC_PARTITIONS)
     }
     OffsetCommits(f"group-{group:03d}", {f"orders-{group % TOPICS:02d}": offsets}).append_to(records)
-    return record_batch.build_plain(records, 0)
+    return record_batch.build_plain(records, 0).data
 
 
 def replay(spark: Any, work: Path, seconds: int, rate: int) -> None:

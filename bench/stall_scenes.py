@@ -412,7 +412,7 @@ async def fill(bench: Bench, committed: dict[str, dict[str, dict[int, CommittedO
                 records = PlainRecords()
                 OffsetCommits(group_id, {topic: dict(rows[start : start + RECORDS_MAX])}).append_to(records)
                 result = partition.append_as_leader(
-                    build_plain(records, 1, codec=0, base_sequence=0),
+                    build_plain(records, 1, codec=0, base_sequence=0).data,
                     origin=AppendOrigin.COORDINATOR,
                     required_acks=-1,
                 )

@@ -13,6 +13,7 @@ from barnabas.offsets.journal_place import Leader
 from barnabas.offsets.records import NO_TOPIC_ID
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import PlainBatch
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
@@ -49,7 +50,7 @@ class LedJournalLog:
         partition = self._partition
         return (self._node_id if partition.is_leader else -1), partition.leader_epoch, partition.topic_id or NO_TOPIC_ID
 
-    def append(self, batch: Buffer) -> ErrorCode:
+    def append(self, batch: PlainBatch) -> ErrorCode:
         """Append without waiting for replicas."""
         return self._partition.append_as_leader(batch, origin=AppendOrigin.COORDINATOR, required_acks=ACKS_LEADER).error
 

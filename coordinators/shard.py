@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.coordinators.append_errors import TOO_LARGE
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import PlainRecords, build_plain
+from barnabas.protocol.record_batch import PlainBatch, PlainRecords, build_plain
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer
@@ -75,7 +75,7 @@ class CoordinatorLog(Protocol):
     def shortage(self) -> str:
         """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
 
-    def append(self, batch: Buffer, /, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
+    def append(self, batch: Buffer | PlainBatch, /, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
         """Append; with -1 only if enough replicas are in sync. The error is in the result."""
 
     def park_until(self, offset: int, waiter: Callable[[ErrorCode], None], /) -> object:
@@ -365,21 +365,17 @@ class CoordinatorShard(Generic[Records]):
             return
         codec = self._codec
         producer = writes[0].producer
+        acks = self._acks if producer is None else ALL_IN_SYNC
+        producer_id, epoch = (-1, -1) if producer is None else producer
         # Sequence 0, also without a producer id, as in the batches of Kafka 4.1's coordinators.
-        if producer is None:
-            acks = self._acks
-            batch = build_plain(records, self._clock.now_ms(), codec=codec, base_sequence=0)
-        else:
-            acks = ALL_IN_SYNC
-            producer_id, epoch = producer
-            batch = build_plain(
-                records,
-                self._clock.now_ms(),
-                codec=codec,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=0,
-            )
+        batch = build_plain(
+            records,
+            self._clock.now_ms(),
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=0,
+        )
         result = self.log.append(batch, origin=COORDINATOR, required_acks=acks)
         if self.closed:  # the append failed, and this broker lost the leadership
             for write in writes:

@@ -3,6 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import PlainBatch
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer
 
@@ -16,7 +17,7 @@ class JournalLog(Protocol):
     def leader(self) -> Leader:
         """This broker and the epoch in which it leads now; another value if it does not."""
 
-    def append(self, batch: Buffer) -> ErrorCode:
+    def append(self, batch: PlainBatch) -> ErrorCode:
         """Append without waiting for replicas."""
 
     @property

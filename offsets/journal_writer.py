@@ -40,7 +40,7 @@ from barnabas.offsets.records import (
 )
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ErrorCode, ProtocolError
-from barnabas.protocol.record_batch import PlainRecords, build_plain
+from barnabas.protocol.record_batch import PlainBatch, PlainRecords, build_plain
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Buffer
 from barnabas.runtime.turns import Pieces
@@ -406,7 +406,7 @@ class PartitionJournal:
         try:
             while (self._parts or self._lost is not None) and not self.closed:
                 part, gap = self._first()
-                error = yield self._place.send(self.partition, leader[0], self._batch(part))
+                error = yield self._place.send(self.partition, leader[0], self._batch(part).data)
                 if error and error not in TOO_LARGE:
                     self._not_written(part, gap)
                     self._caught_up_with = None  # it may have been written: look before it is written again
@@ -445,7 +445,7 @@ class PartitionJournal:
             if error:
                 self._lose(_TOO_LARGE_FOR_IT, part.count, part.position, part.end_position, part.last_ms)
 
-    def _batch(self, part: Part) -> bytearray:
+    def _batch(self, part: Part) -> PlainBatch:
         records = PlainRecords()
         for key, value in part.contents:
             records.add(key, value)

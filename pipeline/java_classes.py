@@ -99,6 +99,6 @@ def _write_logs(folder: Path) -> None:
     for topic, some in ((_TOPIC, records), (OFFSETS_TOPIC, commits)):
         log = folder / f"{topic}-0"
         log.mkdir(parents=True)
-        (log / f"{0:020d}.log").write_bytes(record_batch.build_plain(some, at_ms))
+        (log / f"{0:020d}.log").write_bytes(record_batch.build_plain(some, at_ms).data)
     (folder / "replication-offset-checkpoint").write_text(f"0\n2\n{_TOPIC} 0 1\n{OFFSETS_TOPIC} 0 1\n")
     (folder / "meta.properties").touch()

@@ -429,6 +429,16 @@ SHORT_SIGNED: Final = _ShortSigned()
 NO_HEADERS: Final = b"\0"
 
 
+class PlainBatch:
+    """A batch that was made here just now, and its header (without the checksum)."""
+
+    __slots__ = ("data", "header")
+
+    def __init__(self, data: bytearray, header: BatchHeader) -> None:
+        self.data = data
+        self.header = header
+
+
 def build_plain(
     records: PlainRecords,
     timestamp: int,
@@ -437,7 +447,7 @@ def build_plain(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
-) -> bytearray:
+) -> PlainBatch:
     """A new batch of records without headers that have one timestamp, as coordinators write them.
 
     `producer_id`: the batch is part of that producer's transaction.
@@ -449,7 +459,25 @@ def build_plain(
     if codec:
         parts = [compress(Compression(codec), b"".join(parts), None)]
     attributes = codec if producer_id < 0 else codec | TRANSACTIONAL
-    return _assemble_plain(parts, count, timestamp, attributes, producer_id, producer_epoch, base_sequence)
+    data = _assemble_plain(parts, count, timestamp, attributes, producer_id, producer_epoch, base_sequence)
+    length, last = len(data) - PREFIX_BYTES, count - 1
+    # One by one: a compiled call of a constructor with *arguments goes the way of Python.
+    header = BatchHeader(
+        0,
+        length,
+        -1,
+        MAGIC,
+        0,
+        attributes,
+        last,
+        timestamp,
+        timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    return PlainBatch(data, header)
 
 
 def assemble_plain(

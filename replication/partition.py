@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.lease import LeaseView
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import PlainBatch
 from barnabas.replication import isr as isr_policy
 from barnabas.replication.isr import RemoteReplica
 from barnabas.replication.parked import Parked, Ticket
@@ -287,12 +288,15 @@ class Partition:
 
     # --- appending ---
 
-    def append_as_leader(self, records: Appendable, *, origin: AppendOrigin, required_acks: int) -> AppendResult:
+    def append_as_leader(
+        self, records: Appendable | PlainBatch, *, origin: AppendOrigin, required_acks: int
+    ) -> AppendResult:
         """Append in this leader's epoch. The result's error says why not."""
         if not self.is_leader:
             return AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if required_acks == ALL_IN_SYNC and len(self.isr) < self.minimum_isr_size:
             if origin is AppendOrigin.CLIENT:
+                assert not isinstance(records, PlainBatch)
                 self.log.producers.note_refused(records, ErrorCode.NOT_ENOUGH_REPLICAS, self._host.clock.now_ms())
             return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, self.shortage)
         log = self.log

@@ -19,6 +19,7 @@ from barnabas.config.topic import TopicConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
+from barnabas.protocol.record_batch import PlainBatch
 from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
 from barnabas.runtime.ports import Buffer, Disk, Env, may_pass
 from barnabas.storage import checkpoints
@@ -214,7 +215,7 @@ class Log:
     # -- append
 
     def append_as_leader(
-        self, records: Appendable, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
+        self, records: Appendable | PlainBatch, *, leader_epoch: int, origin: AppendOrigin, now_ms: int
     ) -> AppendResult:
         """Validate the records unless that is done, give them offsets and the epoch, write.
 

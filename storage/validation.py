@@ -24,7 +24,7 @@ from barnabas.protocol.batch_layout import (
 )
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
-from barnabas.protocol.record_batch import BatchHeader
+from barnabas.protocol.record_batch import BatchHeader, PlainBatch
 from barnabas.runtime.ports import Buffer
 
 _LONG_MAX: Final = 2**63 - 1
@@ -49,7 +49,6 @@ class AppendOrigin(Enum):
 
 
 _CLIENT: Final = AppendOrigin.CLIENT
-_COORDINATOR: Final = AppendOrigin.COORDINATOR
 _RESULT_FIELDS: Final = (
     "base_offset",
     "duplicate",
@@ -115,16 +114,20 @@ Appendable = Buffer | Validated | AppendResult
 
 
 def validate_for_leader(
-    records: Buffer, config: TopicConfig, origin: AppendOrigin, now_ms: int, topic_partition: str
+    records: Buffer | PlainBatch, config: TopicConfig, origin: AppendOrigin, now_ms: int, topic_partition: str
 ) -> Validated | AppendResult:
     """Check batches that a leader is to append, and rewrite them if the topic's settings want that."""
+    if isinstance(records, PlainBatch):
+        if (
+            len(records.data) <= config.max_message_bytes
+            and config.compression_type == "producer"
+            and config.message_timestamp_type == "CreateTime"
+        ):
+            return Validated(records.data, [records.header], [0], -1)  # nearly always
+        records = records.data
     size = len(records)
     if not size:
         return AppendResult(ErrorCode.INVALID_RECORD, "no records")
-    if origin is _COORDINATOR and type(records) is bytearray:
-        own = _own_batch(records, size, config)
-        if own is not None:
-            return own
     view = memoryview(records)
     if view.readonly:
         view = memoryview(bytearray(records))
@@ -141,18 +144,6 @@ def validate_for_leader(
         positions.append(position)
         position += header.size_bytes
     return _apply_topic_settings(view, headers, positions, config, origin, now_ms, topic_partition)
-
-
-def _own_batch(batch: bytearray, size: int, config: TopicConfig) -> Validated | None:
-    """A batch that a coordinator has made just now, as it is. None: it is too large, or the topic wants another."""
-    if (
-        size > config.max_message_bytes
-        or config.compression_type != "producer"
-        or config.message_timestamp_type == "LogAppendTime"
-    ):
-        return None
-    header = record_batch.read_header(batch)
-    return Validated(batch, [header], [0], -1) if header.size_bytes == size else None
 
 
 def validate_for_follower(records: Buffer, log_end_offset: int) -> Validated | AppendResult:

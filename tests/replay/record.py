@@ -329,7 +329,7 @@ def _special_timestamps(recording: Recording) -> None:
     for timestamp in (1_000, 3_000, 2_000):
         records = record_batch.PlainRecords()
         records.add(b"k", b"v")
-        data = produce.PartitionProduceData(index=0, records=bytes(record_batch.build_plain(records, timestamp)))
+        data = produce.PartitionProduceData(index=0, records=bytes(record_batch.build_plain(records, timestamp).data))
         request = produce(
             acks=-1, timeout_ms=5000, topic_data=[produce.TopicProduceData(name="times", partition_data=[data])]
         )

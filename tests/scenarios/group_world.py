@@ -80,7 +80,7 @@ class MemoryLog:
         self.required_acks.append(required_acks)
         if self.failures:
             return AppendResult(self.failures.pop(0))
-        data = bytearray(batch)
+        data = bytearray(batch.data if isinstance(batch, record_batch.PlainBatch) else batch)
         header = record_batch.read_header(data)
         record_batch.patch(data, 0, self.log_end_offset, self.leader_epoch)
         base = self.log_end_offset

@@ -106,7 +106,7 @@ class MemoryJournalLog:
         return (HERE if leads else -1), self._place.leader_epoch, self._place.own_id
 
     def append(self, batch: Any) -> ErrorCode:
-        return self._place.append(self._partition, batch)
+        return self._place.append(self._partition, batch.data)
 
     @property
     def log_end_offset(self) -> int:

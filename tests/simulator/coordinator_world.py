@@ -61,13 +61,16 @@ class SlowLog:
         self._waiters: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def append(
-        self, batch: Buffer, required_acks: int, origin: AppendOrigin = AppendOrigin.COORDINATOR
+        self,
+        batch: Buffer | record_batch.PlainBatch,
+        required_acks: int,
+        origin: AppendOrigin = AppendOrigin.COORDINATOR,
     ) -> AppendResult:
         """Append; the high watermark follows later."""
         world = self._world
         if not world.settling and world.rng.random() < world.refused_share:
             return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS)
-        data = bytearray(batch)
+        data = bytearray(batch.data if isinstance(batch, record_batch.PlainBatch) else batch)
         header = record_batch.read_header(data)
         record_batch.patch(data, 0, self.log_end_offset, self.leader_epoch)
         base = self.log_end_offset

@@ -38,7 +38,7 @@ def write_records(world: World, topic: str, index: int, *records: Any) -> None:
     for record in records:
         record.append_to(found)
     make = messages.ProduceRequest
-    row = make.PartitionProduceData(index=index, records=build_plain(found, world.env.clock.now_ms()))
+    row = make.PartitionProduceData(index=index, records=build_plain(found, world.env.clock.now_ms()).data)
     request = make(acks=-1, timeout_ms=5_000, topic_data=[make.TopicProduceData(name=topic, partition_data=[row])])
     (answer,) = world.exchange(frames.encode_request(ApiKey.PRODUCE, 9, 1, "__admin_client", request)[4:])
     response = frames.decode_response(ApiKey.PRODUCE, 9, memoryview(answer))[1]

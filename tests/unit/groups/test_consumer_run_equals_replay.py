@@ -78,7 +78,7 @@ def test_a_compacted_log_says_the_same() -> None:
     for key, (offset, value) in newest.items():
         records = record_batch.PlainRecords()
         records.add(key, value)
-        batch = record_batch.build_plain(records, 0)
+        batch = record_batch.build_plain(records, 0).data
         record_batch.patch(batch, 0, offset, 0)
         log.batches.append((offset, bytes(batch)))
     world.restart()

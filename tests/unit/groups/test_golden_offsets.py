@@ -91,7 +91,7 @@ def test_a_group_of_the_consumer_protocol_comes_back(world: GroupWorld) -> None:
 def written(records: OffsetCommits | OffsetRemovals) -> tuple[bytes | None, bytes | None]:
     content = PlainRecords()
     records.append_to(content)
-    (record,) = record_batch.records(record_batch.build_plain(content, 0))
+    (record,) = record_batch.records(record_batch.build_plain(content, 0).data)
     return record.key, record.value
 
 

@@ -23,6 +23,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
+    PlainBatch,
     PlainRecords,
     Record,
     build,
@@ -85,7 +86,7 @@ class DiskLog:
         return self.log.log_end_offset
 
     def append(self, batch: Any, required_acks: int = -1, **fields: Any) -> AppendResult:
-        data = bytearray(batch)
+        data = bytearray(batch.data if isinstance(batch, PlainBatch) else batch)
         result = self.log.append_as_leader(
             data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=self.env.clock.now_ms()
         )
@@ -151,7 +152,7 @@ def write_some(log: DiskLog, chance: random.Random) -> None:
         random_commits(chance).append_to(plain)
         if chance.random() < 0.1:
             OffsetRemovals(chance.choice(GROUPS[:3]), [("t", index) for index in range(3)]).append_to(plain)
-    log.append(build_plain(plain, log.env.clock.now_ms(), codec=chance.choice((0, 0, 1)), base_sequence=0))
+    log.append(build_plain(plain, log.env.clock.now_ms(), codec=chance.choice((0, 0, 1)), base_sequence=0).data)
 
 
 def write_in_transaction(log: DiskLog, chance: random.Random, producer_id: int) -> None:

@@ -110,5 +110,5 @@ def test_removals_are_tombstones() -> None:
     removals = OffsetRemovals("g", [("t", 0), ("t", 300)])
     removals.append_to(records)
     assert removals.count == 2
-    found = [(record.key, record.value) for record in record_batch.records(record_batch.build_plain(records, 5))]
+    found = [(record.key, record.value) for record in record_batch.records(record_batch.build_plain(records, 5).data)]
     assert found == [(encode_key("g", "t", 0), None), (encode_key("g", "t", 300), None)]

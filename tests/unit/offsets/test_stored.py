@@ -38,7 +38,7 @@ def batch_of(*changes: OffsetCommits | OffsetRemovals, base: int = 0, codec: int
     plain = PlainRecords()
     for change in changes:
         change.append_to(plain)
-    batch = build_plain(plain, 5, codec=codec, base_sequence=0)
+    batch = build_plain(plain, 5, codec=codec, base_sequence=0).data
     patch(batch, 0, base, 0)
     return bytes(batch)
 

@@ -30,7 +30,7 @@ def test_the_same_bytes(seed: int, compression: Compression) -> None:
     plain = PlainRecords()
     for key, value in rows:
         plain.add(key, value)
-    assert record_batch.build_plain(plain, 1_000_000, codec=compression, base_sequence=0) == expected
+    assert record_batch.build_plain(plain, 1_000_000, codec=compression, base_sequence=0).data == expected
 
 
 def test_no_records() -> None:

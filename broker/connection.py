@@ -232,18 +232,18 @@ class Connection(asyncio.BufferedProtocol):
                 self._handle_frame(frame)
             return
         read_buffer = self._server.read_buffer
-        data = read_buffer.view[:nbytes]
+        data = read_buffer.view
         if self._read_ahead or not self._may_handle():
-            self._read_ahead += data
+            self._read_ahead += data[:nbytes]
             self._handle_read_ahead()
             return
         read_buffer.in_use = True
         try:
-            position = self._handle_frames(data)
+            position = self._handle_frames(data, nbytes)
         finally:
             read_buffer.in_use = False
         if position < nbytes and self._requests is not DROPPED:
-            self._read_ahead += data[position:]
+            self._read_ahead += data[position:nbytes]
             self._pause_or_resume_reading()
 
     def _may_handle(self) -> bool:
@@ -254,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._read_ahead and self._may_handle():
             received, self._read_ahead = self._read_ahead, bytearray()
             data = memoryview(received)
-            position = self._handle_frames(data)
+            position = self._handle_frames(data, len(data))
             if self._requests is not DROPPED:
                 self._read_ahead = bytearray(data[position:])  # a new one: handled frames may be views of the old
         self._pause_or_resume_reading()
@@ -272,12 +272,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reading_paused = full
             (self.transport.pause_reading if full else self.transport.resume_reading)()
 
-    def _handle_frames(self, data: memoryview) -> int:
+    def _handle_frames(self, data: memoryview, end: int) -> int:
         """Handle complete frames in order until one must wait, and send their answers together.
 
-        The caller has looked whether the first may be handled. Returns how many bytes of `data` need not be kept.
+        The caller has looked whether the first may be handled. Returns how many bytes of `data` need not be kept: those
+        from `end` on were not received.
         """
-        end = len(data)
         position = 0
         left = FRAMES_PER_TURN
         self._writer.collects = True
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             left -= 1
             size: int = FRAME_SIZE.unpack_from(data, position)[0]
-            if self._carried_out.waiting and not self._may_follow(data, position, size):
+            if self._carried_out.waiting and not self._may_follow(data, position, size, end):
                 break
             if not 0 < size <= self._frame_bytes_max and not (size == 0 and self._authentication is not None):
                 self._refuse_size(size, bytes(data[position : position + 4]))
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
             begin = position + 4
             position = begin + size
             if position > end:
-                self._incomplete = IncompleteFrame(size, data[begin:])
+                self._incomplete = IncompleteFrame(size, data[begin:end])
                 position = end
                 break
             self._handle_frame(data[begin:position])
@@ -310,10 +310,10 @@ class Connection(asyncio.BufferedProtocol):
             self._requests_to(READY)
             self._handle_read_ahead()
 
-    def _may_follow(self, data: memoryview, position: int, size: int) -> bool:
+    def _may_follow(self, data: memoryview, position: int, size: int, end: int) -> bool:
         """Whether the next frame is handled while Produces wait for replicas: if it is another one, and complete."""
         if API_KEY.size <= size <= CARRIED_OUT_BYTES_MAX - self._carried_out.size_bytes:
-            if len(data) - position < 4 + size:
+            if end - position < 4 + size:
                 return False
             if API_KEY.unpack_from(data, position + 4)[0] == ApiKey.PRODUCE:
                 return True

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from barnabas.protocol.errors import ErrorCode
@@ -26,6 +25,8 @@ if TYPE_CHECKING:  # tools need `partition_for` alone
 Shard = TypeVar("Shard", bound="CoordinatorShard[Any]")
 
 _KEPT_LENGTH_MAX: Final = 256  # clients may send ids of 32 KiB, thousands of them that are never used again
+_KEPT_MAX: Final = 1 << 14
+_kept: Final[dict[str, int]] = {}  # the absolute hash codes of the keys that were asked for last
 
 
 def partition_for(key: str, partition_count: int) -> int:
@@ -33,18 +34,16 @@ def partition_for(key: str, partition_count: int) -> int:
 
     It is the absolute value of Java's `String.hashCode`, modulo the partition count.
     """
-    find = _kept if len(key) <= _KEPT_LENGTH_MAX else _find
-    return find(key, partition_count)
-
-
-def _find(key: str, partition_count: int) -> int:
-    value = java_hash_code(key)
-    if value == -(1 << 31):
-        return 0  # -2**31 has no absolute value in an int32, and Kafka's abs returns 0 for it
-    return abs(value) % partition_count
-
-
-_kept: Final = lru_cache(maxsize=1 << 14)(_find)
+    value = _kept.get(key)
+    if value is None:
+        value = java_hash_code(key)
+        # -2**31 has no absolute value in an int32, and Kafka's abs returns 0 for it.
+        value = 0 if value == -(1 << 31) else abs(value)
+        if len(key) <= _KEPT_LENGTH_MAX:
+            if len(_kept) >= _KEPT_MAX:
+                _kept.clear()
+            _kept[key] = value
+    return value % partition_count
 
 
 def coordinator_of(cache: MetadataCache, topic: str, key: str) -> BrokerMetadata | None:

@@ -460,7 +460,7 @@ class Segment:
         age_max_ms = config.segment_ms
         if "compact" in config.cleanup_policy:  # the active segment is not compacted, so it must not grow too old
             age_max_ms = min(age_max_ms, config.max_compaction_lag_ms)
-        return age_ms > age_max_ms - min(jitter_ms, age_max_ms)
+        return age_ms > max(age_max_ms - jitter_ms, 0)
 
     def can_hold(self, offset: int) -> bool:
         """Whether the offset fits the 32 bits that an index entry has for it."""

@@ -29,11 +29,11 @@ from barnabas.offsets.records import (
     TopicColumns,
 )
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
-from barnabas.protocol import messages, rows
+from barnabas.protocol import messages
 from barnabas.protocol.codec import native_codec
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.parts import in_parts, join
-from barnabas.protocol.rows import Rows, row_layout
+from barnabas.protocol.rows import Rows, cut, pad, row_layout
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
@@ -51,8 +51,8 @@ NONE: Final = ErrorCode.NONE
 COMMIT: Final = Cause.COMMIT
 RESET: Final = Cause.RESET
 _LONG_MAX: Final = 2**63 - 1
-_cut: Final = rows.cut if native_codec is None else native_codec.cut
-_pad: Final = rows.pad if native_codec is None else native_codec.pad
+_cut: Final = cut if native_codec is None else native_codec.cut
+_pad: Final = pad if native_codec is None else native_codec.pad
 
 
 class CommitConfig(Protocol):
@@ -118,6 +118,10 @@ class Commits:
         self._is_in_both = self._is_in_topic and config.dual_commit_enabled
         self._refusals = refusals
         self._origins = origins
+        # Not looked up in the module for each commit. (The classes are made here, for brokers alone.)
+        self._answer = messages.OffsetCommitResponse
+        self._answer_topic = messages.OffsetCommitResponse.OffsetCommitResponseTopic
+        self._answer_row = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 
     def offset_commit(self, request: OffsetCommitRequest, context: Context) -> CommitReply:
         """Check the request, then store the offsets. Answered when they are committed."""
@@ -276,8 +280,8 @@ class Commits:
         metadata_max = self._config.offset_metadata_max_bytes
         now_ms = self._clock.now_ms()
         expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
-        answer = messages.OffsetCommitResponse
-        response = answer()
+        make_topic, make_row = self._answer_topic, self._answer_row
+        response = self._answer()
         commits: CommittedTopics = {}
         too_long = []
         for topic in request.topics:
@@ -288,28 +292,27 @@ class Commits:
                 name = topics.topic_name(topic_id)
             known = partitions_of.get(name or "", ())
             found = commits.get(name or "")
-            if found is None and name is not None and isinstance(topic.partitions, Rows):
-                columns = _columns(topic.partitions, name, topic_id, known)
+            rows: Any = topic.partitions
+            if found is None and name is not None and type(rows) is Rows:
+                columns = _columns(rows, name, topic_id, known)
                 if columns is not None:
                     commits[columns.topic] = columns
                     stored = _stored_rows(columns.partitions, version)
-                    response.topics.append(
-                        answer.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=stored)
-                    )
+                    response.topics.append(make_topic(name=topic.name, topic_id=topic.topic_id, partitions=stored))
                     continue
             offsets = found.offsets(now_ms) if isinstance(found, TopicColumns) else found or {}
             refused = []
             fine = []
-            for partition in topic.partitions:
+            for partition in rows:
                 index = partition.partition_index
                 if index not in known:
                     error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    refused.append(answer.OffsetCommitResponsePartition(partition_index=index, error_code=error))
+                    refused.append(make_row(partition_index=index, error_code=error))
                     self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, name or topic_id.hex(), index)
                     continue
                 metadata = partition.committed_metadata or ""
                 if metadata and utf16_length(metadata) > metadata_max:
-                    row = answer.OffsetCommitResponsePartition(partition_index=index)
+                    row = make_row(partition_index=index)
                     fine.append(row)
                     too_long.append(row)
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -327,12 +330,10 @@ class Commits:
             if offsets:
                 assert name is not None
                 commits[intern(name)] = offsets  # one string for all groups that read the topic
-            if known and not topic.partitions:
+            if known and not rows:
                 continue  # as Kafka's answer, which says nothing of it
             response.topics.append(
-                answer.OffsetCommitResponseTopic(
-                    name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine
-                )
+                make_topic(name=topic.name, topic_id=topic.topic_id, partitions=refused + fine if refused else fine)
             )
         return response, OffsetCommits(request.group_id, commits, b"", now_ms), too_long
 

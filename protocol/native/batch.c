@@ -1,11 +1,12 @@
-/* Batches of plain records, as coordinators write them: what `PlainRecords.add` and `assemble_plain` of record_batch.py
- * do. */
+/* Batches of plain records, as coordinators write them: what `PlainRecords.add`, `assemble_plain` and `patch` of
+ * record_batch.py do. */
 
 #include "plan.h"
 #include "put.h"
 #include <string.h>
 
 #define PREFIX_BYTES 12 /* base offset and length */
+#define LEADER_EPOCH_AT 12
 #define CRC_AT 17
 #define ATTRIBUTES_AT 21
 #define HEADER_BYTES 61
@@ -96,4 +97,29 @@ PyObject *assemble_plain(PyObject *module, PyObject *const *arguments, Py_ssize_
     if (set_crc(PyByteArray_AS_STRING(batch), size) < 0)
         Py_CLEAR(batch);
     return batch;
+}
+
+/* (buffer, position, base offset, leader epoch): a batch gets its place in the log */
+PyObject *patch(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Py_buffer buffer;
+    Py_ssize_t position;
+    long long base_offset, leader_epoch;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "patch takes 4 arguments");
+        return NULL;
+    }
+    if (((position = PyLong_AsSsize_t(arguments[1])) == -1 && PyErr_Occurred()) ||
+        ((base_offset = PyLong_AsLongLong(arguments[2])) == -1 && PyErr_Occurred()) ||
+        ((leader_epoch = PyLong_AsLongLong(arguments[3])) == -1 && PyErr_Occurred()) ||
+        PyObject_GetBuffer(arguments[0], &buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    if (position < 0 || buffer.len - position < LEADER_EPOCH_AT + 4 || leader_epoch != (int32_t)leader_epoch) {
+        PyErr_SetString(PyExc_ValueError, "no batch is there, or its epoch has no room");
+        PyBuffer_Release(&buffer);
+        return NULL;
+    }
+    put((char *)buffer.buf + position, base_offset, 8);
+    put((char *)buffer.buf + position + LEADER_EPOCH_AT, leader_epoch, 4);
+    PyBuffer_Release(&buffer);
+    Py_RETURN_NONE;
 }

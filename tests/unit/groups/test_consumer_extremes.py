@@ -27,7 +27,7 @@ def limit_batches(world: GroupWorld, is_too_large: Any) -> None:
     append = log.append
 
     def limited(batch: Any, **how: Any) -> AppendResult:
-        if is_too_large(bytes(batch)):
+        if is_too_large(bytes(batch.data)):
             return AppendResult(ErrorCode.MESSAGE_TOO_LARGE)
         return append(batch, **how)
 

@@ -30,7 +30,11 @@ def test_the_same_bytes(seed: int, compression: Compression) -> None:
     plain = PlainRecords()
     for key, value in rows:
         plain.add(key, value)
-    assert record_batch.build_plain(plain, 1_000_000, codec=compression, base_sequence=0).data == expected
+    batch = record_batch.build_plain(plain, 1_000_000, codec=compression, base_sequence=0)
+    assert batch.data == expected
+    header = record_batch.read_header(batch.data)
+    header.crc = 0
+    assert repr(batch.header) == repr(header)
 
 
 def test_no_records() -> None:
@@ -52,3 +56,17 @@ def test_the_twin_in_c(native: Any, seed: int) -> None:
         batch = record_batch.assemble_plain(plain.parts, *numbers)
         assert native.assemble_plain(plain.parts, *numbers) == batch
         assert record_batch.crc_is_valid(batch)
+
+
+def test_the_place_in_the_log(native: Any) -> None:
+    plain = PlainRecords()
+    plain.add(b"k", b"v")
+    batch = bytes(3) + record_batch.build_plain(plain, 5).data
+    for base_offset, leader_epoch in ((0, -1), (2**40, 77), (2**63 - 1, 2**31 - 1)):
+        expected, found = bytearray(batch), bytearray(batch)
+        record_batch.patch(expected, 3, base_offset, leader_epoch)
+        native.patch(memoryview(found), 3, base_offset, leader_epoch)
+        assert found == expected
+    for arguments in ((batch, 3, 0, 0), (found, -1, 0, 0), (found, len(found) - 15, 0, 0), (found, 0, 0, 2**31)):
+        with pytest.raises((ValueError, BufferError)):
+            native.patch(*arguments)

@@ -53,6 +53,7 @@ class ServerState(Protocol):
     arrivals: Arrivals
     serving: bool
     last_told: tuple[int, int]
+    throttles: Throttles | None  # None: there are no quotas
 
     @property
     def connections(self) -> Sized:

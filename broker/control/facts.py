@@ -1,10 +1,12 @@
 """What a request is about: the groups, topics, partitions and transactional ids that it names, whatever its API."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Struct
+from barnabas.protocol.schema import Field, Structure
 
 GROUP_FIELDS = frozenset(("group_id", "groups", "groups_names", "consumer_group_id"))
 INDEX_FIELDS = ("partition_index", "partition", "index", "partition_id")
@@ -26,7 +28,7 @@ class Facts(NamedTuple):
 def facts_of(request: Any, version: int, client_id: str | None, topic_name: Callable[[bytes], str | None]) -> Facts:
     """The facts of a decoded request. `topic_name` is the name of a topic id, None for one that is not known."""
     found = _Found(topic_name)
-    found.look_at(request, "")
+    found.look_at(request, request.SCHEMA.root, "")
     if request.API_KEY == ApiKey.FIND_COORDINATOR:
         keys = {request.key, *(request.coordinator_keys or ())} - {""}
         (found.groups if request.key_type == GROUP_KEY else found.transactional_ids).update(keys)
@@ -63,27 +65,48 @@ class _Found:
         self.transactional_ids: set[str] = set()
         self._topic_name = topic_name
 
-    def look_at(self, value: Any, topic: str) -> None:
-        """Note what a structure names. `topic`: that of the structure around it."""
-        own = topic_of(value, self._topic_name)
+    def look_at(self, value: Any, structure: Structure, topic: str) -> None:
+        """Note what a value of this structure names. `topic`: that of the structure around it."""
+        own = topic_of(value, self._topic_name) if _is_of_topic(structure) else ""
         if own:
             self.topics.add(own)
         topic = own or topic
-        for name in value._FIELDS:
-            field = getattr(value, name)
-            if name in GROUP_FIELDS:
-                self.groups.update(each for each in _listed(field) if isinstance(each, str) and each)
-            elif name == "transactional_id" and field:
-                self.transactional_ids.add(field)
-            elif name in INDEX_FIELDS and topic and isinstance(field, int):
-                self.partitions.add((topic, field))
-            elif "partition" in name and topic and isinstance(field, list):
-                self.partitions.update((topic, each) for each in field if isinstance(each, int))
+        for field in _telling(structure):
+            name, found = field.name, getattr(value, field.name)
+            if field.structure is not None:
+                for each in _listed(found):
+                    if each is not None:
+                        self.look_at(each, field.structure, topic)
+            elif name in GROUP_FIELDS:
+                self.groups.update(each for each in _listed(found) if each)
+            elif name == "transactional_id":
+                self.transactional_ids.update({found} - {None, ""})
             elif "topic_names" in name:
-                self.topics.update(each for each in _listed(field) if isinstance(each, str))
-            for each in _listed(field):
-                if isinstance(each, Struct):
-                    self.look_at(each, topic)
+                self.topics.update(each for each in _listed(found) if each is not None)
+            elif topic:
+                self.partitions.update((topic, each) for each in _listed(found) if each is not None)
+
+
+@cache
+def _telling(structure: Structure) -> list[Field]:
+    """The fields of a structure that name something, or in which there is something that does. Most have few."""
+    return [
+        field
+        for field in structure.fields
+        if (
+            field.name in (*GROUP_FIELDS, *INDEX_FIELDS, "transactional_id")
+            or "topic_names" in field.name
+            or ("partition" in field.name and field.array)
+            if field.structure is None
+            else _is_of_topic(field.structure) or _telling(field.structure)
+        )
+    ]
+
+
+@cache
+def _is_of_topic(structure: Structure) -> bool:
+    """Whether a structure may be about a topic: see `topic_of`."""
+    return any(field.name in ("topic", "name", "topic_id") for field in structure.fields)
 
 
 def topic_of(value: Any, topic_name: Callable[[bytes], str | None]) -> str:

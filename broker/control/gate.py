@@ -167,12 +167,13 @@ class ControlledGate(RequestGate):
         return self.outcome(api, context, request, reply) if isinstance(reply, NOT_YET) else reply
 
     def _noted(self, exchange: Exchange, reply: Any) -> Any:
-        """The same reply, which is recorded when it is there."""
+        """The same reply, which is recorded when it is there; its frame, so that it is encoded once."""
 
         def note(answer: Any) -> Any:
             fate = "cut" if answer is CLOSE else "answered" if answer is not None else "no answer"
-            self.recorder.end(exchange, fate, self._clock.now_ms(), answer)
-            return answer
+            frame = self.recorder.end(exchange, fate, self._clock.now_ms(), answer)
+            has_quotas = self._services.server.throttles is not None  # they put a number into the answer
+            return answer if frame is None or has_quotas else frames.EncodedFrame(frame)
 
         return reply.map(note, type(reply)) if isinstance(reply, Pending) else note(reply)
 

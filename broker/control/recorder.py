@@ -17,7 +17,7 @@ from barnabas.broker.requests import RequestContext
 from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.as_json import as_json
-from barnabas.protocol.message import Message, Struct
+from barnabas.protocol.message import Message, Part, Struct
 from barnabas.protocol.schema import Structure
 
 EXCHANGES_MAX = 5_000
@@ -84,19 +84,16 @@ class Exchange:
         answer = memoryview(whole)[SIZE_BYTES:]
         return as_json(frames.decode_response(self.context.api_key, self.context.api_version, answer)[1])
 
-    def was_answered(self, answer: Message) -> int:
-        """Keep the answer; returns how many bytes that takes."""
+    def was_answered(self, answer: Message) -> tuple[int, list[Part] | None]:
+        """Keep the answer; returns how many bytes that takes, and its frame if it was encoded."""
         context = self.context
-        self._answer = (
-            json.dumps(as_json(answer))
-            if not _is_short(answer)
-            else _without_records(
-                frames.encode_response(context.api_key, context.api_version, context.correlation_id, answer)
-            )
-        )
+        parts = None
+        if _is_short(answer):
+            parts = frames.encode_response(context.api_key, context.api_version, context.correlation_id, answer)
+        self._answer = json.dumps(as_json(answer)) if parts is None else _without_records(parts)
         more_bytes = sum(len(part) for part in self._answer if not isinstance(part, int))
         self.size_bytes += more_bytes
-        return more_bytes
+        return more_bytes, parts
 
     def row(self) -> dict[str, Any]:
         """As the HTTP API shows it."""
@@ -184,11 +181,15 @@ class Recorder:
         self._frame_bytes -= len(oldest.frame)
         return oldest
 
-    def end(self, exchange: Exchange, fate: str, now_ms: int, answer: Any = None) -> None:
-        """A request was answered, or gets no answer."""
+    def end(self, exchange: Exchange, fate: str, now_ms: int, answer: Any = None) -> list[Part] | None:
+        """A request was answered, or gets no answer. Returns the frame of the answer, if it was encoded as it is."""
         exchange.fate, exchange.answered_ms, exchange.answered_before = fate, now_ms, self.next_number
-        if isinstance(answer, Message) and exchange.number >= self.first_number:
-            self._grow(exchange.was_answered(without_secrets(exchange.context.api_key, answer)))
+        if not isinstance(answer, Message) or exchange.number < self.first_number:
+            return None
+        kept = without_secrets(exchange.context.api_key, answer)
+        more_bytes, frame = exchange.was_answered(kept)
+        self._grow(more_bytes)
+        return frame if kept is answer else None
 
     def _grow(self, more_bytes: int) -> None:
         """Count what is kept, and forget the oldest while it is too much."""

@@ -69,6 +69,7 @@ class HttpState(Protocol):
 
     requests: int
     handler_failures: int
+    connection_class: Any
     is_closing: bool
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 from barnabas.config.broker import BrokerConfig
@@ -186,16 +187,21 @@ def _broker_synonyms(name: str, broker: BrokerConfig) -> list[Synonym]:
     synonyms: list[Synonym] = []
     family = _FAMILIES.get(name, (name,))
     for level, source in zip(_levels(broker), _LEVEL_SOURCES, strict=True):
-        synonyms += [(one, level[one], source) for one in family if one in level]
-    for one in family:
-        default = BROKER_SETTINGS[one].default
-        if default is not None:
-            synonyms.append((one, default, ConfigSource.DEFAULT))
+        if level:
+            synonyms += [(one, level[one], source) for one in family if one in level]
+    synonyms += _defaults(family)
     while synonyms and synonyms[0][0] != name:
         del synonyms[0]
     if BROKER_SETTINGS[name].type is Type.PASSWORD:
         synonyms = [(one, None, source) for one, _, source in synonyms]
     return synonyms
+
+
+@cache
+def _defaults(family: tuple[str, ...]) -> list[Synonym]:
+    """The defaults that the settings of a family have."""
+    defaults = [(one, BROKER_SETTINGS[one].default) for one in family]
+    return [(one, default, ConfigSource.DEFAULT) for one, default in defaults if default is not None]
 
 
 # Kafka says that these are lists. Here each is one text, which `listeners.py` or the start takes apart.

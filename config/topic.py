@@ -3,6 +3,7 @@
 # ruff: noqa: E501
 
 from collections.abc import Mapping
+from functools import cache
 
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.settings import ConfigError, Table, Value, read_table
@@ -175,6 +176,12 @@ def broker_default(name: str, broker: BrokerConfig) -> Value:
             assert isinstance(value, int)
             return max(value, -1)
         return value
+    return _default(name)
+
+
+@cache
+def _default(name: str) -> Value:
+    """The value of the table."""
     setting = TOPIC_SETTINGS[name]
     return None if setting.default is None else setting.parse(setting.default)
 

@@ -213,14 +213,14 @@ class KafkaOffsetManager:
             )
         return now_ms < self._expires_from_ms
 
-    def _clean(self, item: GroupInShard[OffsetShard]) -> Pieces[None]:
+    def _clean(self, item: GroupInShard[OffsetShard]) -> Pieces[None] | None:
         """Clean one group, and end when that is committed. So only one group of this task is held at a time."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         shard, group_id = item
-        if not shard.closed and shard.is_quiet(group_id):
-            cleaning = self._clean_group(shard, group_id, self._env.clock.now_ms(), retention_ms)
-            if cleaning is not None:
-                yield cleaning
+        if shard.closed or not shard.is_quiet(group_id):
+            return None
+        cleaning = self._clean_group(shard, group_id, self._env.clock.now_ms(), retention_ms)
+        return None if cleaning is None else _ended(cleaning)
 
     def _warn(self, group_id: str, soon: list[TopicPartition], first_ms: int) -> None:
         """Say once that offsets of a group will expire soon, the first of them in `first_ms`."""
@@ -288,6 +288,10 @@ class KafkaOffsetManager:
 
         shard.hold(group_id, clean)
         return cleaned
+
+
+def _ended(cleaning: Pending[None]) -> Pieces[None]:
+    yield cleaning
 
 
 def _certain(

@@ -26,7 +26,7 @@ from barnabas.runtime.meeting import Meeting, MeetingError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 
-LIVES_PER_COLLECTION = 8  # an ended life is a cycle of objects, half a megabyte
+LIVES_PER_COLLECTION = 16  # an ended life is a cycle of objects, half a megabyte
 
 logger = logging.getLogger("barnabas.broker")
 _ALL_LOGGERS = logging.getLogger("barnabas")

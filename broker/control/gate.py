@@ -62,6 +62,7 @@ class ControlledGate(RequestGate):
         before, lives.gate = lives.gate, self
         if isinstance(before, ControlledGate):
             self.rules, self.recorder = before.rules, before.recorder
+            self._services.http.connection_class = before._services.http.connection_class
         disk, network = self._services.env.disk, self._services.env.network
         if isinstance(disk, BreakableDisk):
             disk.fault, disk.is_full = self._disk_fault, self._is_disk_full
@@ -114,8 +115,9 @@ class ControlledGate(RequestGate):
 
     def _is_machine_hit(self) -> bool:
         """Not while a life begins, or ends for the next one: they would fail, and a snapshot would not be whole."""
-        is_between = self.lives is not None and self.lives.is_ending
-        return bool(self.rules) and self._services.server.serving and not is_between
+        if not self.rules or not self._services.server.serving:
+            return False
+        return self.lives is None or not self.lives.is_ending
 
     def _has_role(self, role: Role, facts: Facts) -> bool:
         services = self._services

@@ -57,7 +57,7 @@ class HttpServer:
         self.refused_connections = 0
         self.is_closing = False
         self._listeners: list[tuple[Endpoint, Listener]] = []
-        self._connection_class: type[HttpConnection] | None = None
+        self.connection_class: type[HttpConnection] | None = None  # None: it is not imported
         self._waiting: list[_Opening] = []  # for the import
         self._sweep: Task[HttpConnection | _Opening] | None = None
         self._next_refusal_told_ms = 0.0
@@ -140,7 +140,7 @@ class HttpServer:
     # ------------------------------------------------------------------ connections
 
     def _accepted(self) -> "_Opening | HttpConnection":
-        made = self._connection_class
+        made = self.connection_class
         return _Opening(self) if made is None else made(self)
 
     def admit(self, connection: "HttpConnection | _Opening", host: str) -> bool:
@@ -209,7 +209,7 @@ class HttpServer:
         loading.then(self._loaded)
 
     def _loaded(self, connection_class: "type[HttpConnection]") -> None:
-        self._connection_class = connection_class
+        self.connection_class = connection_class
         waiting, self._waiting = self._waiting, []
         for opening in waiting:
             opening.begin(connection_class)

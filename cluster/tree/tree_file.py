@@ -36,6 +36,7 @@ from barnabas.cluster.tree.port import (
 from barnabas.cluster.tree.tree_opening import WRITE_AHEAD_BYTES, lost, open_as_it_is, open_tree
 
 _COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
+_FIND_AT = f"SELECT zxid, name, data, creations, {_COLUMNS} FROM counter LEFT JOIN node ON parent = ? AND name = ?"
 
 
 class Node(NamedTuple):
@@ -119,8 +120,7 @@ class TreeFile:
 
     def find_at(self, path: str) -> tuple[int, Node | None]:
         """The number of the last change, and a node as it is then, or None."""
-        columns = f"zxid, name, data, creations, {_COLUMNS}"
-        row = self._row(f"SELECT {columns} FROM counter LEFT JOIN node ON parent = ? AND name = ?", *split(path))
+        row = self._row(_FIND_AT, *split(path))
         return self._counted(row), None if row[1] is None else Node(row[2], _stat(row[4:]), row[3])
 
     def require(self, path: str) -> Node:

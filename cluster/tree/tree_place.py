@@ -127,8 +127,10 @@ class TreePlace:
     def note_opened(self) -> None:
         """The files that are there now are opened."""
         self._opened = self._found()
+        written = self._last_written()  # before it is read
         counters = self._counters(self._path)
-        self._zxid_on_disk = 0 if counters is None else counters.zxid
+        if counters is not None:
+            self._zxid_on_disk, self._written = counters.zxid, written
         with suppress(OSError):
             self._newest = self._disk.open(f"{self._path}{NEWEST}", create=True)
 
@@ -217,11 +219,8 @@ class TreePlace:
 
     def _is_as_new_as_it_was(self) -> bool:
         """Whether the file still says all that it said. It is rarely written, and only then it is read."""
-        try:
-            written = (self._disk.modified_ms(self._path), self._disk.file_size(self._path))
-        except FileNotFoundError:  # just now: the next look says so
-            return True
-        if written == self._written:
+        written = self._last_written()
+        if written is None or written == self._written:  # None: gone just now, and the next look says so
             return True
         counters = self._counters(self._path)
         if counters is None:
@@ -233,6 +232,11 @@ class TreePlace:
             return False
         self._zxid_on_disk, self._written = counters.zxid, written
         return True
+
+    def _last_written(self) -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            return self._disk.modified_ms(self._path), self._disk.file_size(self._path)
+        return None
 
     def _what_is_gone(self) -> str:
         names = [_name(self._path, part) for part in PARTS if part in self._gone]

@@ -52,6 +52,8 @@ class Watches:
 
     def compare(self, file: TreeFile, since: int) -> None:
         """Fire the watches whose nodes were changed after `since` and after the watch was left."""
+        if not self._data and not self._children:
+            return
         touched = _Touched(file, since)
         due: list[tuple[int, WatchEvent, _Watched]] = []
         for watches, children in ((self._data, False), (self._children, True)):

@@ -352,13 +352,11 @@ def _move(source: str, target: str) -> None:
 
 
 def _copy_with_time(source: str, target: str, *, may_link: bool) -> None:
-    """Copy a file. Its time is not now, so that every later change shows."""
+    """Copy a file, with its mode: others may not read the tree. Its time is not now, so that later changes show."""
     with suppress(FileNotFoundError):  # of a restore whose plan was lost
         os.unlink(target)
     if may_link and link(source, target):
         return
     import shutil
 
-    shutil.copyfile(source, target)
-    status = os.stat(source)
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    shutil.copy2(source, target)

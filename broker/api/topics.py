@@ -11,7 +11,7 @@ only validated counts, too, as in Kafka 4.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
@@ -41,6 +41,7 @@ GrownTopic = CreatePartitionsResponse.CreatePartitionsTopicResult
 UNSET = -1  # a count that the client leaves to the broker
 # Partitions that one request may create; each topic counts as one more. Kafka has this limit too.
 CREATIONS_MAX = 10_000
+DESCRIBED_SINCE = 5  # the version of CreateTopics from which on the answer has partitions and settings
 TOO_MANY = "Excessively large number of partitions per request."
 METADATA_TOPIC = "__cluster_metadata"  # the log of KRaft's quorum, which clients must not have
 
@@ -112,7 +113,9 @@ async def create_topics(
             results[topic.name] = refused(topic.name, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
         else:
             results[topic.name] = await create_topic(
-                services, topic, validate_only=request.validate_only, may_change=mutations.may
+                *(services, topic, mutations.may),
+                validate_only=request.validate_only,
+                describes=context.api_version >= DESCRIBED_SINCE,
             )
     created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
     if created and not request.validate_only:
@@ -153,13 +156,12 @@ async def note_refusals(
 async def create_topic(
     services: "Services",
     topic: CreateTopicsRequest.CreatableTopic,
+    may_change: Callable[[int], bool],
     *,
     validate_only: bool,
-    may_change: Callable[[int], bool],
+    describes: bool,
 ) -> CreateTopicsResponse.CreatableTopicResult:
-    """Write one topic into the tree. The result describes the topic as it will be when it exists."""
-    from barnabas.config.describe import topic_rows  # late: not needed to serve
-
+    """Write one topic into the tree. The result `describes` the topic as it will be when it exists."""
     if topic.name == METADATA_TOPIC:
         message = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
         return refused(topic.name, ErrorCode.INVALID_REQUEST, message)
@@ -198,17 +200,24 @@ async def create_topic(
         error_message=None,
         num_partitions=partitions,
         replication_factor=factor,
-        configs=[
-            CreateTopicsResponse.CreatableTopicConfigs(
-                name=row.name,
-                value=row.value,
-                read_only=row.read_only,
-                config_source=row.config_source,
-                is_sensitive=row.is_sensitive,
-            )
-            for row in topic_rows(configs, services.config)
-        ],
+        configs=_described(services, configs) if describes else [],
     )
+
+
+def _described(services: "Services", configs: Mapping[str, str]) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+    """All settings of a topic that has these of its own."""
+    from barnabas.config.describe import topic_rows  # late: not needed to serve
+
+    return [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=row.name,
+            value=row.value,
+            read_only=row.read_only,
+            config_source=row.config_source,
+            is_sensitive=row.is_sensitive,
+        )
+        for row in topic_rows(configs, services.config)
+    ]
 
 
 # --- DeleteTopics ---

@@ -278,13 +278,14 @@ class KafkaOffsetManager:
             origin = encode_origin(Cause.EXPIRY, principal="")
             if expired:
                 logger.info("group %s: %s expired", group_id, counted(len(expired), "offset"))
-            if group_ends:
-                end = partial(shard.remove_group, group_id, removed)
-                self._write_tombstones(
-                    shard, group_id, expired, lambda error: removed(error) if error else end(), origin
-                )
-            else:
+            if not group_ends:
                 self._write_tombstones(shard, group_id, expired, removed, origin)
+                return
+            both: tuple[Pending[ErrorCode], Pending[ErrorCode]] = (Pending(), Pending())
+            Pending.all(both).then(lambda errors: removed(next(filter(None, errors), ErrorCode.NONE)))
+            # Both writes go out in one pass of the loop.
+            self._write_tombstones(shard, group_id, expired, both[0].complete, origin)
+            shard.remove_group(group_id, both[1].complete)
 
         shard.hold(group_id, clean)
         return cleaned

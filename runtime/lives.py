@@ -126,8 +126,8 @@ def _exists(path: Path) -> bool:
 
 def _is_in(path: Path, directories: Sequence[str]) -> bool:
     """Whether a path leads into one of these directories, perhaps by a link."""
-    place = Path(os.path.realpath(path))
-    return any(place.is_relative_to(os.path.realpath(directory)) for directory in directories)
+    place = os.path.join(os.path.realpath(path), "")
+    return any(place.startswith(os.path.join(os.path.realpath(directory), "")) for directory in directories)
 
 
 def _forget(directory: str) -> None:

@@ -49,7 +49,8 @@ class Output(io.TextIOBase):
             else:
                 self._waiting.append(text)
                 self._waiting_characters += len(text)
-                self._changed.notify_all()
+                if len(self._waiting) == 1:  # else the thread knows that there is something
+                    self._changed.notify_all()
         return len(text)
 
     def finish(self, within_s: float = LAST_MOMENT_S) -> None:

@@ -53,16 +53,17 @@ GIVEN = {
     "member_id": MEMBER,
     "generation_id": GENERATION,
     "generation_id_or_member_epoch": GENERATION,
+    "member_epoch": GENERATION,
     "producer_id": PRODUCER,
     "topic_id": TOPIC,
     "session_id": FETCH_SESSION,
 }
-NOTHING_GIVEN = {
-    MEMBER: "",
-    GENERATION: -1,
-    PRODUCER: -1,
-    TOPIC: uuids.to_text(uuids.ZERO),
-    FETCH_SESSION: 0,
+NOTHING_GIVEN: dict[str, tuple[Any, ...]] = {
+    MEMBER: ("",),
+    GENERATION: (-1, 0),  # nor is the epoch 0, with which members join
+    PRODUCER: (-1,),
+    TOPIC: (uuids.to_text(uuids.ZERO),),
+    FETCH_SESSION: (0,),
 }
 
 
@@ -286,9 +287,10 @@ class _Given:
         if isinstance(recorded, dict) and isinstance(now, dict):
             for name, value in recorded.items():
                 kind = _kind(name)
-                if kind is not None and now.get(name) is not None and NOTHING_GIVEN[kind] not in (value, now[name]):
-                    self._now[kind, self._whose(kind, group), value] = now[name]
-                self._learn(group, value, now.get(name))
+                other = now.get(name)
+                if kind is not None and other is not None and {value, other}.isdisjoint(NOTHING_GIVEN[kind]):
+                    self._now[kind, self._whose(kind, group), value] = other
+                self._learn(group, value, other)
             if "producer_epoch" in recorded and recorded["producer_epoch"] >= 0:
                 epoch = now.get("producer_epoch", -1)
                 self._epochs[recorded.get("producer_id", -1), recorded["producer_epoch"]] = epoch

@@ -20,6 +20,7 @@ METADATA_PER_SECOND_MAX = 10
 SECOND_MS = 1_000
 NEW_MEMBERS_MIN = 3
 ALL_REPLICAS = -1
+JOIN_EPOCH, LEAVE_EPOCH = 0, -1  # of ConsumerGroupHeartbeat
 
 # Versions below these lack what makes a client safe, and what it lacks.
 NEEDED_VERSIONS = {
@@ -157,7 +158,7 @@ def _old_versions(seen: list[Exchange]) -> Iterator[Finding]:
         yield Finding("old version", client_id, "", count, message, setting)
 
 
-def _members_that_come_anew(seen: list[Exchange]) -> Iterator[Finding]:
+def _classic_members_that_come_anew(seen: list[Exchange]) -> Iterator[Finding]:
     joined = Counter(
         (each.facts.client_id, asked["group_id"])
         for each in _of(seen, ApiKey.JOIN_GROUP)
@@ -167,11 +168,30 @@ def _members_that_come_anew(seen: list[Exchange]) -> Iterator[Finding]:
     for exchange in _of(seen, ApiKey.LEAVE_GROUP):
         asked = exchange.request
         left[exchange.facts.client_id, asked["group_id"]] += max(len(asked.get("members", ())), 1)
+    yield from _coming_anew(joined, left, "session.timeout.ms")
+
+
+def _members_that_come_anew(seen: list[Exchange]) -> Iterator[Finding]:
+    """Of the consumer protocol (KIP-848). A static member keeps its place."""
+    joined: Counter[tuple[str, str]] = Counter()
+    left: Counter[tuple[str, str]] = Counter()
+    for exchange in _of(seen, ApiKey.CONSUMER_GROUP_HEARTBEAT):
+        asked = exchange.request
+        if not asked["instance_id"]:
+            who = exchange.facts.client_id, asked["group_id"]
+            joined[who] += asked["member_epoch"] == JOIN_EPOCH
+            left[who] += asked["member_epoch"] == LEAVE_EPOCH
+    yield from _coming_anew(joined, left, "consumer.session.timeout.ms of the group")
+
+
+def _coming_anew(
+    joined: Counter[tuple[str, str]], left: Counter[tuple[str, str]], session_timeout: str
+) -> Iterator[Finding]:
     for (client_id, group), count in joined.items():
         lost = count - left[client_id, group]
         if lost >= NEW_MEMBERS_MIN:
             message = f"joins {count} times as a new member and leaves {left[client_id, group]} times"
-            setting = "close consumers; session.timeout.ms, max.poll.interval.ms, max.poll.records; group.instance.id"
+            setting = f"close consumers; {session_timeout}, max.poll.interval.ms, max.poll.records; group.instance.id"
             yield Finding("member that comes anew", client_id, group, lost, message, setting)
 
 
@@ -182,5 +202,6 @@ RULES: tuple[Callable[[list[Exchange]], Iterator[Finding]], ...] = (
     _metadata_storms,
     _produce_without_all_replicas,
     _old_versions,
+    _classic_members_that_come_anew,
     _members_that_come_anew,
 )

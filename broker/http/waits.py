@@ -19,7 +19,7 @@ from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.broker.log_ranges import log_ends
 from barnabas.coordinators.groups.explanation import advice, rebalances
 from barnabas.coordinators.groups.states import State
-from barnabas.coordinators.groups.views import member_views
+from barnabas.coordinators.groups.views import STATES, member_views
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -45,8 +45,8 @@ TIMEOUT = Parameter("timeout_ms", integer(f"How long to wait: 0 to {WAIT_MS_MAX}
 GROUP_STATE = record(
     "What was waited for.",
     group=text("Its name."),
-    state=text("What it is doing.", one_of=[state.value for state in State]),
-    generation=integer("Its generation."),
+    state=text("What it is doing.", one_of=STATES),
+    generation=integer("Its generation, or the epoch of a consumer group."),
     members=array(text("A member id."), "Its members."),
     lag=integer("Records that it has not read, of all partitions with a committed offset.", nullable=True),
 )
@@ -151,7 +151,7 @@ async def _done(services: Services, work: Pieces[Row]) -> Row:
     "/v1/control/groups/{group}/wait",
     summary="Wait until a group is as a test wants it",
     query=[
-        Parameter("state", text("In this state.", one_of=[state.value for state in State])),
+        Parameter("state", text("In this state.", one_of=STATES)),
         Parameter("members", integer("With so many members.")),
         Parameter("lag", integer("With at most so many records that it has not read.")),
         TIMEOUT,

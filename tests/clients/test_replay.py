@@ -106,6 +106,35 @@ def test_what_clients_did_is_done_again(kafka: Barnabas) -> None:
     assert group.offsets == offsets
 
 
+def test_a_member_of_the_consumer_protocol_is_in_the_epochs_of_now(kafka: Barnabas) -> None:
+    topic, group = kafka.topic("orders", partitions=2), kafka.group("billing")
+    before = len(kafka.requests())
+    with closing(Connection(address_of(kafka.bootstrap), 10.0)) as client:
+
+        def beat(epoch: int, **fields: Any) -> int:
+            request = messages.ConsumerGroupHeartbeatRequest(
+                group_id=group.name, member_id="m", member_epoch=epoch, **fields
+            )
+            answer = client.ask(1, request, 10.0)
+            assert answer.error_code == ErrorCode.NONE, answer
+            return int(answer.member_epoch)
+
+        epoch = beat(0, subscribed_topic_names=[topic.name], rebalance_timeout_ms=10_000, topic_partitions=[])
+        assert beat(epoch) == epoch
+        commit = messages.OffsetCommitRequest
+        row = commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
+        topics = [commit.OffsetCommitRequestTopic(name=topic.name, partitions=[row])]
+        request = commit(group_id=group.name, member_id="m", generation_id_or_member_epoch=epoch, topics=topics)
+        assert client.ask(9, request, 10.0).topics[0].partitions[0].error_code == ErrorCode.NONE
+        fetch = messages.OffsetFetchRequest
+        of_group = fetch.OffsetFetchRequestGroup(group_id=group.name, member_id="m", member_epoch=epoch, topics=None)
+        assert client.ask(9, fetch(groups=[of_group]), 10.0).groups[0].error_code == ErrorCode.NONE
+        beat(-1)
+    session = kafka.requests(frames=True)[before:]
+    assert kafka.replay(session) == []
+    assert group.generation > epoch
+
+
 def test_a_long_poll_waits_for_the_records_that_it_got_however_slow_the_replay_is(kafka: Barnabas) -> None:
     topic = kafka.topic("orders")
     mark = kafka.snapshot()

@@ -529,6 +529,16 @@ def test_what_a_test_leaves_is_told_in_one_answer(world: World) -> None:
 # ---- waits and commands ----
 
 
+def test_a_wait_for_a_state_of_a_group_of_the_consumer_protocol(world: World) -> None:
+    commit(world, "billing", "orders", partitions=2)
+    joins = {"subscribed_topic_names": ["orders"], "rebalance_timeout_ms": 10_000, "topic_partitions": []}
+    for member_id in ("one", "two"):
+        beat = messages.ConsumerGroupHeartbeatRequest(group_id="billing", member_id=member_id, **joins)
+        assert world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat).error_code == 0
+    row = command(world, "GET", "groups/billing/wait?state=Assigning&members=2&timeout_ms=0")
+    assert (row["state"], row["members"]) == ("Assigning", ["one", "two"])
+
+
 def test_a_wait_ends_when_the_group_is_as_wanted(world: World) -> None:
     commit(world, "billing", "orders", partitions=2)
     row = command(world, "GET", "groups/billing/wait?state=Empty&members=0&timeout_ms=0")

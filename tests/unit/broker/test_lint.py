@@ -25,6 +25,12 @@ def join(member_id: str = "", instance_id: str | None = None) -> Any:
     return messages.JoinGroupRequest(group_id="billing", member_id=member_id, group_instance_id=instance_id)
 
 
+def beat(epoch: int, instance_id: str | None = None) -> Any:
+    return messages.ConsumerGroupHeartbeatRequest(
+        group_id="billing", member_id="m", member_epoch=epoch, instance_id=instance_id
+    )
+
+
 METADATA, ID = messages.MetadataRequest(), messages.InitProducerIdRequest()
 PRODUCE, FAST = messages.ProduceRequest(acks=-1), messages.ProduceRequest(acks=1)
 LEAVE = messages.LeaveGroupRequest(group_id="billing")
@@ -58,6 +64,9 @@ def found(requests: Iterable[Any], *, version: int = 13, apart_ms: int = 1_000, 
         ([PRODUCE], ["no idempotence 1"]),
         ([join(), join("c-1"), join(), join()], ["member that comes anew 3"]),
         ([join(), LEAVE, join(), LEAVE, join()], []),
+        ([beat(0), beat(2), beat(0), beat(0)], ["member that comes anew 3"]),
+        ([beat(0), beat(2), beat(-1)] * 4, []),
+        ([beat(0, "till-1"), beat(-2, "till-1")] * 4, []),
         ([join("", "static")] * 5, []),
     ],
 )

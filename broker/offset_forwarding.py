@@ -6,7 +6,7 @@ each other for ever: the error of the second goes to the client, who tries again
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.requests import RequestContext
@@ -45,20 +45,22 @@ def forward_offset_fetch(
             answer = yield answer
         whole: OffsetFetchResponse = answer
         return whole
+    asked: list[int] = []  # for each group
     groups: dict[int, list[OffsetFetchRequest.OffsetFetchRequestGroup]] = {}
     for group in request.groups:
         yield
-        groups.setdefault(_coordinator(services, group.group_id), []).append(group)
-    answers = []
+        asked.append(_coordinator(services, group.group_id))
+        groups.setdefault(asked[-1], []).append(group)
+    answers = {}
     for coordinator_id, its_groups in groups.items():
         part = messages.OffsetFetchRequest(groups=its_groups, require_stable=request.require_stable)
-        answers.append(_ask(services, coordinator_id, part, context, failed))
-    found: dict[str, OffsetFetchResponse.OffsetFetchResponseGroup] = {}
-    for answer in answers:
+        answers[coordinator_id] = _ask(services, coordinator_id, part, context, failed)
+    found: dict[int, Iterator[OffsetFetchResponse.OffsetFetchResponseGroup]] = {}
+    for coordinator_id, answer in answers.items():
         if isinstance(answer, Pending):
             answer = yield answer
-        found.update((group.group_id, group) for group in answer.groups)
-    return messages.OffsetFetchResponse(groups=[found[group.group_id] for group in request.groups])
+        found[coordinator_id] = iter(answer.groups)  # in the order of its part; a group may be there twice
+    return messages.OffsetFetchResponse(groups=[next(found[coordinator_id]) for coordinator_id in asked])
 
 
 def _coordinator(services: Services, group_id: str) -> int:
@@ -89,4 +91,4 @@ def _ask(
 
 def _is_whole(request: OffsetFetchRequest, response: OffsetFetchResponse) -> bool:
     """Whether the answer has all groups. One with an error at the top may have none."""
-    return {group.group_id for group in request.groups} <= {group.group_id for group in response.groups}
+    return [group.group_id for group in request.groups] == [group.group_id for group in response.groups]

@@ -93,6 +93,33 @@ def test_the_coordinators_are_asked_and_their_answers_put_together() -> None:
     assert told(answers[0]) == [(nobody, ErrorCode.COORDINATOR_NOT_AVAILABLE), (there, THERE), (here, HERE)]
 
 
+def test_a_group_that_is_asked_for_twice_is_answered_twice() -> None:
+    """With other topics, or as another member: here the epoch that the answer shows is that of the member."""
+    world = World()
+    make = OffsetFetchRequest.OffsetFetchRequestGroup
+    request = OffsetFetchRequest(
+        groups=[
+            make(group_id=named(where), member_id="m", member_epoch=epoch)
+            for where, epoch in ((THERE, 1), (HERE, 2), (THERE, 3), (HERE, 4))
+        ]
+    )
+
+    def echo(request: Any) -> OffsetFetchResponse:
+        response = found(request, 0)
+        for asked, group in zip(request.groups, response.groups, strict=True):
+            group.topics[0].partitions[0].committed_leader_epoch = asked.member_epoch
+        return response
+
+    world.broker.group_coordinator.offset_fetches.offset_fetch = lambda request, context: echo(request)
+    outcome = offset_fetch(world.broker, request, RequestContext(9, 9, 1, "client"))
+    answers: list[Any] = []
+    outcome.then(answers.append)
+    ((part, _, pending),) = world.sent
+    pending.complete(echo(part))
+    world.env.clock.advance(10)
+    assert told(answers[0]) == [(named(THERE), 1), (named(HERE), 2), (named(THERE), 3), (named(HERE), 4)]
+
+
 @pytest.mark.parametrize("answer", [None, OffsetFetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)])
 def test_a_coordinator_that_does_not_answer_is_asked_again_by_the_client(answer: Any) -> None:
     world = World()

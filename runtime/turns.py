@@ -20,8 +20,8 @@ from barnabas.runtime.pending import Pending
 if TYPE_CHECKING:
     from barnabas.runtime.ports import Clock
 
-BUDGET_MS = 2.0  # of all tasks together, in one pass of the loop
-FIRST_MS = 1.0  # how long a request may work before it becomes pending, and a coroutine before it rests
+BUDGET_MS = 1.0  # of all tasks together, in one pass of the loop
+FIRST_MS = 0.5  # how long a request may work before it becomes pending, and a coroutine before it rests
 
 T = TypeVar("T")
 R = TypeVar("R")

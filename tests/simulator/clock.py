@@ -14,7 +14,7 @@ from barnabas.runtime.turns import BUDGET_MS
 # Far apart, so that code which mixes the two clocks up fails at once.
 WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_MS = 5_000_000.0
-WORK_STEP_MS = 1 / 32  # each piece of a long work takes so long (a power of two, so that sums are exact)
+WORK_STEP_MS = 1 / 64  # each piece of a long work takes so long (a power of two, so that sums are exact)
 PIECES_PER_PASS = int(BUDGET_MS / WORK_STEP_MS)  # of all long tasks together, at most
 THREAD_MS = 2.0  # work in a thread takes so long
 SAME_INSTANT = 1e-9  # seconds; times that differ less are the same, because sums may be rounded differently

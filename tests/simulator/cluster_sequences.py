@@ -360,7 +360,7 @@ class Sequences(Choices):
             return
         world, (key, leader, others) = self._world, found
         count = sum(key[0] == OFFSETS_TOPIC for key in world.states())  # now: another trouble may empty the tree
-        slowness = self._rng.choice((20.0, 100.0, 500.0))
+        slowness = self._rng.choice((40.0, 200.0, 1000.0))
         world.note(f"processors take {slowness:.0f} times as long")
         visitors = [Visitor(world, host) for host in others]
         for host, visitor in zip(others, visitors):

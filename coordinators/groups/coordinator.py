@@ -23,6 +23,7 @@ from barnabas.coordinators.groups.commits import Commits
 from barnabas.coordinators.groups.consumer.answers import ConsumerAnswers
 from barnabas.coordinators.groups.consumer.classic_answers import ClassicAnswers, Leaver
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
+from barnabas.coordinators.groups.consumer.records import make_encoders
 from barnabas.coordinators.groups.consumer.settings import ConsumerConfig
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.coordinators.groups.live_reset import LiveResets
@@ -198,6 +199,7 @@ class GroupCoordinator(Coordinator[Shard]):
 
     def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
         buffer_bytes = self.config.offsets_load_buffer_size
+        self._turns.begin(make_encoders())
         return Loader(shard, self.clock, self._turns, self.config, buffer_bytes, loaded)
 
     def _before_close(self, shard: Shard) -> None:

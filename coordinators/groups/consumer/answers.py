@@ -264,16 +264,18 @@ class ConsumerAnswers:
     def _resolve_if_due(self, shard: Shard, group: ConsumerGroup, may_see: MaySee | None) -> None:
         """Resolve the expressions of a group if one is new, or if there are other topics than before.
 
-        Where members need rights, it is done now and then, too, because rights may change.
+        Where members need rights, it is done now and then, too, because rights may change. What a heartbeat has left,
+        because the group reads many topics and some may have changed, is done with it.
         """
-        if group.is_resolving or not group.has_regexes:
+        if group.is_resolving:
             return
         is_fresh = may_see is None or self._clock.monotonic_ms() < group.resolved_ms + REFRESH_MS
-        if (
+        are_resolved = not group.has_regexes or (
             is_fresh
             and group.seen_names == self._topics.name_changes
             and all(regex in group.regexes for regex in group.subscribed_regexes)
-        ):
+        )
+        if are_resolved and (group.seen_topics == self._topics.changes or not group.reads_many):
             return
         group.is_resolving = True
         group.resolved_ms = self._clock.monotonic_ms()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
+LOOKED_AT_AT_ONCE_MAX = 1_000  # topics that members read: when there are more, changes of them are looked at in pieces
+
 # Of a group that has no records of its own yet: nothing is assigned in its first epoch, as in Kafka since 4.3.
 NO_GROUP = GroupEpoch(1, 0)
 NO_TARGETS = TargetEpoch(1)
@@ -173,6 +175,11 @@ class ConsumerGroup:
                     topics |= resolved.topics
             self._subscribed = frozenset(topics)
         return self._subscribed
+
+    @property
+    def reads_many(self) -> bool:
+        """Whether the members read so many topics that changes of them are looked at in pieces."""
+        return len(self.subscribed_topics()) > LOOKED_AT_AT_ONCE_MAX
 
     def topics_when(self, resolved: Mapping[str, ResolvedRegex]) -> Pieces[frozenset[str]]:
         """The topics of all members as soon as these expressions mean this, and the others what they mean now."""

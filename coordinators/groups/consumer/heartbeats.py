@@ -301,7 +301,6 @@ def advance(
     now = group.of_group.metadata_hash
     if bumps or group.seen_topics != topics.changes:
         now = _topics_hash(group, topics)
-        group.seen_topics = topics.changes
     bumps = bumps or now != group.of_group.metadata_hash
     if bumps or not group.exists:
         reset_epoch = group.of_group.reset_epoch if group.is_fenced(situation.monotonic_ms) else -1
@@ -402,13 +401,19 @@ def _next_epoch(change: Change, topics: Topics, *, is_reset: bool = False) -> No
 
 
 def _topics_hash(group: ConsumerGroup, topics: Topics) -> int:
-    """The hash of what the group reads. Unless topics have changed, only those that came or went are hashed."""
+    """The hash of what the group reads. Unless topics have changed, only those that came or went are hashed.
+
+    If many may have changed, it is the hash that is known, and the group has not seen them until `resolve`.
+    """
     names, known = group.subscribed_topics(), group.last_hash
     if known is None or known[0] != topics.changes:
+        if group.exists and group.reads_many:
+            return group.of_group.metadata_hash
         known = topics.changes, names, metadata_hash(topics, names)
     elif known[1] is not names:
         known = topics.changes, names, changed_hash(topics, known[2], names - known[1], known[1] - names)
     group.last_hash = known
+    group.seen_topics = topics.changes
     return known[2]
 
 
@@ -452,7 +457,8 @@ def foresee(group: ConsumerGroup, resolved: Mapping[str, ResolvedRegex], topics:
 def resolve(
     change: Change, resolved: Mapping[str, tuple[ResolvedRegex, Encoded]], foreseen: Foreseen, topics: Topics
 ) -> None:
-    """Expressions of the group mean these topics now. If others than before are read, the group has a new epoch."""
+    """Expressions of the group mean these topics now. If others than before are read, or topics have changed, the group
+    has a new epoch."""
     group = change.group
     is_as_foreseen = (group.reading_changes, topics.changes) == foreseen[:2]
     bumps = False

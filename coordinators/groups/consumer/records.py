@@ -22,8 +22,10 @@ from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.records import GroupRecord, live_reset_in, live_reset_tag
 from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol import records as stored
+from barnabas.protocol.codec import encoder
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 from barnabas.protocol.record_batch import PlainRecords
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.protocol.message import Message
@@ -116,19 +118,19 @@ class ConsumerRecords:
 
 # --- keys ---
 
-_KEYS = {
-    Kind.GROUP: "ConsumerGroupMetadataKey",
-    Kind.PARTITION_METADATA: "ConsumerGroupPartitionMetadataKey",
-    Kind.MEMBER: "ConsumerGroupMemberMetadataKey",
-    Kind.TARGET_EPOCH: "ConsumerGroupTargetAssignmentMetadataKey",
-    Kind.TARGET_MEMBER: "ConsumerGroupTargetAssignmentMemberKey",
-    Kind.CURRENT_ASSIGNMENT: "ConsumerGroupCurrentMemberAssignmentKey",
-    Kind.REGEX: "ConsumerGroupRegularExpressionKey",
+_NAMES = {
+    Kind.GROUP: "ConsumerGroupMetadata",
+    Kind.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
+    Kind.MEMBER: "ConsumerGroupMemberMetadata",
+    Kind.TARGET_EPOCH: "ConsumerGroupTargetAssignmentMetadata",
+    Kind.TARGET_MEMBER: "ConsumerGroupTargetAssignmentMember",
+    Kind.CURRENT_ASSIGNMENT: "ConsumerGroupCurrentMemberAssignment",
+    Kind.REGEX: "ConsumerGroupRegularExpression",
 }
 
 
 def _key_class(kind: Kind) -> Any:
-    return getattr(stored, _KEYS[kind])  # the class is made on first use
+    return getattr(stored, _NAMES[kind] + "Key")  # the class is made on first use
 
 
 def encode_key(group_id: str, record: Record) -> bytes:
@@ -149,6 +151,15 @@ def encoded(group_id: str, record: Record) -> Encoded:
 
 
 # --- values ---
+
+
+def make_encoders() -> Pieces[None]:
+    """Make the encoders of all records one by one. Else the first member of a process makes them in one callback."""
+    for kind in _NAMES:
+        encoder(_key_class(kind), kind)
+        yield
+        encoder(getattr(stored, _NAMES[kind] + "Value"), 0)
+        yield
 
 
 def encode_value(record: Record) -> bytes | None:

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from barnabas.coordinators.groups.consumer import group as consumer_group
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.states import GroupState
+from barnabas.coordinators.groups.consumer.topics import HASHED_AT_ONCE
 from barnabas.offsets.records import CommittedOffset
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
@@ -65,6 +67,13 @@ def members_of(world: GroupWorld, *names: str) -> list[ConsumerMember]:
     members = [ConsumerMember(world, GROUP, name, ["t"]) for name in names]
     beat(members, 6)
     return members
+
+
+@pytest.fixture(params=[False, True], ids=["few-topics", "many-topics"])
+def all_read_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every group reads so many topics that changes of them are looked at in pieces, or none does."""
+    if request.param:
+        monkeypatch.setattr(consumer_group, "LOOKED_AT_AT_ONCE_MAX", -1)
 
 
 def beat(members: list[ConsumerMember], rounds: int) -> None:
@@ -222,8 +231,44 @@ def test_an_answer_from_before_a_live_reset_comes_too_late() -> None:
     assert owned(members) == [4, 4]
 
 
+@pytest.mark.parametrize("regex", [None, "many-.*"])
+def test_changes_of_many_topics_are_looked_at_in_pieces(regex: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SlowWorld()
+    names = [f"many-{number}" for number in range(consumer_group.LOOKED_AT_AT_ONCE_MAX + 1)]
+    for name in names:
+        world.topics.change(name, 1)
+    said = {"subscribed_topic_names": names} if regex is None else {"subscribed_topic_regex": regex}
+    members = [ConsumerMember(world, GROUP, name, [], **said) for name in ("a", "b")]
+    beat(members, 6)
+    assert sum(owned(members)) == len(names)
+    topic_hash, work_ms = world.topics.topic_hash, world.clock.work_ms
+    hashed = [0]  # in each piece of work
+
+    def counted(topic: str) -> int:
+        hashed[-1] += 1
+        return topic_hash(topic)
+
+    def piece_ended() -> float:
+        hashed.append(0)
+        return work_ms()
+
+    monkeypatch.setattr(world.topics, "topic_hash", counted)
+    monkeypatch.setattr(world.clock, "work_ms", piece_ended)
+    for change in range(2, 5):
+        epoch = world.group.epoch
+        world.topics.change("many-7", change)
+        members[0].send()
+        assert world.group.epoch == epoch + 1
+        beat(members, 4)
+        assert sum(owned(members)) == len(names) + change - 1
+        world.topics.change("another", change)  # which nobody reads
+        beat(members, 2)
+        assert world.group.epoch == epoch + 1
+    assert 0 < max(hashed) <= HASHED_AT_ONCE
+
+
 @pytest.mark.parametrize("seed", range(25))
-def test_run_equals_replay(seed: int) -> None:
+def test_run_equals_replay(seed: int, all_read_many: None) -> None:
     chance = random.Random(seed)
     world = SlowWorld(seed)
     party = Party(world, chance, ["g", "h"])
@@ -243,7 +288,7 @@ def test_run_equals_replay(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_the_log_fails_stalls_and_moves(seed: int) -> None:
+def test_the_log_fails_stalls_and_moves(seed: int, all_read_many: None) -> None:
     chance = random.Random(seed)
     world = SlowWorld(seed, offsets_commit_timeout_ms=2_000)
     party = Party(world, chance, ["g"])

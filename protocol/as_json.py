@@ -4,6 +4,7 @@ from typing import Any
 
 from barnabas.protocol import uuids
 from barnabas.protocol.message import Struct
+from barnabas.protocol.rows import Rows
 
 TEXT_BYTES_MAX = 200  # of bytes that are shown as text
 ITEMS_MAX = 1_000  # of a list that is shown
@@ -18,7 +19,7 @@ def as_json(value: Any) -> Any:
 
 
 def _field(name: str, value: Any) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Rows):
         return [_field(name, each) for each in value[:ITEMS_MAX]]
     if isinstance(value, Struct):
         return as_json(value)

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.message import Struct
+from barnabas.protocol.rows import Rows
 from barnabas.protocol.schema import Field, Structure
 
-GROUP_FIELDS = frozenset(("group_id", "groups", "groups_names", "consumer_group_id"))
+GROUP_FIELDS = frozenset(("group_id", "groups", "group_ids", "groups_names", "consumer_group_id"))
 INDEX_FIELDS = ("partition_index", "partition", "index", "partition_id")
 GROUP_KEY, TRANSACTION_KEY = 0, 1  # key types of FindCoordinator
 
@@ -122,7 +123,7 @@ def topic_of(value: Any, topic_name: Callable[[bytes], str | None]) -> str:
 
 def _listed(value: Any) -> Iterator[Any]:
     """The items of a list, or the value itself."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Rows):
         yield from value
     else:
         yield value

@@ -16,6 +16,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Struct
 from barnabas.protocol.messages import FetchRequest, OffsetFetchResponse
+from barnabas.protocol.rows import Rows
 from barnabas.protocol.uuids import ZERO
 
 # Their answers have an error for each topic or partition.
@@ -98,7 +99,7 @@ def _part(value: Any, rule: Rule, topic_name: TopicName, topic: str, *, is_hit: 
     part, has_any = copy(value), False
     for name in value._FIELDS:
         field = getattr(value, name)
-        if isinstance(field, list) and name != "forgotten_topics_data":
+        if isinstance(field, list | Rows) and name != "forgotten_topics_data":
             kept = [row for item in field for row in _kept(item, name, rule, topic_name, topic, is_hit=is_hit)]
             setattr(part, name, kept)
             has_any = has_any or bool(kept)
@@ -137,7 +138,7 @@ def _is_hit(rule: Rule, topic: str, index: int | None) -> bool:
 
 
 def _has_rows(value: Any) -> bool:
-    return any(isinstance(getattr(value, name), list) and getattr(value, name) for name in value._FIELDS)
+    return any(isinstance(getattr(value, name), list | Rows) and getattr(value, name) for name in value._FIELDS)
 
 
 def merge(answer: Any, failure: Any, topic_name: TopicName) -> None:
@@ -149,9 +150,10 @@ def merge(answer: Any, failure: Any, topic_name: TopicName) -> None:
 
     for name in failure._FIELDS:
         rows = getattr(failure, name)
-        if not isinstance(rows, list):
+        if not isinstance(rows, list | Rows):
             continue
-        there = getattr(answer, name)
+        there = list(getattr(answer, name))  # a row of `Rows` cannot be replaced
+        setattr(answer, name, there)
         places = {key(row): place for place, row in enumerate(there)}
         for row in rows:
             place = places.get(key(row))

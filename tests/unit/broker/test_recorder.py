@@ -123,3 +123,27 @@ def test_a_request_of_very_many_values_is_not_encoded_once_more() -> None:
 )
 def test_what_counts_as_a_difference(recorded: Any, now: Any, found: list[Any]) -> None:
     assert list(differences(recorded, now)) == found
+
+
+def test_a_commit_whose_rows_are_columns_is_told_as_any_other() -> None:
+    make = messages.OffsetCommitRequest
+    rows = [make.OffsetCommitRequestPartition(partition_index=index, committed_offset=9) for index in range(3)]
+    topics = [make.OffsetCommitRequestTopic(name="orders", partitions=rows)]
+    request = make(group_id="billing", topics=topics)
+    _, decoded = frames.decode_request(frames.encode_request(request.API_KEY, 9, 1, "c", request)[4:])
+    exchange = came(Recorder(), decoded, 9)
+    assert exchange.facts.partitions == {("orders", index) for index in range(3)}
+    (topic,) = exchange.request["topics"]
+    assert [(row["partition_index"], row["committed_offset"]) for row in topic["partitions"]] == [
+        (index, 9) for index in range(3)
+    ]
+
+
+def test_each_request_about_a_group_is_known_to_be() -> None:
+    for request in (
+        messages.ConsumerGroupDescribeRequest(group_ids=["billing"]),
+        messages.ConsumerGroupHeartbeatRequest(group_id="billing"),
+        messages.DescribeGroupsRequest(groups=["billing"]),
+        messages.DeleteGroupsRequest(groups_names=["billing"]),
+    ):
+        assert facts_of(request, 1, "c", lambda topic_id: None).groups == {"billing"}

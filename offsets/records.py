@@ -14,9 +14,9 @@ from struct import error as _struct_error
 from sys import intern
 from typing import Final, NamedTuple, cast
 
-from barnabas.protocol.record_batch import NO_HEADERS, PlainRecords, start_of_record
+from barnabas.protocol.record_batch import NO_HEADERS, SHORT_SIGNED, PlainRecords, start_of_record
 from barnabas.protocol.rows import split
-from barnabas.protocol.varint import encode_signed, encode_unsigned
+from barnabas.protocol.varint import encode_unsigned
 
 try:
     from barnabas.offsets import native_packing as native_packing
@@ -220,8 +220,9 @@ class OffsetCommits:
                 return None
             positions.append(committed.offset)
             positions.append(committed.leader_epoch)
-        partitions = int32s(len(offsets)).pack(*offsets)
-        return TopicColumns(topic, topic_id, partitions, encode_positions(positions))
+        if len(offsets) == 1:
+            return TopicColumns(topic, topic_id, _INT32.pack(*offsets), _POSITION.pack(*positions))
+        return TopicColumns(topic, topic_id, int32s(len(offsets)).pack(*offsets), encode_positions(positions))
 
 
 def _append_columns(records: PlainRecords, group_id: str, columns: TopicColumns, time_ms: int) -> PackedTopic:
@@ -243,13 +244,16 @@ def pack(
     """
     key_start = _key_start(group_id, topic)
     tags = _tags(topic_id)
-    key_length = encode_signed(len(key_start) + PARTITION_BYTES)
-    value_length = encode_signed(_VALUE_BYTES_MIN + len(tags))
-    between = value_length + _VALUE_START
-    behind = b"".join((b"\1", _TIMESTAMP.pack(time_ms), tags, NO_HEADERS))  # 1: the length of no metadata
+    before = SHORT_SIGNED[len(key_start) + PARTITION_BYTES] + key_start
+    between = SHORT_SIGNED[_VALUE_BYTES_MIN + len(tags)] + _VALUE_START
+    behind = b"\1" + _TIMESTAMP.pack(time_ms) + tags + NO_HEADERS  # 1: the length of no metadata
     count = len(partitions) // PARTITION_BYTES
-    size = len(key_length) + len(key_start) + PARTITION_BYTES + len(between) + POSITION_BYTES + len(behind)
-    pieces = [b"", key_length + key_start, b"", between, b"", behind] * count
+    if count == 1:
+        data = before + partitions + between + positions + behind
+        delta = SHORT_SIGNED[first_delta]
+        return start_of_record(len(delta) + len(data)) + delta + data, data, len(key_start)
+    size = len(before) + PARTITION_BYTES + len(between) + POSITION_BYTES + len(behind)
+    pieces = [b"", before, b"", between, b"", behind] * count
     pieces[0::6] = _starts(first_delta, count, size)
     pieces[2::6] = split(partitions, PARTITION_BYTES)
     pieces[4::6] = split(positions, POSITION_BYTES)
@@ -261,7 +265,7 @@ def pack(
 @lru_cache(maxsize=256)
 def _starts(first_delta: int, count: int, size: int) -> list[bytes]:
     """What is before the lengths of keys, in records that have so many bytes from there on."""
-    deltas = map(encode_signed, range(first_delta, first_delta + count))
+    deltas = [SHORT_SIGNED[delta] for delta in range(first_delta, first_delta + count)]
     return [start_of_record(len(delta) + size) + delta for delta in deltas]
 
 

@@ -6,6 +6,7 @@ The build writes them (setup.py), and `tests/check_types.py` before mypy runs. T
 from pathlib import Path
 
 from barnabas.protocol import schema, schemas
+from barnabas.protocol.rows import READ, WRITTEN
 from barnabas.protocol.schema import Field, MessageSchema, Structure
 
 _TYPES = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes", "uuid": "bytes", "records": "Buffer"}
@@ -13,7 +14,8 @@ _TYPES = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes",
 _HEADER = '''"""Types of the classes that {module} makes from the schemas. Written by stubs.py."""
 
 '''
-_MESSAGES = """from typing import ClassVar
+_MESSAGES = """from collections.abc import Sequence
+from typing import ClassVar
 
 from barnabas.protocol.message import Buffer, Message, Reference, Struct
 
@@ -85,5 +87,6 @@ def _given(field: Field, message: str) -> str:
 def _type(field: Field, message: str) -> str:
     name = f"{message}.{field.type}" if field.structure is not None else _TYPES.get(field.type, "int")
     if field.array:
-        name = f"list[{name}]"
+        # Compiled code looks whether a list is one, and `Rows` are none.
+        name = f"Sequence[{name}]" if field.type in READ or field.type in WRITTEN else f"list[{name}]"
     return f"{name} | None" if field.nullable[0] <= field.nullable[1] else name

@@ -148,7 +148,7 @@ class Commits:
                 commits.setdefault(name, {}).update(offsets)
             too_long += too_long_in_part
         for topic, not_refused in zip(response.topics, others.topics, strict=True):
-            topic.partitions += not_refused.partitions
+            topic.partitions = [*topic.partitions, *not_refused.partitions]
         reply = self._commit(request, context, (response, OffsetCommits(request.group_id, commits), too_long))
         return (yield reply) if isinstance(reply, Pending) else reply
 

@@ -34,6 +34,7 @@ class Kind(Enum):
     LEFT = "left"  # reason
     AWAY = "left for a while"  # a static member, whose partitions wait for it; in a consumer group (KIP-848)
     SILENT = "silent"  # session_timeout_ms, setting (that it comes from), is_new
+    NOT_BACK = "did not come back"  # as SILENT; a static member that had left for a while
     DID_NOT_JOIN = "did not join again"  # rebalance_timeout_ms
     DID_NOT_SYNC = "did not sync"  # rebalance_timeout_ms
     DID_NOT_REVOKE = "did not give up its partitions"  # rebalance_timeout_ms; in a consumer group (KIP-848)

@@ -173,6 +173,8 @@ def sentence(event: Event) -> str | None:
         return f"{who} {event.kind.value}: a static member, whose partitions wait for it"
     if event.kind is Kind.SILENT:
         return f"{who} was thrown out: no heartbeat for {_session_timeout(event)}"
+    if event.kind is Kind.NOT_BACK:
+        return f"{who} was thrown out: it {event.kind.value} within {_session_timeout(event)}"
     if event.kind in (Kind.DID_NOT_JOIN, Kind.DID_NOT_SYNC, Kind.DID_NOT_REVOKE):
         timeout = f"max.poll.interval.ms={details['rebalance_timeout_ms']}"
         return f"{who} was thrown out: it {event.kind.value} within {timeout}"
@@ -294,6 +296,17 @@ def _silence(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
         )
 
 
+def _long_restart(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
+    late = [event for event in events if event.kind is Kind.NOT_BACK]
+    if late:
+        last = late[-1]
+        yield (
+            f"{named(last.member)} left for a while and did not come back within {_session_timeout(last)} "
+            f"({_times(late)}), so its partitions moved. If its restart takes longer, raise "
+            f"{last.details['setting']} of the group."
+        )
+
+
 def _unused_ids(events: Sequence[Event], story: list[Rebalance]) -> Iterator[str]:
     unused = [event for event in events if event.kind is Kind.NEVER_JOINED]
     if unused:
@@ -336,6 +349,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("another protocol", _other_protocol),
     ("different subscriptions", _different_topics),
     ("silent members", _silence),
+    ("slow restart", _long_restart),
     ("member ids that nobody uses", _unused_ids),
     ("slow phase", _slow_phases),
     ("rebalance storm", _storm),

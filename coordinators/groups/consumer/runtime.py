@@ -425,7 +425,8 @@ class ConsumerGroups:
             member = group.members[member_id]
             setting = "session.timeout.ms" if member.is_classic else SESSION_TIMEOUT
             details = {"session_timeout_ms": deadline.timeout_ms, "setting": setting, "is_new": False}
-            self.note(group.group_id, Kind.SILENT, member, **details)
+            kind = Kind.NOT_BACK if member.epoch == STATIC_LEAVE_EPOCH else Kind.SILENT
+            self.note(group.group_id, kind, member, **details)
             logger.info(
                 "group %s: member %s was silent for %d ms, and is removed",
                 *(group.group_id, who(group.members[member_id]), deadline.timeout_ms),

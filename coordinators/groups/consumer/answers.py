@@ -91,7 +91,7 @@ class ConsumerAnswers:
         if not self._gate.is_active:
             return messages.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         shard = self._gate.shard_of(group_id)
-        if not isinstance(shard, ErrorCode) and (answer := self._calm(shard, request, context)) is not None:
+        if isinstance(shard, Shard) and (answer := self._calm(shard, request, context)) is not None:
             return answer
         refusal = check(request, context.api_version, assignors_of(self._config))
         if refusal is not None:

@@ -6,19 +6,20 @@ too early; then it only looks for the next deadline.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from barnabas.runtime.ports import Timer
 
 NEVER = float("inf")
 
 
-class Deadline(NamedTuple):
-    """A time, and the epoch of the member for which it was set."""
+class Deadline:
+    """A time, and the epoch of the member for which it was set. No named tuple: each heartbeat makes one."""
 
-    at_ms: float
-    epoch: int
-    timeout_ms: int
+    __slots__ = ("at_ms", "epoch", "timeout_ms")
+
+    def __init__(self, at_ms: float, epoch: int, timeout_ms: int) -> None:
+        self.at_ms = at_ms
+        self.epoch = epoch
+        self.timeout_ms = timeout_ms
 
 
 class Timers:
@@ -46,7 +47,8 @@ class Timers:
         """Set or move a deadline."""
         at_ms = now_ms + timeout_ms
         which[member_id] = Deadline(at_ms, epoch, timeout_ms)
-        self.wake_ms = min(self.wake_ms, at_ms)
+        if at_ms < self.wake_ms:
+            self.wake_ms = at_ms
 
     def forget(self, member_id: str) -> None:
         """The member is gone."""

@@ -278,7 +278,8 @@ def _read_regex(value: bytes) -> ResolvedRegex:
 
 def _read_target(value: bytes) -> Partitions:
     found = stored.decode_versioned(stored.ConsumerGroupTargetAssignmentMemberValue, value)[1]
-    return {row.topic_id: frozenset(row.partitions) for row in found.topic_partitions}
+    # After damage there may be partitions below zero: nobody can read them, and no assignor looks for such.
+    return {row.topic_id: frozenset(each for each in row.partitions if each >= 0) for row in found.topic_partitions}
 
 
 def _read_subscription(value: bytes) -> Subscription:
@@ -326,9 +327,9 @@ def _read_assigned(
     for row in rows:
         epochs = row.assignment_epochs
         if epochs is None or len(epochs) != len(row.partitions):
-            assigned[row.topic_id] = dict.fromkeys(row.partitions, epoch)
-        else:
-            assigned[row.topic_id] = dict(zip(row.partitions, epochs, strict=True))
+            epochs = [epoch] * len(row.partitions)
+        pairs = zip(row.partitions, epochs, strict=True)
+        assigned[row.topic_id] = {partition: since for partition, since in pairs if partition >= 0}
     return assigned
 
 

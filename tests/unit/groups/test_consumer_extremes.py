@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 from barnabas.coordinators.groups.consumer import group as consumer_group
-from barnabas.coordinators.groups.consumer.member import Subscription
-from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, Record, ResolvedRegex, TargetEpoch
+from barnabas.coordinators.groups.consumer.member import CurrentAssignment, Subscription
+from barnabas.coordinators.groups.consumer.records import (
+    GroupEpoch,
+    Kind,
+    Record,
+    ResolvedRegex,
+    TargetEpoch,
+    encoded,
+)
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
@@ -252,6 +259,29 @@ def test_an_expression_means_the_topics_that_the_member_may_see(monkeypatch: pyt
         member.send()
         world.clock.advance(2_000)
     assert set(member.owned) == {world.topics.topic_id("events")}
+
+
+@pytest.mark.parametrize("partition", [-1, -(2**31)])
+def test_a_damaged_record_gives_nobody_a_partition_below_zero(partition: int) -> None:
+    world = GroupWorld()
+    world.topics.change("t", 4)
+    member = ConsumerMember(world, GROUP, "one", ["t"])
+    member.send()
+    topic_id = world.topics.topic_id("t")
+    records = []
+    for kind, value in (
+        (Kind.TARGET_MEMBER, {topic_id: frozenset((partition, 1, 2, 3))}),
+        (Kind.CURRENT_ASSIGNMENT, CurrentAssignment(2, 1, assigned={topic_id: dict.fromkeys((partition, 1, 2, 3), 2)})),
+    ):
+        records.append(record_batch.Record(0, 0, *encoded(GROUP, Record(kind, "one", value)), []))
+    world.logs[0].append(record_batch.build(records))
+    world.restart()
+    other = ConsumerMember(world, GROUP, "other", ["t"])
+    for _ in range(6):
+        for each in (member, other):
+            assert each.send().error_code == ErrorCode.NONE
+        world.clock.advance(2_000)
+    assert sorted(index for each in (member, other) for index in each.owned.get(topic_id, ())) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("is_known", [False, True])

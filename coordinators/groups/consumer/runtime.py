@@ -361,9 +361,15 @@ class ConsumerGroups:
             del self.by_id[group_id]
 
     def end_load(self) -> None:
-        """Everything is read: what is left of groups that are gone is dropped."""
+        """Everything is read: what is left of groups that are gone is dropped.
+
+        After damage, a group may be in an earlier epoch than its assignment, and would not be assigned to.
+        """
         for group_id in [each for each, group in self.by_id.items() if not group.exists and not group.members]:
             del self.by_id[group_id]
+        for group in self.by_id.values():
+            if group.epoch < group.assignment_epoch:
+                group.of_group = group.of_group._replace(epoch=group.assignment_epoch)
 
     def forget(self, group_id: str) -> None:
         """The group is gone."""

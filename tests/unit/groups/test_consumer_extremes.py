@@ -284,6 +284,24 @@ def test_a_damaged_record_gives_nobody_a_partition_below_zero(partition: int) ->
     assert sorted(index for each in (member, other) for index in each.owned.get(topic_id, ())) == [0, 1, 2, 3]
 
 
+def test_a_group_whose_record_is_older_than_its_assignment_is_assigned_to() -> None:
+    """After damage: nobody would be given anything until the group had as many changes as it has lost."""
+    world = GroupWorld()
+    world.topics.change("t", 4)
+    member = ConsumerMember(world, GROUP, "one", ["t"])
+    member.send()
+    for kind, value in ((Kind.TARGET_EPOCH, TargetEpoch(9)), (Kind.GROUP, GroupEpoch(3, 0))):
+        record = record_batch.Record(0, 0, *encoded(GROUP, Record(kind, "", value)), [])
+        world.logs[0].append(record_batch.build([record]))
+    world.restart()
+    other = ConsumerMember(world, GROUP, "other", ["t"])
+    for _ in range(6):
+        for each in (member, other):
+            assert each.send().error_code == ErrorCode.NONE
+        world.clock.advance(2_000)
+    assert [len(each.owned[world.topics.topic_id("t")]) for each in (member, other)] == [2, 2]
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_an_expression_that_cannot_be_read_here_holds_no_other_up(
     is_known: bool, caplog: pytest.LogCaptureFixture

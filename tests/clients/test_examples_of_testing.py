@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Maven's, and that of its tests: they live for seconds
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "testing"
 pytestmark = pytest.mark.timeout(300)
 
@@ -20,7 +21,8 @@ def run(language: str, folder: Path, *commands: str) -> str:
     program = folder / "barnabas"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m barnabas "$@"\n')
     program.chmod(0o755)
-    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "JDK_JAVA_OPTIONS": QUICK_JAVA}
     shown = ""
     for command in commands:
         done = subprocess.run(

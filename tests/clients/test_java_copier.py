@@ -55,7 +55,8 @@ def copied(broker: Any) -> tuple[list[int], int]:
 
 def test_each_record_is_copied_once(make_broker: Any, tmp_path: Path) -> None:
     own_broker = make_broker("transaction.abort.timed.out.transaction.cleanup.interval.ms=300")
-    command = ["java", "-Xmx256m", "-cp", class_path(), "org.apache.kafka.tools.TransactionalMessageCopier"]
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", class_path()]
+    command.append("org.apache.kafka.tools.TransactionalMessageCopier")
     command += ["--broker-list", own_broker.bootstrap, "--input-topic", "in", "--input-partition", "0"]
     command += ["--output-topic", "out", "--consumer-group", "copier", "--transactional-id", "copier"]
     # It asks for its offsets before it takes its id, so those of one that was killed are open until they time out.

@@ -269,7 +269,8 @@ def test_java(secured: Secured, wait_until: Callable[..., None], tmp_path: Path)
     for case in (*RIGHT, *WRONG):
         (tmp_path / f"{case.name}.properties").write_text(secured.as_properties(case))
     urls = ",".join(f"{secured.tokens}/{each}" for each in (3600, ENDS_AFTER_S, "wrong"))
-    command = ["java", "-Xmx256m", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}", "-cp", jars]
+    command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1"]
+    command += [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}", "-cp", jars]
     command += [str(HERE / "java" / "Secured.java"), str(tmp_path)]
     told = go_through(secured, command, wait_until, "java-ending", tmp_path)
     check(dict(line.split("\t", 1) for line in told.splitlines()))

@@ -438,7 +438,7 @@ class Broker:
         await self._end(
             partial(self.request_gate.tasks.settle, TASKS_END_WITHIN_MS),
             *((self.replica_manager.fetchers.begin_shutdown, self._hand_over) if hands_over else ()),
-            self._count_for_the_last_time,
+            *((self._count_for_the_last_time,) if keeps_data else ()),
             self.server.stop_accepting,
             self.http.stop_accepting,
             self.auto_topics.stop,
@@ -508,7 +508,7 @@ class Broker:
         for step in steps:
             try:
                 ended = step()
-                if isawaitable(ended):
+                if ended is not None and isawaitable(ended):
                     await ended
             except Exception:
                 logger.exception("a step of the stop has failed: %s", step)

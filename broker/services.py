@@ -69,7 +69,8 @@ class HttpState(Protocol):
 
     requests: int
     handler_failures: int
-    connection_class: Any
+    connection_class: Any  # None: it is not imported
+    newest: Any  # returns that of the broker's newest life in this process
     is_closing: bool
 
     @property

@@ -5,6 +5,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from barnabas.runtime.ports import Buffer, DirectoryLock, File, SyncFailedError
@@ -241,11 +242,7 @@ class RealDisk:
 
     def boot_id(self) -> str:
         """What the kernel of Linux calls itself since it has started; elsewhere it is not known."""
-        try:
-            with open("/proc/sys/kernel/random/boot_id") as file:
-                return file.read().strip()
-        except OSError:
-            return ""
+        return _boot_id()
 
     def lock(self, path: str) -> DirectoryLock:
         """Take an exclusive lock on a file; BlockingIOError when another holds it."""
@@ -279,6 +276,15 @@ class RealDisk:
             return False
         finally:
             os.close(descriptor)
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

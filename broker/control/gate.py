@@ -60,9 +60,11 @@ class ControlledGate(RequestGate):
         """Be the gate of one of these lives. Faults and the record of requests go on from the life before."""
         self.lives = lives
         before, lives.gate = lives.gate, self
+        http = self._services.http
+        http.newest = lambda: lives.gate._services.http
         if isinstance(before, ControlledGate):
             self.rules, self.recorder = before.rules, before.recorder
-            self._services.http.connection_class = before._services.http.connection_class
+            http.connection_class = before._services.http.connection_class
         disk, network = self._services.env.disk, self._services.env.network
         if isinstance(disk, BreakableDisk):
             disk.fault, disk.is_full = self._disk_fault, self._is_disk_full

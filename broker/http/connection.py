@@ -498,6 +498,8 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return  # the client is gone, or was told that there is no answer
+        if self.outlives_broker:
+            self._server, self.outlives_broker = self._server.handed_on(self, self._peer), False
         self.deadline_ms = NEVER
         body = answer.body
         headers = [("Content-Type", answer.content_type), ("Cache-Control", "no-store"), *answer.headers]

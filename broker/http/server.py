@@ -61,6 +61,9 @@ class HttpServer:
         self._waiting: list[_Opening] = []  # for the import
         self._sweep: Task[HttpConnection | _Opening] | None = None
         self._next_refusal_told_ms = 0.0
+        # That of the broker's newest life in this process. It is asked for, because a first life is never collected
+        # (gc.freeze): if each had the next, all would stay.
+        self.newest: Callable[[], HttpServer] = lambda: self
 
     async def reserve(self) -> None:
         """Bind the addresses; no client can connect yet. HttpAddressError when one cannot be bound."""
@@ -182,6 +185,14 @@ class HttpServer:
         silent.close()
         self.forget(silent)
         return True
+
+    def handed_on(self, connection: "HttpConnection", host: str) -> "HttpServer":
+        """Whose a connection is when a later life answers its request: that life's, if it may have another one."""
+        later = self.newest()
+        if later is self or not later.admit(connection, host):
+            return self
+        self.forget(connection)
+        return later
 
     def forget(self, connection: "HttpConnection | _Opening") -> None:
         """A connection is gone. Does nothing for one that was not admitted."""

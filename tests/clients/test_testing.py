@@ -438,6 +438,30 @@ def test_everything_is_put_back(brokers: int) -> None:
     assert not folder.exists()
 
 
+def test_the_connection_of_a_restore_goes_on() -> None:
+    with Barnabas() as kafka, closing(HTTPConnection(kafka.processes[0].http, timeout=50)) as connection:
+        body = json.dumps({"folder": str(kafka.snapshot().folder)})
+        sizes = []
+        for number in range(60):
+            kafka.topic("orders")
+            connection.request("POST", "/v1/control/restore", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["life"]) == (200, number + 3)
+            own = connection.sock
+            assert own is not None, "it stays open"
+            connection.request("GET", "/v1/topics")
+            assert "orders" not in connection.getresponse().read().decode()
+            assert connection.sock is own
+            sizes.append(_resident_mb(kafka))
+        assert sizes[-1] < sizes[5] + 12, "no life is kept: each has a third of a megabyte"
+
+
+def _resident_mb(kafka: Barnabas) -> float:
+    status = Path(f"/proc/{kafka.processes[0].pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1000
+
+
 def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
     with Barnabas() as kafka:
         topic, group = kafka.topic("orders"), kafka.group("billing")

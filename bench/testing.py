@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 from barnabas.protocol import frames, messages
@@ -31,13 +30,10 @@ def _spent(kafka: Barnabas) -> float:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of all threads of a process that have not ended, in nanoseconds and not in ticks of 10 ms."""
-    nanoseconds = 0
-    with suppress(FileNotFoundError):  # the process has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(FileNotFoundError, ProcessLookupError):  # it ends just now
-                nanoseconds += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
-    return nanoseconds / 1e9
+    """Of a process with all its threads, also those that have ended: by its own clock, as Linux numbers these."""
+    with suppress(OSError):  # the process has ended
+        return time.clock_gettime(~pid << 3 | 2)
+    return 0.0
 
 
 def _filled(kafka: Barnabas, topics: int = 10, records: int = 1_000, groups: int = 5) -> None:

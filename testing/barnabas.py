@@ -119,26 +119,26 @@ class Barnabas:
         self._lock = temporary.lock(str(self.folder))
         self._watcher = Watcher(str(self.folder))
         atexit.register(self.stop)
-        temporary.remove_abandoned(str(self.folder))
         try:
             if self._begins_with is not None:
                 directory_copies.copy(
                     self._begins_with.folder, self.folder, left_out=(directory_copies.NOTE,), with_links=self._is_single
                 )
                 self.clock.ahead_ms = self._begins_with.clock_ahead_ms
-            self._begin(self.processes.values())
+            self._begin(self.processes.values(), lambda: temporary.remove_abandoned(str(self.folder)))
         except BaseException:
             self.stop()
             raise
         return self
 
-    def _begin(self, processes: Iterable[BrokerProcess]) -> None:
+    def _begin(self, processes: Iterable[BrokerProcess], meanwhile: Callable[[], None] = lambda: None) -> None:
         begun = list(processes)
         for process in begun:
             process.begin(self.clock.ahead_ms)
             self._may_be_behind.discard(process.node_id)
             if self._watcher is not None and process.pid is not None:
                 self._watcher.tell(process.pid)
+        meanwhile()
         # Whoever speaks first, or ends: those that serve already would wait for ever for one that has ended.
         with selectors.DefaultSelector() as outputs:
             for process in begun:

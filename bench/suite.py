@@ -3,8 +3,10 @@
 The suite is that of `examples/testing/python`: 201 tests, serial. What counts: the time in which tests wait for resets,
 for commands, and for the topics and groups of `barnabas.testing`, and the processor time of the broker outside of
 these, which it spends on the clients of the tests. That goes on beside their own work, but is counted as if they waited
-for it: so the share is at most what is printed. A wait in vain counts only as far as it takes longer than its test has
-said. The first run of some tests is not counted: it leaves bytecode on disk, as that of installed wheels is there.
+for it: so the share is at most what is printed. What clients wait for each other (a rebalance, until all have joined
+again) is theirs, and so is a long poll; the profile `ci` adds no delay. A wait in vain counts only as far as it takes
+longer than its test has said. The first run of some tests is not counted: it leaves bytecode on disk, as that of
+installed wheels is there.
 """
 
 import json

@@ -1,6 +1,5 @@
 """One Spark session for all tests of the pipeline. Without the extra `spark` or Java 17 they are skipped."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +18,19 @@ sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "cluster"), str(TESTS / 
 RANDOM_HISTORIES = 12
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of these tests: who comes after test_prepare.py starts Java with the classes that it has prepared."""
-    folder = tmp_path_factory.mktemp("cache")
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    return folder
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _with_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[SparkSession]":
     """The session: two cores, and few partitions, because the tables are small."""
     missing = what_is_missing()
     if missing:
@@ -37,7 +39,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from spark_settings import SMALL
 
     folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    session = start_session("tests", SMALL | folders)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        session = start_session("tests", SMALL | folders)
     yield session
     session.stop()
 

@@ -28,7 +28,7 @@ from barnabas.protocol.message import (
     default_source,
     has_shared_default,
 )
-from barnabas.protocol.rows import RowLayout, Rows, read_rows, row_layout
+from barnabas.protocol.rows import ROWS_MIN, RowLayout, Rows, read_rows, row_layout
 from barnabas.protocol.schema import FIXED, SIZES, Field, Structure
 
 NUMBERS_PER_PIECE = 4096
@@ -253,7 +253,7 @@ class DecoderWriter(_Writer):
             rows = self.layout(field)
             is_read = rows is not None and rows.is_read
             if is_read:
-                self.line(f"{target} = {items} = read_rows(layout, buffer, p, {n})")
+                self.line(f"{target} = {items} = read_rows(layout, buffer, p, {n}) if {n} >= {ROWS_MIN} else None")
                 self.line(f"if {items} is not None: p += len({items}.data)")
                 self.line("else:")
                 self.indent += 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # that may be null.
 READ: Final = {"OffsetCommitRequestPartition": 6}
 WRITTEN: Final = {"OffsetCommitResponsePartition": 0}
-ROWS_MIN: Final = 2  # one row is an object
+ROWS_MIN: Final = 2  # fewer rows are objects
 _NULL_OR_EMPTY: Final = (b"\xff\0", b"\0\1")  # the bytes of the length of such a text; the second: in flexible versions
 
 
@@ -112,8 +112,6 @@ def row_layout(message: "type[Message]", name: str, version: int) -> RowLayout |
 
 def read_rows(layout: RowLayout, buffer: memoryview, position: int, count: int) -> Rows | None:
     """So many rows as bytes, which are there; None: some are not of this layout. Its twin in C: native/decode.c."""
-    if count < ROWS_MIN:
-        return None
     data = bytes(buffer[position : position + count * layout.size_bytes])
     return Rows(layout, data) if layout.fits(data) else None
 

@@ -9,6 +9,7 @@ Each commit writes these records, so they are packed by hand; tests compare them
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from struct import Struct
 from struct import error as _struct_error
 from sys import intern
@@ -185,9 +186,12 @@ class OffsetCommits:
 
     def append_to(self, records: PlainRecords) -> None:
         """Append the records. Those of a topic in columns are packed together."""
+        if self.count > PACKED_MAX:
+            self._append_in_parts(records)
+            return
         packed: list[PackedTopic] = []
         columns: list[TopicColumns] = []
-        is_packed = 1 < self.count <= PACKED_MAX
+        is_packed = self.count > 1
         for topic, offsets in self.topics.items():
             found: TopicColumns | None = None
             if isinstance(offsets, TopicColumns):
@@ -203,6 +207,13 @@ class OffsetCommits:
                 packed.append(_append_columns(records, self.group_id, found, self.time_ms))
                 columns.append(found)
         self.packed, self.columns = (packed, columns) if is_packed else (None, None)
+
+    def _append_in_parts(self, records: PlainRecords) -> None:
+        """Append very many records: packing keeps a table for each number of offsets, which must not be large."""
+        for topic, offsets in self.offsets.items():
+            left = iter(offsets.items())
+            while part := dict(islice(left, PACKED_MAX)):
+                OffsetCommits(self.group_id, {topic: part}).append_to(records)
 
     def _columns_of(self, topic: str, offsets: dict[int, CommittedOffset]) -> TopicColumns | None:
         """The offsets as columns; None: one has metadata or an expiry time, or the time or id of one is another."""

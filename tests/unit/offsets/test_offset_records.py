@@ -1,6 +1,7 @@
 """Keys and values of committed offsets against the generated codec, every version."""
 
 import random
+import tracemalloc
 
 import pytest
 from barnabas.offsets.records import (
@@ -112,3 +113,22 @@ def test_removals_are_tombstones() -> None:
     assert removals.count == 2
     found = [(record.key, record.value) for record in record_batch.records(record_batch.build_plain(records, 5).data)]
     assert found == [(encode_key("g", "t", 0), None), (encode_key("g", "t", 300), None)]
+
+
+def test_commits_of_very_many_offsets_leave_nothing_behind() -> None:
+    tracemalloc.start()
+    try:
+        for count in range(6_000, 6_040):
+            offsets = {index: CommittedOffset(index, commit_timestamp=9) for index in range(count)}
+            records = PlainRecords()
+            OffsetCommits("g", {"t": offsets}).append_to(records)
+            assert records.count == count
+        one_by_one = PlainRecords()
+        for index, committed in offsets.items():
+            one_by_one.add(encode_key("g", "t", index), encode_value(committed))
+        assert b"".join(records.parts) == b"".join(one_by_one.parts)
+        del offsets, records, one_by_one
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 8 << 20  # of tables, which are for commits that come again and again

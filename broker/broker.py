@@ -508,7 +508,7 @@ class Broker:
         for step in steps:
             try:
                 ended = step()
-                if ended is not None and isawaitable(ended):
+                if isawaitable(ended):
                     await ended
             except Exception:
                 logger.exception("a step of the stop has failed: %s", step)

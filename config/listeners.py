@@ -1,7 +1,7 @@
 """Listeners: how `NAME://host:port` lists are read, and the rules between the settings about listeners."""
 
 from collections.abc import Collection, Iterator
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from barnabas.config.broker_attributes import BrokerAttributes
@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
     return len(parts) == 4 and parts[0] == "127" and all(part.isascii() and part.isdigit() for part in parts)
 
 
-@cache
+@lru_cache(maxsize=64)
 def read_endpoints(text: str) -> tuple[Endpoint, ...]:
     """The endpoints of a comma separated list. ConfigError naming the one that cannot be read."""
     return tuple(_read_endpoint(word) for word in split_list(text))
@@ -52,7 +52,7 @@ def _read_endpoint(word: str) -> Endpoint:
     return Endpoint(name.upper(), host, int(port))
 
 
-@cache
+@lru_cache(maxsize=64)
 def own_endpoints(text: str, controller_names: str | None) -> tuple[Endpoint, ...]:
     """The endpoints of a list that a broker serves: without those named as KRaft's controllers'."""
     controllers = {name.upper() for name in split_list(controller_names or "")}

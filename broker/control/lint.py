@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from barnabas.broker.control.recorder import Exchange
+from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, LEAVE_EPOCH
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.counted import counted
 
@@ -20,7 +21,6 @@ METADATA_PER_SECOND_MAX = 10
 SECOND_MS = 1_000
 NEW_MEMBERS_MIN = 3
 ALL_REPLICAS = -1
-JOIN_EPOCH, LEAVE_EPOCH = 0, -1  # of ConsumerGroupHeartbeat
 
 # Versions below these lack what makes a client safe, and what it lacks.
 NEEDED_VERSIONS = {

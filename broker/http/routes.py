@@ -324,16 +324,13 @@ def is_open(target: bytes) -> bool:
 def find(method: str, target: bytes) -> tuple[Route, dict[str, str], dict[str, Any]]:
     """The route of a request, with the parameters of its path and of its query. HttpError if there is none."""
     path, _, query = _origin_form(target).partition("?")
+    segments = tuple(path.split("/")[1:])
+    matches = [(row, found) for row in TABLE.values() if (found := row.match(segments)) is not None]
+    if not matches:
+        raise HttpError(404, "UNKNOWN_PATH", "there is no such path; GET /v1/openapi.json lists what there is.")
     # A path without parameters is stronger than one with.
-    rows: dict[str, tuple[Route, dict[str, str]]]
-    rows = {} if "{" in path else {row.method: (row, {}) for row in TABLE.values() if row.path == path}
-    if not rows:
-        segments = tuple(path.split("/")[1:])
-        matches = [(row, found) for row in TABLE.values() if (found := row.match(segments)) is not None]
-        if not matches:
-            raise HttpError(404, "UNKNOWN_PATH", "there is no such path; GET /v1/openapi.json lists what there is.")
-        least = min(len(found) for _, found in matches)
-        rows = {row.method: (row, found) for row, found in matches if len(found) == least}
+    least = min(len(found) for _, found in matches)
+    rows = {row.method: (row, found) for row, found in matches if len(found) == least}
     chosen = rows.get("GET" if method == "HEAD" else method)
     if chosen is None:
         allowed = ", ".join(sorted(rows) + (["HEAD"] if "GET" in rows else []))

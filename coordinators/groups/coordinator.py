@@ -199,7 +199,8 @@ class GroupCoordinator(Coordinator[Shard]):
 
     def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
         buffer_bytes = self.config.offsets_load_buffer_size
-        self._turns.begin(make_encoders())
+        if len(self.shards) == 1:  # the first
+            self._turns.begin(make_encoders())
         return Loader(shard, self.clock, self._turns, self.config, buffer_bytes, loaded)
 
     def _before_close(self, shard: Shard) -> None:

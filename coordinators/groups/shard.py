@@ -127,9 +127,8 @@ class Shard(CoordinatorShard[StoredRecords]):
             if self._acks == NO_ACKS and error not in TOO_LARGE and not write.patient and write.producer is None:
                 if write.records is not None:
                     if type(write.records) is OffsetCommits:
-                        write.records.packed = write.records.columns = (
-                            None  # they follow one another, and these have one offset for all
-                        )
+                        # They follow one another, and these have one offset for all.
+                        write.records.packed = write.records.columns = None
                     self.replay(write.records, offset)
                     if type(write.records) is OffsetCommits:
                         write.records.set_record_offset(offset)

@@ -28,6 +28,14 @@ def group_of(world: GroupWorld) -> Any:
     return world.coordinator.shards[0].consumer.by_id[GROUP]
 
 
+def read_on(world: GroupWorld, *members: ConsumerMember) -> None:
+    """Some heartbeats of each, none of which is refused."""
+    for _ in range(6):
+        for each in members:
+            assert each.send().error_code == ErrorCode.NONE
+        world.clock.advance(2_000)
+
+
 def limit_batches(world: GroupWorld, is_too_large: Any) -> None:
     """Let the log refuse these batches as too large."""
     log = world.logs[0]
@@ -277,10 +285,7 @@ def test_a_damaged_record_gives_nobody_a_partition_below_zero(partition: int) ->
     world.logs[0].append(record_batch.build(records))
     world.restart()
     other = ConsumerMember(world, GROUP, "other", ["t"])
-    for _ in range(6):
-        for each in (member, other):
-            assert each.send().error_code == ErrorCode.NONE
-        world.clock.advance(2_000)
+    read_on(world, member, other)
     assert sorted(index for each in (member, other) for index in each.owned.get(topic_id, ())) == [0, 1, 2, 3]
 
 
@@ -295,10 +300,7 @@ def test_a_group_whose_record_is_older_than_its_assignment_is_assigned_to() -> N
         world.logs[0].append(record_batch.build([record]))
     world.restart()
     other = ConsumerMember(world, GROUP, "other", ["t"])
-    for _ in range(6):
-        for each in (member, other):
-            assert each.send().error_code == ErrorCode.NONE
-        world.clock.advance(2_000)
+    read_on(world, member, other)
     assert [len(each.owned[world.topics.topic_id("t")]) for each in (member, other)] == [2, 2]
 
 

@@ -323,18 +323,25 @@ class Controller:
             return is_own
 
     async def _read_epoch(self) -> tuple[int, int]:
+        """The controller epoch and the version of its node, which is made anew if it was deleted or cannot be read."""
         while True:
             try:
                 data, stat = await self._coordination.get(paths.CONTROLLER_EPOCH)
-                return payloads.decode_controller_epoch(data), stat.version
             except NoNodeError:
                 epoch = await self._last_epoch()
                 if epoch:
                     logger.error("%s was deleted: controller epochs continue from %d", paths.CONTROLLER_EPOCH, epoch)
-                try:
+                with suppress(NodeExistsError):
                     await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(epoch))
-                except NodeExistsError:
-                    continue
+                continue
+            try:
+                return payloads.decode_controller_epoch(data), stat.version
+            except ValueError:
+                epoch = await self._last_epoch()
+                say_unreadable(paths.CONTROLLER_EPOCH, data, f"controller epochs continue from {epoch}")
+                mended = payloads.encode_controller_epoch(epoch)
+                with suppress(BadVersionError, NoNodeError):
+                    await self._coordination.set(paths.CONTROLLER_EPOCH, mended, stat.version)
 
     async def _last_epoch(self) -> int:
         """The largest epoch of any controller, by what it has told and written. 0: there was none."""

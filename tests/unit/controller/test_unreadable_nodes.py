@@ -206,6 +206,29 @@ def test_the_controller_stays_when_its_node_cannot_be_read(env, cluster, caplog,
     env.run(story())
 
 
+@pytest.mark.parametrize("data", [b"junk", b"", b"\xff", b"1e3"])
+@pytest.mark.parametrize("met", ["by the controller of now", "by the next one"])
+def test_an_epoch_that_cannot_be_read_continues_from_the_last_one(env, cluster, caplog, met, data):
+    async def story():
+        await cluster.create("t", {0: [2, 3, 1]})
+        await end_term(cluster)
+        before = cluster.controller.controller_epoch
+        await cluster.tree.set("/controller_epoch", data)
+        if met == "by the next one":
+            await cluster.tree.delete("/controller")
+            await cluster.settle()
+            assert cluster.controller.controller_epoch == before + 1
+        await cluster.create("u", {0: [2, 3, 1]})
+        assert cluster.controller.active
+        assert (await cluster.tree.get("/controller_epoch"))[0] == str(cluster.controller.controller_epoch).encode()
+        assert lines(caplog) == [
+            f"/controller_epoch cannot be read: controller epochs continue from {before}. The node says {data!r}"
+        ]
+        assert not [record for record in caplog.records if record.exc_info]
+
+    env.run(story())
+
+
 def test_a_controller_node_of_nobody_that_cannot_be_read(env, cluster, caplog):
     async def story():
         epoch = cluster.controller.controller_epoch

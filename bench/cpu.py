@@ -29,7 +29,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.env import real
 
 from bench.consumer_members import Member
-from bench.loads import batch, commit_frame, fetch_frame, produce_frame
+from bench.loads import batch, commit_frame, fetch_frame, offset_fetch_frame, produce_frame
 from bench.transactional import Producer, Template, Versions, large_requests
 
 ROUNDS = 20
@@ -285,6 +285,16 @@ def _poll(count: int) -> Callable[[Broker], Step]:
     return make
 
 
+async def _offset_fetch(broker: Broker) -> Step:
+    """A step with an OffsetFetch of 50 partitions, all committed."""
+    client = Client(broker)
+    client.feed(commit_frame("fetched", "bench", range(50), 7))
+    while not client.transport.sent:
+        await asyncio.sleep(0.001)
+    client.transport.sent.clear()
+    return _one(offset_fetch_frame("fetched", "bench", range(50)))(broker)
+
+
 async def _beat(broker: Broker) -> Step:
     """A step with the heartbeat of a consumer-protocol member that has nothing new to say."""
     client = Client(broker)
@@ -390,6 +400,7 @@ REQUESTS: dict[str, Callable[[Broker], Step]] = {
     "heartbeat": _one(HEARTBEAT),
 }
 PREPARED = {
+    "offset-fetch": _offset_fetch,
     "beat": _beat,
     "txn-1": _transactions(2),
     "txn-1-v1": _transactions(1),

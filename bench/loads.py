@@ -29,6 +29,7 @@ Figures = dict[str, float]
 Load = Callable[[Target, float], Awaitable[Figures]]
 
 COMMIT_VERSION = 8
+OFFSET_FETCH_VERSION = 7
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 HEARTBEAT_VERSION = 4
@@ -94,6 +95,13 @@ def commit_frame(group: str, topic: str, partitions: Sequence[int], offset: int)
     return frames.encode_request(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, 1, CLIENT_ID, request)
 
 
+def offset_fetch_frame(group: str, topic: str, partitions: Sequence[int]) -> bytes:
+    """An OffsetFetch of one group."""
+    asked = messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=list(partitions))
+    request = messages.OffsetFetchRequest(group_id=group, topics=[asked])
+    return frames.encode_request(ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, 1, CLIENT_ID, request)
+
+
 async def find_coordinator(connection: Connection, group: str) -> None:
     """Return when `__consumer_offsets` exists and the group's partition of it is loaded."""
 
@@ -102,7 +110,9 @@ async def find_coordinator(connection: Connection, group: str) -> None:
         answer = await connection.ask(ApiKey.FIND_COORDINATOR, 3, request)
         if answer.error_code:  # type: ignore[attr-defined]
             return False
-        fetch = await connection.ask(ApiKey.OFFSET_FETCH, 7, messages.OffsetFetchRequest(group_id=group, topics=[]))
+        fetch = await connection.ask(
+            ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, messages.OffsetFetchRequest(group_id=group, topics=[])
+        )
         return not fetch.error_code  # type: ignore[attr-defined]
 
     await until(f"a coordinator for {group}", found)

@@ -24,12 +24,11 @@ from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 
 from bench.apache_kafka import SETTINGS, ApacheKafka
-from bench.loads import HEARTBEAT_VERSION, commit_frame, find_coordinator, topic_of
+from bench.loads import HEARTBEAT_VERSION, commit_frame, find_coordinator, offset_fetch_frame, topic_of
 from bench.targets import ROOT, Barnabas, Target
 from bench.wire import CLIENT_ID, Connection, close, closed_loop, connect_many, create_topics
 
 WARM = 0.05  # two rounds differ by less
-FETCH_OFFSETS_VERSION = 7
 SIZES = Struct(">ii")
 Rows = list[list[bytes]]
 Frames = Callable[[Connection, str, int], Awaitable[list[bytes]]]  # of one connection: its number among all
@@ -66,13 +65,8 @@ async def _fetches(connection: Connection, topic: str, number: int) -> list[byte
     """OffsetFetch of 50 partitions, all committed."""
     group = f"{topic}-{number}"
     await find_coordinator(connection, group)
-    make = messages.OffsetCommitRequest.OffsetCommitRequestPartition
-    rows = [make(partition_index=index, committed_offset=7, committed_metadata="") for index in range(50)]
-    of_topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=rows)
-    await connection.ask(ApiKey.OFFSET_COMMIT, 8, messages.OffsetCommitRequest(group_id=group, topics=[of_topic]))
-    asked = messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=list(range(50)))
-    request = messages.OffsetFetchRequest(group_id=group, topics=[asked])
-    return [frames.encode_request(ApiKey.OFFSET_FETCH, FETCH_OFFSETS_VERSION, 1, CLIENT_ID, request)]
+    await _answer_bytes(connection, commit_frame(group, topic, range(50), 7))
+    return [offset_fetch_frame(group, topic, range(50))]
 
 
 async def _heartbeats(connection: Connection, topic: str, number: int) -> list[bytes]:

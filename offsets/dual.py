@@ -5,7 +5,7 @@ A commit goes to the topic first, then to the tree. What is read is the larger o
 
 from collections.abc import Sequence
 
-from barnabas.offsets.manager import Done, OffsetManager, Offsets, OffsetShard
+from barnabas.offsets.manager import Done, OffsetManager, Offsets, OffsetShard, Partitions
 from barnabas.offsets.records import GroupOffsets, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -22,7 +22,7 @@ class DualOffsetManager:
         self,
         shard: OffsetShard,
         group_id: str,
-        partitions: Sequence[TopicPartition] | None,
+        partitions: Partitions | None,
         *,
         require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:

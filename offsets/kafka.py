@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
-from barnabas.offsets.manager import Done, Offsets, OffsetShard
+from barnabas.offsets.manager import Done, Offsets, OffsetShard, Partitions
 from barnabas.offsets.records import OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
@@ -85,7 +85,7 @@ class KafkaOffsetManager:
         self,
         shard: OffsetShard,
         group_id: str,
-        partitions: Sequence[TopicPartition] | None,
+        partitions: Partitions | None,
         *,
         require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:
@@ -295,19 +295,22 @@ def _ended(cleaning: Pending[None]) -> Pieces[None]:
     yield cleaning
 
 
-def _certain(
-    shard: OffsetShard, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
-) -> Offsets:
+def _certain(shard: OffsetShard, group_id: str, partitions: Partitions | None, require_stable: bool) -> Offsets:
     """The offsets of the table without those that are in doubt: these are unstable, or the answer is an error that each
     client repeats, also one that knows no unstable offsets."""
     in_doubt = shard.uncommitted_offsets(group_id)
-    if in_doubt and (partitions is None or (not require_stable and not in_doubt.isdisjoint(partitions))):
+    if in_doubt and (partitions is None or (not require_stable and _is_any(in_doubt, partitions))):
         return Offsets(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, {})
     if not require_stable:
         return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
     stable = _stable(shard.offsets, group_id)
     stable.unstable = {*stable.unstable, *in_doubt}
     return stable
+
+
+def _is_any(chosen: set[TopicPartition], partitions: Partitions) -> bool:
+    """Whether any of these partitions is a chosen one."""
+    return any(not chosen.isdisjoint([(topic, index) for index in indexes]) for topic, indexes in partitions)
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:

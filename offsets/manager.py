@@ -14,6 +14,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 
 Done = Callable[[ErrorCode], None]
+Partitions = Sequence[tuple[str, Sequence[int]]]  # some of each topic, as a request names them
 
 
 class OffsetShard(Protocol):
@@ -98,7 +99,7 @@ class OffsetManager(Protocol):
         self,
         shard: OffsetShard,
         group_id: str,
-        partitions: Sequence[TopicPartition] | None,
+        partitions: Partitions | None,
         *,
         require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:

@@ -21,7 +21,7 @@ from barnabas.cluster.tree.port import (
     NotEmptyError,
     Set,
 )
-from barnabas.offsets.manager import Offsets
+from barnabas.offsets.manager import Offsets, Partitions
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -65,16 +65,17 @@ class ZooKeeperOffsetManager:
         self,
         shard: object,
         group_id: str,
-        partitions: Sequence[TopicPartition] | None,
+        partitions: Partitions | None,
         *,
         require_stable: bool = False,
     ) -> Pending[Offsets]:
         """Read the nodes. Every node is stable, because the tree has no transactions."""
         pending: Pending[Offsets] = Pending()
         committed: GroupOffsets = {}
+        keys = None if partitions is None else [(topic, index) for topic, indexes in partitions for index in indexes]
 
         async def run() -> None:
-            committed.update(await self.read(group_id, partitions))
+            committed.update(await self.read(group_id, keys))
 
         self._start(self._tell(group_id, run(), lambda error: pending.complete(Offsets(error, committed))))
         return pending

@@ -103,7 +103,7 @@ class _Writer:
 
     def layout(self, field: Field) -> RowLayout | None:
         """The layout of the elements of an array, under the name `layout` in the source; None: they are objects."""
-        found = None if self.in_pieces else row_layout(self.message, field.type, self.version)
+        found = row_layout(self.message, field.type, self.version)
         if found is not None:
             self.globals |= {"layout": found, "Rows": Rows, "read_rows": read_rows}
         return found
@@ -250,7 +250,7 @@ class DecoderWriter(_Writer):
             smallest = minimum_element_size(field, self.version, self.flexible)
             self.line(f"if ({n}) * {smallest} > end - p: short({field.name!r})")
             items = self.name("a")
-            rows = self.layout(field)
+            rows = None if self.in_pieces else self.layout(field)
             is_read = rows is not None and rows.is_read
             if is_read:
                 self.line(f"{target} = {items} = read_rows(layout, buffer, p, {n}) if {n} >= {ROWS_MIN} else None")

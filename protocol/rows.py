@@ -3,78 +3,104 @@
 A commit of many offsets has a row for each, and mostly these differ in their numbers alone: no metadata, no tagged
 fields. So all have the same size. The decoder then leaves them as they are, as `Rows`: a sequence that makes rows for
 those who ask for them. Who knows the layout takes whole columns out of the bytes (`cut`), and makes the rows of an
-answer of a column (`pad`).
+answer of a column (`pad`), or one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from barnabas.protocol.schema import FIXED, SIZES
+from barnabas.protocol.schema import FIXED
+from barnabas.protocol.varint import decode_unsigned
 
 if TYPE_CHECKING:
     from barnabas.protocol.message import Message
     from barnabas.protocol.schema import Structure
 
-# Structures that are read, or written, so, and from which version on. Their fields are numbers, and behind them a text
-# that may be null.
+# Structures that are read, or written, so, and from which version on. Their fields are numbers, and texts that may be
+# null; behind the numbers of those that are read there is one text at most.
 READ: Final = {"OffsetCommitRequestPartition": 6}
-WRITTEN: Final = {"OffsetCommitResponsePartition": 0}
+WRITTEN: Final = {
+    "OffsetCommitResponsePartition": 0,
+    "OffsetFetchResponsePartition": 0,
+    "OffsetFetchResponsePartitions": 8,
+}
 ROWS_MIN: Final = 2  # fewer rows are objects
 _NULL_OR_EMPTY: Final = (b"\xff\0", b"\0\1")  # the bytes of the length of such a text; the second: in flexible versions
 
 
 class RowLayout:
-    """How rows lie in one version: their numbers, and behind them nothing, or what says that there is no more."""
+    """How rows lie in one version: their fields in order, and no tagged fields. `size_bytes`: without texts."""
 
-    __slots__ = ("_is_flexible", "_names", "_numbers", "_text", "_type", "is_read", "size_bytes", "tail_bytes")
+    __slots__ = ("_is_flexible", "_parts", "_type", "is_read", "size_bytes")
 
     def __init__(self, message: "type[Message]", structure: "Structure", version: int) -> None:
         fields = [field for field in structure.fields if field.is_in(version)]
-        numbers = [field for field in fields if field.type in FIXED]
-        texts = [field for field in fields if field.type not in FIXED]
-        assert fields == numbers + texts
         self._type = message._NAMESPACE[structure.name]
-        self._names = [field.name for field in numbers]
-        self._text = texts[0].name if texts else ""
         self._is_flexible = version >= message.SCHEMA.flexible_since
-        formats = [FIXED[field.type] for field in numbers]
-        text_bytes = 0 if not texts else 1 if self._is_flexible else 2
-        self.tail_bytes = text_bytes + self._is_flexible
-        self.size_bytes = sum(SIZES[each] for each in formats) + self.tail_bytes
-        self._numbers = Struct(f">{''.join(formats)}{self.tail_bytes}x")
+        self.size_bytes = int(self._is_flexible)
+        # Some numbers, by name, or one text.
+        self._parts: list[tuple[list[str], Struct | None]] = []
+        for is_number, some in groupby(fields, lambda field: field.type in FIXED):
+            part = list(some)
+            names = [field.name for field in part]
+            if is_number:
+                numbers = Struct(">" + "".join(FIXED[field.type] for field in part))
+                self._parts.append((names, numbers))
+                self.size_bytes += numbers.size
+            else:
+                self._parts += [([name], None) for name in names]
+                self.size_bytes += len(names) * (1 if self._is_flexible else 2)
         self.is_read = structure.name in READ
 
     def fits(self, data: bytes) -> bool:
-        """Whether all rows are of this layout: no text, no tagged fields."""
+        """Whether all rows have no text and no tagged fields."""
         size = self.size_bytes
         lengths, last = data[size - 2 :: size], data[size - 1 :: size]
         if lengths.strip(_NULL_OR_EMPTY[self._is_flexible]):
             return False
         return last == (bytes(len(last)) if self._is_flexible else lengths)
 
-    def row(self, data: bytes, index: int) -> Any:
-        """The row, made anew."""
-        at = index * self.size_bytes
-        values = dict(zip(self._names, self._numbers.unpack_from(data, at), strict=True))
-        if self._text:
-            is_empty = data[at + self.size_bytes - self.tail_bytes] == self._is_flexible
-            values[self._text] = "" if is_empty else None
-        return self._type(**values)
+    def rows(self, data: bytes) -> Iterator[Any]:
+        """The rows, made anew."""
+        at = 0
+        while at < len(data):
+            values: dict[str, Any] = {}
+            for names, numbers in self._parts:
+                if numbers is None:
+                    values[names[0]], at = self._text(data, at)
+                else:
+                    values.update(zip(names, numbers.unpack_from(data, at), strict=True))
+                    at += numbers.size
+            at += self._is_flexible
+            yield self._type(**values)
+
+    def _text(self, data: bytes, at: int) -> tuple[str | None, int]:
+        if self._is_flexible:
+            size, at = decode_unsigned(data, at)
+            size -= 1
+        else:
+            size, at = int.from_bytes(data[at : at + 2], "big", signed=True), at + 2
+        return (None, at) if size < 0 else (data[at : at + size].decode(), at + size)
 
 
 class Rows(Sequence[Any]):
-    """Rows as bytes. Each that is asked for is made anew, so to change it changes nothing."""
+    """So many rows as bytes. They are made anew for each who asks, so to change one changes nothing."""
 
-    __slots__ = ("data", "layout")
+    __slots__ = ("data", "layout", "row_count")
 
-    def __init__(self, layout: RowLayout, data: bytes) -> None:
+    def __init__(self, layout: RowLayout, data: bytes, count: int) -> None:
         self.layout = layout
         self.data = data
+        self.row_count = count
 
     def __len__(self) -> int:
-        return len(self.data) // self.layout.size_bytes
+        return self.row_count
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.layout.rows(self.data)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -83,10 +109,7 @@ class Rows(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
 
     def __getitem__(self, index: int | slice) -> Any:
-        found = range(len(self))[index]
-        if isinstance(found, int):
-            return self.layout.row(self.data, found)
-        return [self.layout.row(self.data, each) for each in found]
+        return list(self)[index]
 
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, Rows) else other)
@@ -113,7 +136,7 @@ def row_layout(message: "type[Message]", name: str, version: int) -> RowLayout |
 def read_rows(layout: RowLayout, buffer: memoryview, position: int, count: int) -> Rows | None:
     """So many rows as bytes, which are there; None: some are not of this layout. Its twin in C: native/decode.c."""
     data = bytes(buffer[position : position + count * layout.size_bytes])
-    return Rows(layout, data) if layout.fits(data) else None
+    return Rows(layout, data, count) if layout.fits(data) else None
 
 
 def cut(data: bytes, row_bytes: int, first: int, second: int) -> tuple[bytes, bytes]:

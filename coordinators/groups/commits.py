@@ -352,7 +352,8 @@ def _stored_rows(partitions: bytes, version: int) -> Any:
     """The rows of an answer that report success, as `Rows`."""
     layout = row_layout(messages.OffsetCommitResponse, "OffsetCommitResponsePartition", version)
     assert layout is not None
-    return Rows(layout, _pad(partitions, PARTITION_BYTES, layout.size_bytes))
+    data = _pad(partitions, PARTITION_BYTES, layout.size_bytes)
+    return Rows(layout, data, len(partitions) // PARTITION_BYTES)
 
 
 def with_ids(commits: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Iterator[Partition]:

@@ -1,18 +1,24 @@
-"""OffsetFetch, in every version. Version 0 reads the tree (offsets/zookeeper.py), and any broker answers it."""
+"""OffsetFetch, in every version. Version 0 reads the tree (offsets/zookeeper.py), and any broker answers it.
+
+The rows of an answer are written as the bytes that they are on the wire (protocol/rows.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.coordinators.groups.consumer.commits import check_fetch
 from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Topics
 from barnabas.coordinators.groups.shard import Shard
-from barnabas.offsets.manager import OffsetManager, Offsets
-from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, TopicPartition
+from barnabas.offsets.manager import OffsetManager, Offsets, Partitions
+from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset
 from barnabas.offsets.zookeeper import ZooKeeperOffsetManager
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.rows import Rows, row_layout
+from barnabas.protocol.varint import encode_unsigned
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, Turns, chunks
 
@@ -21,9 +27,13 @@ if TYPE_CHECKING:
 
     FetchReply = OffsetFetchResponse | Pending[OffsetFetchResponse]
 
-FIRST_VERSION_WITH_MEMBER_EPOCH = 9
-NO_OFFSET = CommittedOffset(-1)
-Row = TypeVar("Row")
+FIRST_VERSION_WITH_LEADER_EPOCH: Final = 5
+FIRST_FLEXIBLE_VERSION: Final = 6
+FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
+NO_OFFSET: Final = CommittedOffset(-1)
+NONE: Final = ErrorCode.NONE
+_start_of_row: Final = Struct(">iqi").pack  # partition, offset; leader epoch, which old versions do not have
+_INT16: Final = Struct(">h")
 # A requested topic: its name (None: the id is unknown), its id, the partitions.
 _Asked = tuple[str | None, bytes, list[int]]
 
@@ -68,17 +78,17 @@ class OffsetFetches:
         asked: list[_Asked] | None = None
         if request.topics is not None:
             asked = [(topic.name, NO_TOPIC_ID, topic.partition_indexes) for topic in request.topics]
-        keys = yield from _keys(asked)
         found: Offsets | Pending[Offsets]
         if version > 0:
-            found = self._get(request.group_id, keys, request.require_stable)
+            found = self._get(request.group_id, _named(asked), request.require_stable)
         elif request.group_id == "":
             found = Offsets(ErrorCode.INVALID_GROUP_ID, {})
         else:
             known = []
-            for piece in chunks(keys or (), ROWS_PER_PIECE):
-                yield
-                known += [key for key in piece if self._topics.contains(*key)]
+            for topic, indexes in _named(asked) or ():
+                for piece in chunks(indexes, ROWS_PER_PIECE):
+                    yield
+                    known.append((topic, [index for index in piece if self._topics.contains(topic, index)]))
             found = self._tree.get(None, request.group_id, known)
         if isinstance(found, Pending):
             found = yield found
@@ -87,19 +97,10 @@ class OffsetFetches:
         if found.error and version >= 2:
             response.error_code = found.error
             return response
-        make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartition
+        make_topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic
         for name, _, indexes in asked if asked is not None else _all_topics(found):
-            topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic(name=name or "")
-            response.topics.append(topic)
-            for row in _rows(make_row, found, name, indexes, NO_TOPIC_ID):
-                yield
-                if (
-                    version == 0
-                    and not row.error_code
-                    and row.partition_index not in found.committed.get(name or "", {})
-                ):
-                    row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                topic.partitions.append(row)
+            rows = yield from _rows(found, name, indexes, NO_TOPIC_ID, version)
+            response.topics.append(make_topic(name=name or "", partitions=rows))
         return response
 
     def _fetch_groups(self, request: OffsetFetchRequest, version: int) -> Pieces[OffsetFetchResponse]:
@@ -107,9 +108,8 @@ class OffsetFetches:
         for entry in request.groups:  # ask for all groups first, so that they wait at the same time
             yield
             asked = self._asked_of_group(entry, version)
-            keys = yield from _keys(asked)
-            error = self._check(entry) if version >= FIRST_VERSION_WITH_MEMBER_EPOCH else ErrorCode.NONE
-            found = Offsets(error, {}) if error else self._get(entry.group_id, keys, request.require_stable)
+            error = self._check(entry) if version >= FIRST_VERSION_WITH_MEMBER_EPOCH else NONE
+            found = Offsets(error, {}) if error else self._get(entry.group_id, _named(asked), request.require_stable)
             answers.append((entry.group_id, asked, found))
         response = messages.OffsetFetchResponse()
         for group_id, asked, found in answers:
@@ -144,64 +144,70 @@ class OffsetFetches:
         if found.error:
             group.error_code = found.error
             return group
-        rows = asked
-        if rows is None:
-            rows = _all_topics(found)
+        topics = asked
+        if topics is None:
+            topics = _all_topics(found)
             if version >= 10:  # the answer can name a topic only by its id
-                with_ids = [(name, self._topics.topic_id(name or ""), indexes) for name, _, indexes in rows]
-                rows = [row for row in with_ids if row[1] != NO_TOPIC_ID]
-        make_row = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
-        for name, topic_id, indexes in rows:
+                with_ids = [(name, self._topics.topic_id(name or ""), indexes) for name, _, indexes in topics]
+                topics = [topic for topic in with_ids if topic[1] != NO_TOPIC_ID]
+        make_topic = messages.OffsetFetchResponse.OffsetFetchResponseTopics
+        for name, topic_id, indexes in topics:
             told = (name or "") if version < 10 else ""
-            topic = messages.OffsetFetchResponse.OffsetFetchResponseTopics(name=told, topic_id=topic_id)
-            group.topics.append(topic)
-            for row in _rows(make_row, found, name, indexes, topic_id):
-                yield
-                topic.partitions.append(row)
+            rows = yield from _rows(found, name, indexes, topic_id, version)
+            group.topics.append(make_topic(name=told, topic_id=topic_id, partitions=rows))
         return group
 
-    def _get(
-        self, group_id: str, keys: list[TopicPartition] | None, require_stable: bool
-    ) -> Offsets | Pending[Offsets]:
+    def _get(self, group_id: str, asked: Partitions | None, require_stable: bool) -> Offsets | Pending[Offsets]:
         shard = self._gate.readable_shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return Offsets(shard, {})
-        return self._offsets.get(shard, group_id, keys, require_stable=require_stable)
+        return self._offsets.get(shard, group_id, asked, require_stable=require_stable)
 
 
-def _rows(
-    make_row: Callable[..., Row], found: Offsets, name: str | None, indexes: Iterable[int], topic_id: bytes
-) -> Iterator[Row]:
+def _rows(found: Offsets, name: str | None, indexes: Sequence[int], topic_id: bytes, version: int) -> Pieces[Rows]:
     """A row for each partition of a topic, with its offset, or with an error."""
-    all_fail = found.error or (ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE)
-    offsets = found.committed.get(name or "", {})
+    structure = "OffsetFetchResponsePartitions" if version >= 8 else "OffsetFetchResponsePartition"
+    layout = row_layout(messages.OffsetFetchResponse, structure, version)
+    assert layout is not None
+    pieces = []
+    for some in chunks(indexes, ROWS_PER_PIECE):
+        pieces.append(_encode_rows(found, name, some, topic_id, version))
+        yield
+    return Rows(layout, pieces[0] if len(pieces) == 1 else b"".join(pieces), len(indexes))
+
+
+def _encode_rows(found: Offsets, name: str | None, indexes: Sequence[int], topic_id: bytes, version: int) -> bytes:
+    absent, offsets, unstable = NONE, found.committed.get(name or "", {}), found.unstable
+    if found.error or name is None:
+        absent, offsets, unstable = found.error or ErrorCode.UNKNOWN_TOPIC_ID, {}, ()
+    elif version == 0:
+        absent = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    start_bytes = 16 if version >= FIRST_VERSION_WITH_LEADER_EPOCH else 12
+    end = _end_of_row("", NONE, version)
+    pieces = []
     for index in indexes:
-        error, committed = all_fail, NO_OFFSET
-        if not error and (name, index) in found.unstable:
-            error = ErrorCode.UNSTABLE_OFFSET_COMMIT
-        elif not error:
-            committed = offsets.get(index, NO_OFFSET)
-            if topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
-                committed = NO_OFFSET  # it belongs to an older topic of the same name
-        yield make_row(
-            partition_index=index,
-            committed_offset=committed.offset,
-            committed_leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-            error_code=error,
-        )
+        committed, error = offsets.get(index, NO_OFFSET), NONE
+        if unstable and (name, index) in unstable:
+            committed, error = NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+        elif committed is NO_OFFSET:
+            error = absent
+        elif topic_id != NO_TOPIC_ID and committed.topic_id not in (NO_TOPIC_ID, topic_id):
+            committed = NO_OFFSET  # it belongs to an older topic of the same name
+        pieces.append(_start_of_row(index, committed.offset, committed.leader_epoch)[:start_bytes])
+        pieces.append(_end_of_row(committed.metadata, error, version) if error or committed.metadata else end)
+    return b"".join(pieces)
 
 
-def _keys(asked: list[_Asked] | None) -> Pieces[list[TopicPartition] | None]:
-    if asked is None:
-        return None
-    keys: dict[TopicPartition, None] = {}
-    for name, _, indexes in asked:
-        if name is not None:
-            for piece in chunks(indexes, ROWS_PER_PIECE):
-                keys.update(dict.fromkeys([(name, index) for index in piece]))
-                yield
-    return list(keys)
+def _end_of_row(metadata: str, error: ErrorCode, version: int) -> bytes:
+    text = metadata.encode()
+    if version < FIRST_FLEXIBLE_VERSION:
+        return _INT16.pack(len(text)) + text + _INT16.pack(error)
+    return encode_unsigned(len(text) + 1) + text + _INT16.pack(error) + b"\0"
+
+
+def _named(asked: list[_Asked] | None) -> Partitions | None:
+    """Without topics whose id is unknown."""
+    return None if asked is None else [(name, indexes) for name, _, indexes in asked if name is not None]
 
 
 def _all_topics(found: Offsets) -> list[_Asked]:

@@ -282,8 +282,10 @@ static int put_array(Writer *writer, Field *field, PyObject *value, int is_flexi
     PyObject *items;
     if (is_rows(value, field)) {
         PyObject *data = SLOT(value, names.rows_data);
-        result = put_length(writer, field, is_flexible, PyBytes_GET_SIZE(data) / field->row_bytes);
-        return result < 0 ? -1 : put(writer, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+        Py_ssize_t count = PyLong_AsSsize_t(SLOT(value, names.rows_count));
+        if ((count == -1 && PyErr_Occurred()) || put_length(writer, field, is_flexible, count) < 0)
+            return -1;
+        return put(writer, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
     }
     items = PySequence_Fast(value, "an array is no sequence");
     if (items == NULL)

@@ -237,6 +237,7 @@ PyMODINIT_FUNC PyInit_native_codec(void) {
         (names.crc32c = named("barnabas.protocol.checksum", "crc32c")) == NULL ||
         (names.rows = (PyTypeObject *)named(rows, "Rows")) == NULL ||
         (names.rows_layout = rows_slot("layout")) < 0 || (names.rows_data = rows_slot("data")) < 0 ||
+        (names.rows_count = rows_slot("row_count")) < 0 ||
         (names.rows_min = limit(rows, "ROWS_MIN")) < 0 ||
         (names.unknown_tagged_fields = PyUnicode_InternFromString("unknown_tagged_fields")) == NULL ||
         (names.message_characters_max = limit(calls, "MESSAGE_CHARACTERS_MAX")) < 0 ||

@@ -67,7 +67,7 @@ typedef struct {
     PyObject *write_tags, *crc32c;
     PyObject *unknown_tagged_fields; /* the name of the slot */
     PyTypeObject *rows;              /* Rows of rows.py, and its slots */
-    Py_ssize_t rows_layout, rows_data, rows_min;
+    Py_ssize_t rows_layout, rows_data, rows_count, rows_min;
     Py_ssize_t message_characters_max, by_reference_bytes, string_bytes_max, unknown_tags_max;
 } Names;
 

@@ -13,24 +13,22 @@ static int fit(const char *bytes, Py_ssize_t row_bytes, Py_ssize_t count, int is
 
 /* So many rows, which are there, as Rows; None if some are not of the layout. */
 PyObject *rows_of(Field *field, int is_flexible, const char *bytes, Py_ssize_t count) {
-    PyObject *rows, *data;
+    PyObject *rows;
     if (count < names.rows_min || !fit(bytes, field->row_bytes, count, is_flexible))
         return Py_NewRef(Py_None);
-    if ((data = PyBytes_FromStringAndSize(bytes, count * field->row_bytes)) == NULL)
+    if ((rows = names.rows->tp_alloc(names.rows, 0)) == NULL)
         return NULL;
-    if ((rows = names.rows->tp_alloc(names.rows, 0)) == NULL) {
-        Py_DECREF(data);
-        return NULL;
-    }
     SLOT(rows, names.rows_layout) = Py_NewRef(field->layout);
-    SLOT(rows, names.rows_data) = data;
+    if ((SLOT(rows, names.rows_data) = PyBytes_FromStringAndSize(bytes, count * field->row_bytes)) == NULL ||
+        (SLOT(rows, names.rows_count) = PyLong_FromSsize_t(count)) == NULL)
+        Py_CLEAR(rows);
     return rows;
 }
 
 /* Whether a value is Rows of the layout of this field. */
 int is_rows(PyObject *value, Field *field) {
     return field->layout != NULL && Py_IS_TYPE(value, names.rows) && SLOT(value, names.rows_layout) == field->layout &&
-           PyBytes_CheckExact(SLOT(value, names.rows_data));
+           PyBytes_CheckExact(SLOT(value, names.rows_data)) && PyLong_CheckExact(SLOT(value, names.rows_count));
 }
 
 static int sizes_of(PyObject *const *arguments, Py_ssize_t count, Py_ssize_t expected, Py_ssize_t *sizes) {

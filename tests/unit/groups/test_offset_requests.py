@@ -1,16 +1,28 @@
 """OffsetCommit and OffsetFetch in the versions that the conversations do not speak: shapes, ids, stability."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from barnabas.protocol import codec, messages
+from barnabas.protocol.compile import EncoderWriter
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.plan import plan
+from barnabas.protocol.rows import Rows
+from barnabas.runtime.turns import at_once
 from group_world import GroupWorld, answer_of
+from native import build
 from simulator.clock import PIECES_PER_PASS
 
 Commit = messages.OffsetCommitRequest
 Fetch = messages.OffsetFetchRequest
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The codec in C, built of this source."""
+    return build("native_codec", "protocol/native/*.c", tmp_path_factory.mktemp("native"))
 
 
 def commit_by_id(world: GroupWorld, rows: list[tuple[bytes, int, int]]) -> list[tuple[bytes, int, int]]:
@@ -129,6 +141,59 @@ def test_several_groups_fail_each_for_itself() -> None:
     first, second = fetch_groups(world, [("my-group", None), ("a", None)], 9).groups
     assert (first.error_code, first.topics) == (ErrorCode.NOT_COORDINATOR, [])
     assert (second.error_code, rows(second)) == (0, [(0, 1, 0)])
+
+
+@pytest.mark.parametrize("count", [1, 3, 600])
+@pytest.mark.parametrize("version", range(1, 11))
+def test_rows_that_are_bytes_are_those_of_objects(native: Any, version: int, count: int) -> None:
+    """Also with metadata, leader epochs and errors, and over several pieces."""
+    rng = random.Random(version)
+    world = GroupWorld()
+    world.topics.partitions["t"] = count
+    texts = ("", "", "m", "übrig", "x" * 126, "x" * 127, "x" * 4000)
+    wanted = {
+        index: (index, rng.randrange(2**63), rng.randrange(-1, 2**31) if version >= 5 else -1, rng.choice(texts), 0)
+        for index in rng.sample(range(count), (count + 1) // 2)
+    }
+    commits = [
+        Commit.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_leader_epoch=epoch, committed_metadata=text
+        )
+        for index, offset, epoch, text, _ in wanted.values()
+    ]
+    of_topic = Commit.OffsetCommitRequestTopic(name="t", topic_id=world.topics.topic_id("t"), partitions=commits)
+    world.ask("offset_commit", Commit(group_id="g", topics=[of_topic]), 8)
+    stable = version >= 7
+    if stable:
+        world.pend("g", 7, {("t", count - 1): 3})
+        wanted[count - 1] = (count - 1, -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    asked = rng.sample([*range(count), 2**31 - 1, -1], count + 2)
+    if version < 8:
+        of_topic = Fetch.OffsetFetchRequestTopic(name="t", partition_indexes=asked)
+        answer = world.ask("offset_fetch", Fetch(group_id="g", topics=[of_topic], require_stable=stable), version)
+        topics = answer.topics
+    else:
+        of_topic = by_id(world.topics.topic_id("t"), *asked) if version >= 10 else by_name("t", *asked)
+        answer = fetch_groups(world, [("g", [of_topic])], version, stable=True)
+        topics = answer.groups[0].topics
+    found = topics[0].partitions
+    assert type(found) is Rows
+    assert len(found) == len(asked)
+    assert [
+        (row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata, row.error_code)
+        for row in found
+    ] == [wanted.get(index, (index, -1, -1, "", 0)) for index in asked]
+    encoders = [
+        EncoderWriter(messages.OffsetFetchResponse, version).build(),
+        lambda *arguments: at_once(in_pieces(*arguments)),
+        native.Encoder("OffsetFetchResponse", version, plan(messages.OffsetFetchResponse, version)),
+    ]
+    in_pieces = EncoderWriter(messages.OffsetFetchResponse, version, in_pieces=True).build()
+    encoded = [bytes(encode(answer, bytearray(), [])) for encode in encoders]
+    topics[0].partitions = list(found)
+    encoded += [bytes(encode(answer, bytearray(), [])) for encode in encoders]
+    assert encoded == [encoded[0]] * 6
+    assert codec.decode(messages.OffsetFetchResponse, version, encoded[0])[0] == answer
 
 
 @pytest.mark.parametrize("version", range(1, 8))

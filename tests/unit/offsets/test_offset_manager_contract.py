@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from barnabas.offsets.manager import OffsetManager, Offsets
+from barnabas.offsets.manager import OffsetManager, Offsets, Partitions
 from barnabas.offsets.records import TopicPartition
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -64,7 +64,7 @@ def remove(world: TreeWorld, group: str, partitions: list[TopicPartition] | None
     return told[0]
 
 
-def held(world: TreeWorld, group: str, partitions: list[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+def held(world: TreeWorld, group: str, partitions: Partitions | None = None) -> dict[TopicPartition, int]:
     told: list[Offsets] = []
     reply = in_loop(world, lambda: manager(world).get(shard_of(world, group), group, partitions))
     if isinstance(reply, Pending):
@@ -81,7 +81,7 @@ def test_what_was_put_is_got(world: TreeWorld) -> None:
     put(world, "g", ("t", 0), ("t", 1), ("events", 0))
     put(world, "g", ("t", 1), offset=7)
     assert held(world, "g") == {("t", 0): 5, ("t", 1): 7, ("events", 0): 5}
-    assert held(world, "g", [("t", 1)])["t", 1] == 7
+    assert held(world, "g", [("t", [1])])["t", 1] == 7
     assert held(world, "other") == {}
 
 

@@ -90,8 +90,8 @@ def test_rows_of_an_answer(native: Any, version: int) -> None:
     native_encode = native.Encoder("OffsetCommitResponse", version, plan(OffsetCommitResponse, version))
     for encode in (EncoderWriter(OffsetCommitResponse, version).build(), native_encode):
         answers: list[bytes] = []
-        of_another_version = Rows(older, rows.pad(column, 4, older.size_bytes))
-        for partitions in (expected, Rows(layout, rows.pad(column, 4, layout.size_bytes)), of_another_version):
+        of_another_version = Rows(older, rows.pad(column, 4, older.size_bytes), 4)
+        for partitions in (expected, Rows(layout, rows.pad(column, 4, layout.size_bytes), 4), of_another_version):
             assert partitions == expected
             message = OffsetCommitResponse(topics=[make_answer_topic(name="t", partitions=partitions)])
             answers.append(bytes(encode(message, bytearray(), [])))

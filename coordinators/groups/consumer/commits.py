@@ -31,8 +31,10 @@ def check_commit(
         return ErrorCode.UNKNOWN_MEMBER_ID
     if version < FIRST_VERSION_WITH_MEMBER_EPOCH and not member.is_classic:
         return ErrorCode.UNSUPPORTED_VERSION
-    if is_fenced and member.is_classic and not _has_all(member, partitions):
-        return ErrorCode.ILLEGAL_GENERATION
+    if is_fenced and member.is_classic:
+        partitions = list(partitions)  # they are looked at twice
+        if not _has_all(member, partitions):
+            return ErrorCode.ILLEGAL_GENERATION
     return _check_epoch(member, epoch, partitions)
 
 
@@ -46,16 +48,10 @@ def check_transactional_commit(
     is_fenced: bool = False,
 ) -> ErrorCode:
     """Whether such a TxnOffsetCommit is allowed. A client that names no member may, but not just after a live reset."""
-    if epoch < 0 and not group.members:
-        return ErrorCode.NONE if not is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
-    if epoch == -1 and member_id == "" and instance_id is None:
+    if group.members and epoch == -1 and member_id == "" and instance_id is None:
         return ErrorCode.NONE
-    member = group.members.get(member_id)
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if is_fenced and member.is_classic and not _has_all(member, partitions):
-        return ErrorCode.ILLEGAL_GENERATION
-    error = _check_epoch(member, epoch, partitions)
+    version = FIRST_VERSION_WITH_MEMBER_EPOCH
+    error = check_commit(group, member_id, epoch, version, partitions, is_fenced=is_fenced)
     return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
 

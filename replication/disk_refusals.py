@@ -28,11 +28,9 @@ class DiskRefusals:
         self._task: Task[TopicPartition] | None = None
 
     def start(self) -> None:
-        """Try again from now on."""
         self._task = self._upkeep.every("disk refusals", lambda: AGAIN_MS, lambda: list(self._attempts), self._try)
 
     def stop(self) -> None:
-        """Try nothing more."""
         if self._task is not None:
             self._task.stop()
             self._task = None

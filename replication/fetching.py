@@ -359,8 +359,16 @@ class Fetching:
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             ErrorCode.FENCED_LEADER_EPOCH,
         ):
-            result.leader = leader_of(self._find, self._metadata_cache, requested.topic, requested.index)
+            result.leader = self.leader_of(requested.topic, requested.index)
         return result
+
+    def leader_of(self, topic: str, index: int) -> tuple[int, int] | None:
+        """(leader id, leader epoch) as this broker knows it, for a client that asked the wrong broker (KIP-951)."""
+        partition = self._find(topic, index)
+        state = self._metadata_cache.partition(topic, index)
+        if isinstance(partition, Partition) and (state is None or partition.leader_epoch >= state.leader_epoch):
+            return partition.leader_id, partition.leader_epoch
+        return None if state is None else (state.leader_id, state.leader_epoch)
 
     def _preferred_read_replica(self, params: FetchParams, requested: FetchPartition, partition: Partition) -> int:
         """The replica that this consumer should read from instead; -1: this one."""
@@ -387,17 +395,6 @@ class Fetching:
                 candidates.append(ReplicaView(replica_id, broker.rack, replica.log_end_offset))
         chosen = select_rack_aware(params.rack, self._node_id, candidates)
         return -1 if chosen == self._node_id else chosen
-
-
-def leader_of(
-    find: Callable[[str, int], Partition | ErrorCode], metadata_cache: MetadataCache, topic: str, index: int
-) -> tuple[int, int] | None:
-    """(leader id, leader epoch) as this broker knows it, for a client that asked another broker (KIP-951)."""
-    partition = find(topic, index)
-    state = metadata_cache.partition(topic, index)
-    if isinstance(partition, Partition) and (state is None or partition.leader_epoch >= state.leader_epoch):
-        return partition.leader_id, partition.leader_epoch
-    return None if state is None else (state.leader_id, state.leader_epoch)
 
 
 class ParkedFetch:

@@ -33,7 +33,6 @@ class Backoff:
         return delay_ms
 
     def reset(self) -> None:
-        """It has worked."""
         self._next_ms = FIRST_BACKOFF_MS
 
 
@@ -140,12 +139,11 @@ def handle_answer(follower: Follower, answer: FetchResponse.PartitionData) -> Ve
             end,
             log.high_watermark,
         )
-        return Verdict(Action.TRUNCATE, cut.offset, f"the leader has epoch {diverging.epoch} to {diverging.end_offset}")
+        return Verdict(Action.TRUNCATE, cut, f"the leader has epoch {diverging.epoch} to {diverging.end_offset}")
     return append(follower, answer)
 
 
 def append(follower: Follower, answer: FetchResponse.PartitionData) -> Verdict:
-    """Append the records of an answer."""
     partition = follower.partition
     result = partition.append_as_follower(
         answer.records or b"", follower.leader_epoch, answer.high_watermark, answer.log_start_offset

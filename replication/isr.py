@@ -33,20 +33,12 @@ class RemoteReplica:
     last_fetch_leader_end_offset: int = -1
     last_fetch_ms: float = 0.0
 
-    def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_is_new: bool, leader_end_offset: int) -> None:
-        """Begin a leader epoch: a new leader knows nothing of its followers, an old one keeps what it knew."""
+    def begin_epoch(self, now_ms: float, *, in_isr: bool, leader_end_offset: int) -> None:
+        """Another epoch of the same leader, who keeps what it knew."""
         self.idle_in = None
         self.end_refusal()
-        if leader_is_new:
-            self.log_end_offset = -1
-            self.log_start_offset = -1
-            self.last_fetch_leader_end_offset = -1
-            self.last_fetch_ms = 0.0
-            self.last_caught_up_ms = now_ms if in_isr else NEVER
-        else:
-            self.last_fetch_leader_end_offset = leader_end_offset
-            self.last_fetch_ms = now_ms if in_isr else NEVER
-            self.last_caught_up_ms = now_ms if in_isr else NEVER
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_ms = self.last_caught_up_ms = now_ms if in_isr else NEVER
 
     def fetched(self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float) -> bool:
         """Note a fetch: `fetch_offset` acknowledges all records below it. True if the replica's log end has moved.

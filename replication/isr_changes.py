@@ -63,7 +63,6 @@ class IsrChanges:
         self._sending: Task[IsrChanges] | None = None
 
     def start(self) -> None:
-        """Send proposals from now on."""
         self._sending = self._upkeep.every("isr changes", lambda: LOOK_MS, lambda: [self], IsrChanges._send_all)
 
     def stop(self) -> None:

@@ -102,7 +102,6 @@ class LeaderSession:
 
     @property
     def version(self) -> int:
-        """The version of the next request."""
         return VERSION_WITHOUT_TOPIC_IDS if self._without_topic_id else VERSION
 
     def request(self, limits: Limits, broker_epoch: int) -> FetchRequest:

@@ -46,13 +46,11 @@ class LedStates:
         self._looking: Task[LedStates] | None = None
 
     def start(self) -> None:
-        """Look from now on."""
         self._looking = self._upkeep.every(
             "led states", lambda: self._lag_time_max_ms() * INTERVAL, lambda: [self], LedStates._look
         )
 
     def stop(self) -> None:
-        """Look no more."""
         if self._looking is not None:
             self._looking.stop()
             self._looking = None

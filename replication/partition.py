@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.lease import LeaseView
+from barnabas.cluster.metadata_cache import MetadataCache
+from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import PlainBatch
 from barnabas.replication import isr as isr_policy
@@ -19,7 +21,6 @@ from barnabas.replication.parked import Parked, Ticket
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.ports import Buffer, Clock
 from barnabas.storage.log import Log
-from barnabas.storage.producer_entry import Verification
 from barnabas.storage.validation import Appendable, AppendOrigin, AppendResult
 
 logger = logging.getLogger("barnabas.replication")
@@ -31,18 +32,12 @@ ALL_IN_SYNC: Final = -1  # required acks of a produce that waits for the high wa
 class PartitionHost(Protocol):
     """The part of the host broker that a partition needs."""
 
-    lease: LeaseView
-
     node_id: int
     clock: Clock
+    config: BrokerConfig
+    lease: LeaseView
+    metadata_cache: MetadataCache
     wakes: Wakes
-
-    @property
-    def replica_lag_time_max_ms(self) -> int:
-        """How long a follower may be behind and still count as in sync."""
-
-    def is_alive(self, broker_id: int) -> bool:
-        """Whether the metadata cache knows the broker as live."""
 
     def propose_isr(self, partition: "Partition") -> None:
         """Ask the controller for `pending_isr`; `isr_confirmed` or `isr_refused` is called later, never inside."""
@@ -147,7 +142,7 @@ class Partition:
         """Lowest log start over the live replicas (leader only)."""
         lowest = self.log.log_start_offset
         for replica in self.remote.values():
-            if replica.log_start_offset < lowest and self._host.is_alive(replica.replica_id):
+            if replica.log_start_offset < lowest and self._host.metadata_cache.is_alive(replica.replica_id):
                 lowest = replica.log_start_offset
         return lowest
 
@@ -230,15 +225,13 @@ class Partition:
         for replica_id in self.replicas:
             if replica_id == self._host.node_id:
                 continue
-            remote = self.remote[replica_id] = known.get(replica_id) or RemoteReplica(replica_id)
-            is_unknown = replica_id not in known
-            if epoch_is_new or is_unknown:
-                remote.begin_epoch(
-                    now_ms,
-                    in_isr=replica_id in self.isr,
-                    leader_is_new=is_unknown,
-                    leader_end_offset=self.log.log_end_offset,
-                )
+            in_isr = replica_id in self.isr
+            remote = known.get(replica_id)
+            if remote is None:
+                remote = RemoteReplica(replica_id, last_caught_up_ms=now_ms if in_isr else isr_policy.NEVER)
+            elif epoch_is_new:
+                remote.begin_epoch(now_ms, in_isr=in_isr, leader_end_offset=self.log.log_end_offset)
+            self.remote[replica_id] = remote
 
     def make_follower(
         self,
@@ -309,27 +302,6 @@ class Partition:
                 self._host.wakes.mark(self)
         return result
 
-    # --- transactions ---
-
-    def is_fenced(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a later epoch of the producer has been here."""
-        return self.log.producers.is_fenced(producer_id, producer_epoch)
-
-    def begin_verification(
-        self, producer_id: int, producer_epoch: int, first_sequence: int, *, raises_epochs: bool = False
-    ) -> Verification | None:
-        """What the producer's coordinator must confirm before a transactional batch is taken; None: nothing.
-
-        `raises_epochs`: the client speaks transaction version 2.
-        """
-        return self.log.producers.begin_verification(
-            producer_id, producer_epoch, first_sequence, self._host.clock.now_ms(), raises_epochs=raises_epochs
-        )
-
-    def confirm_verification(self, asked: Verification, producer_epoch: int) -> bool:
-        """The coordinator has confirmed it. False if that came too late, after a marker: ask anew."""
-        return self.log.producers.confirm(asked, producer_epoch)
-
     # --- following ---
 
     def append_as_follower(
@@ -398,8 +370,8 @@ class Partition:
                 self.maximal_isr,
                 self.remote.values(),
                 self._host.clock.monotonic_ms(),
-                self._host.replica_lag_time_max_ms,
-                self._host.is_alive,
+                self._host.config.replica_lag_time_max_ms,
+                self._host.metadata_cache.is_alive,
             )
             if candidate <= log.high_watermark:
                 return False
@@ -433,7 +405,7 @@ class Partition:
             and self.pending_isr is None
             and now_ms >= replica.proposed_again_ms
             and isr_policy.may_join(replica, self.isr, self.log.high_watermark, self.leader_epoch_start_offset)
-            and self._host.is_alive(replica_id)
+            and self._host.metadata_cache.is_alive(replica_id)
         ):
             self._propose_isr((*self.isr, replica_id))
         if moved and self.raise_high_watermark():
@@ -458,7 +430,7 @@ class Partition:
             self.remote,
             self.log.log_end_offset,
             self._host.clock.monotonic_ms(),
-            self._host.replica_lag_time_max_ms,
+            self._host.config.replica_lag_time_max_ms,
         )
         if late:
             logger.info("%s-%d: shrinking the ISR %s: out of sync are %s", self.topic, self.index, list(self.isr), late)

@@ -1,16 +1,15 @@
 """DeleteRecords: a leader raises the start of its log, and waits until the logs of all live replicas begin there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.partition import Partition
+from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.replication.replica_wait import ReplicaWait
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Clock
 
 
 @dataclass(slots=True, eq=False)
@@ -23,64 +22,50 @@ class DeleteRecordsResult:
     low_watermark: int = -1
 
 
-class RecordDeletion:
-    """Deletes records from the start of the partitions that this broker leads."""
+def delete(
+    manager: ReplicaManager, entries: Sequence[tuple[str, int, int]], timeout_ms: int
+) -> list[DeleteRecordsResult] | Pending[list[DeleteRecordsResult]]:
+    """Raise the log start of each (topic, index, offset; -1: the high watermark) on all live replicas.
 
-    def __init__(
-        self,
-        clock: Clock,
-        lease: LeaseView,
-        partition: Callable[[str, int], Partition | ErrorCode],
-        leader_partition: Callable[[str, int], Partition | ErrorCode],
-    ) -> None:
-        self._clock = clock
-        self._lease = lease
-        self._partition = partition
-        self._leader_partition = leader_partition
+    Answered when the low watermark of each has got there; after `timeout_ms` the rest says REQUEST_TIMED_OUT.
+    """
+    results: list[DeleteRecordsResult] = []
+    wait: ReplicaWait[DeleteRecordsResult] | None = None
 
-    def delete(
-        self, entries: Sequence[tuple[str, int, int]], timeout_ms: int
-    ) -> list[DeleteRecordsResult] | Pending[list[DeleteRecordsResult]]:
-        """Raise the log start of each (topic, index, offset; -1: the high watermark) on all live replicas.
+    def ended(result: DeleteRecordsResult, error: ErrorCode) -> DeleteRecordsResult:
+        partition = manager.partition(result.topic, result.index)
+        low_watermark = partition.low_watermark if isinstance(partition, Partition) and not error else -1
+        return DeleteRecordsResult(result.topic, result.index, error, low_watermark)
 
-        Answered when the low watermark of each has got there; after `timeout_ms` the rest says REQUEST_TIMED_OUT.
-        """
-        results: list[DeleteRecordsResult] = []
-        wait: ReplicaWait[DeleteRecordsResult] | None = None
+    for topic, index, offset in entries:
+        partition = _deletable(manager, topic, index)
+        if not isinstance(partition, Partition):
+            results.append(DeleteRecordsResult(topic, index, partition))
+            continue
+        target = partition.high_watermark if offset == -1 else offset
+        if not 0 <= target <= partition.high_watermark:
+            results.append(DeleteRecordsResult(topic, index, ErrorCode.OFFSET_OUT_OF_RANGE))
+            continue
+        partition.delete_records_before(target)
+        result = DeleteRecordsResult(topic, index, ErrorCode.NONE, partition.low_watermark)
+        if result.low_watermark < target:
+            if wait is None:
+                wait = ReplicaWait(results, ended)
+            wait.park(len(results), partial(partition.park_until_deleted, target))
+        results.append(result)
+    if wait is None:
+        return results
+    wait.begin(manager.clock, timeout_ms)
+    return wait.pending
 
-        def ended(result: DeleteRecordsResult, error: ErrorCode) -> DeleteRecordsResult:
-            partition = self._partition(result.topic, result.index)
-            low_watermark = partition.low_watermark if isinstance(partition, Partition) and not error else -1
-            return DeleteRecordsResult(result.topic, result.index, error, low_watermark)
 
-        for topic, index, offset in entries:
-            partition = self._deletable(topic, index)
-            if not isinstance(partition, Partition):
-                results.append(DeleteRecordsResult(topic, index, partition))
-                continue
-            target = partition.high_watermark if offset == -1 else offset
-            if not 0 <= target <= partition.high_watermark:
-                results.append(DeleteRecordsResult(topic, index, ErrorCode.OFFSET_OUT_OF_RANGE))
-                continue
-            partition.delete_records_before(target)
-            result = DeleteRecordsResult(topic, index, ErrorCode.NONE, partition.low_watermark)
-            if result.low_watermark < target:
-                if wait is None:
-                    wait = ReplicaWait(results, ended)
-                wait.park(len(results), partial(partition.park_until_deleted, target))
-            results.append(result)
-        if wait is None:
-            return results
-        wait.begin(self._clock, timeout_ms)
-        return wait.pending
-
-    def _deletable(self, topic: str, index: int) -> Partition | ErrorCode:
-        if topic in INTERNAL_TOPICS:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
-        partition = self._leader_partition(topic, index)
-        if isinstance(partition, Partition):
-            if "delete" not in partition.log.config.cleanup_policy:
-                return ErrorCode.POLICY_VIOLATION
-            if not self._lease.holds:
-                return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return partition
+def _deletable(manager: ReplicaManager, topic: str, index: int) -> Partition | ErrorCode:
+    if topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    partition = manager.leader_partition(topic, index)
+    if isinstance(partition, Partition):
+        if "delete" not in partition.log.config.cleanup_policy:
+            return ErrorCode.POLICY_VIOLATION
+        if not manager.lease.holds:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return partition

@@ -9,13 +9,13 @@ go on: it backs off, cuts its log, or asks for the ends of the leader's log.
 import logging
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.leader_and_isr import NO_LEADER
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.java_hash import java_hash_code
-from barnabas.protocol.message import Message
 from barnabas.protocol.messages import FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from barnabas.replication.follower import Action, Backoff, Follower, Verdict, append, handle_answer
 from barnabas.replication.leader_session import SESSION_ERRORS, Key, LeaderSession, Limits
@@ -38,20 +38,6 @@ WAIT_MAX_MS = 2**31 - 1
 CATCH_UP_BYTES_PER_MS = 300_000
 REST_MIN_MS = 1.0
 LATE_WAIT_MAX_MS = 20  # how long the leader may hold back an answer for partitions that have just been added
-
-
-class Client(Protocol):
-    """A connection to one broker."""
-
-    def send(self, request: Message, version: int) -> Pending[Any]:
-        """The answer, or None if there is none."""
-
-
-class Clients(Protocol):
-    """The connections to other brokers."""
-
-    def to(self, broker_id: int, purpose: str, request_timeout_ms: float | None = None) -> Client | None:
-        """The connection to a broker for one purpose; None if the broker is not known."""
 
 
 class _Lane:
@@ -81,7 +67,13 @@ class ReplicaFetcher:
     """
 
     def __init__(
-        self, env: Env, config: BrokerConfig, clients: Clients, leader_id: int, number: int, epoch: Callable[[], int]
+        self,
+        env: Env,
+        config: BrokerConfig,
+        clients: BrokerClients,
+        leader_id: int,
+        number: int,
+        epoch: Callable[[], int],
     ) -> None:
         self._env = env
         self._config = config
@@ -108,8 +100,8 @@ class ReplicaFetcher:
             log.finish_truncation()
         self._end_backoff(self._main)  # the controller says that the leader is there
         cut = first_truncation(log.leader_epochs.latest, log.log_end_offset, log.high_watermark)
-        if cut.offset < log.log_end_offset:
-            self._cut(follower, begin_truncation(log, cut.offset))
+        if cut < log.log_end_offset:
+            self._cut(follower, begin_truncation(log, cut))
         else:
             self._resume(follower)
 
@@ -405,7 +397,7 @@ class ReplicaFetcher:
 class ReplicaFetchers:
     """All fetchers of a broker, by leader and number."""
 
-    def __init__(self, env: Env, config: BrokerConfig, clients: Clients, broker_epoch: Callable[[], int]) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, clients: BrokerClients, broker_epoch: Callable[[], int]) -> None:
         self._env = env
         self._config = config
         self._clients = clients
@@ -436,7 +428,6 @@ class ReplicaFetchers:
                 fetcher.follow(partition)
 
     def stop(self, partitions: Iterable[Partition]) -> None:
-        """Do not copy these any more."""
         for partition in partitions:
             self._stop((partition.topic, partition.index))
 
@@ -472,10 +463,8 @@ class ReplicaFetchers:
     def _config_changed(self, names: frozenset[str]) -> None:
         if self._config.num_replica_fetchers != self._count:
             self._count = self._config.num_replica_fetchers
-            followers = [
-                fetcher.followers[key] for key, fetcher in self._fetcher_of.items() if key in fetcher.followers
-            ]
-            self.follow([follower.partition for follower in followers])
+            followed = [(key, fetcher) for key, fetcher in self._fetcher_of.items() if key in fetcher.followers]
+            self.follow([fetcher.followers[key].partition for key, fetcher in followed])
 
 
 def fetcher_number(topic: str, index: int, count: int) -> int:

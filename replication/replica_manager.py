@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from barnabas.cluster.broker_client import BrokerClients
 from barnabas.cluster.controller_client import AskController
 from barnabas.cluster.leader_and_isr import CANNOT_WRITE, EPOCH_DURING_DELETE, RECOVERING
 from barnabas.cluster.lease import LeaseView
@@ -24,15 +25,14 @@ from barnabas.protocol.messages import (
 )
 from barnabas.replication import offset_lookup
 from barnabas.replication.disk_refusals import DiskRefusals
-from barnabas.replication.fetch_values import CONSUMER, FetchParams, FetchPartition, FetchResult
-from barnabas.replication.fetching import Fetching, leader_of
+from barnabas.replication.fetch_values import CONSUMER
+from barnabas.replication.fetching import Fetching
 from barnabas.replication.isr_changes import IsrChanges
 from barnabas.replication.led_states import LedStates
 from barnabas.replication.log_failure_notices import log_failure_notices
 from barnabas.replication.offset_lookup import EpochEndOffset, ListOffsetResult
 from barnabas.replication.partition import ALL_IN_SYNC, Partition
-from barnabas.replication.record_deletion import RecordDeletion
-from barnabas.replication.replica_fetcher import Clients, ReplicaFetchers
+from barnabas.replication.replica_fetcher import ReplicaFetchers
 from barnabas.replication.replica_wait import ReplicaWait
 from barnabas.replication.wakes import Wakes
 from barnabas.runtime.counted import counted
@@ -64,7 +64,7 @@ class ReplicaManager:
         metadata_cache: MetadataCache,
         coordination: Coordination,
         lease: LeaseView,
-        clients: Clients,
+        clients: BrokerClients,
         ask_controller: AskController,
     ) -> None:
         self.node_id = node_id
@@ -84,7 +84,6 @@ class ReplicaManager:
         self.on_leadership: list[LeadershipListener] = []
         self.on_deleted: list[Callable[[list[TopicPartition]], None]] = []
         self.fetching = Fetching(node_id, env.clock, config, metadata_cache, lease, self.partition)
-        self.deletion = RecordDeletion(env.clock, lease, self.partition, self.leader_partition)
         self.fetchers = ReplicaFetchers(env, config, clients, lambda: self.broker_epoch)
         log_manager.on_failed.append(self._log_went_offline)
         metadata_cache.on_brokers.append(self._brokers_changed)
@@ -194,23 +193,14 @@ class ReplicaManager:
         for partition in self.led_partitions():
             partition.wake_later()
 
-    # --- what partitions ask (PartitionHost) ---
-
-    @property
-    def replica_lag_time_max_ms(self) -> int:
-        """How long a follower may be behind and still count as in sync."""
-        return self.config.replica_lag_time_max_ms
-
-    def is_alive(self, broker_id: int) -> bool:
-        """Whether a broker is live, as far as the controller has said."""
-        return broker_id in self.metadata_cache.brokers
+    # --- in-sync replicas ---
 
     def _brokers_changed(self) -> None:
         for partition in self.led_partitions():
             partition.brokers_changed()
 
     def propose_isr(self, partition: Partition) -> None:
-        """Ask the controller for a new ISR, in the background."""
+        """Ask the controller for `pending_isr`; `isr_confirmed` or `isr_refused` is called later, never inside."""
         self._isr_changes.propose(partition)
 
     # --- look-ups ---
@@ -250,16 +240,11 @@ class ReplicaManager:
         error = partition.epoch_error(current_leader_epoch)
         return partition if error is ErrorCode.NONE else error
 
-    def current_leader(self, topic: str, index: int) -> tuple[int, int] | None:
-        """(leader id, leader epoch) to tell a client that asked the wrong broker."""
-        return leader_of(self.partition, self.metadata_cache, topic, index)
-
     def hosted_topic(self, topic_id: bytes) -> str | None:
         """The name of a topic that is hosted here. LeaderAndIsr may tell it before UpdateMetadata does."""
         return self._topic_names.get(topic_id)
 
     def led_partitions(self) -> Iterable[Partition]:
-        """Partitions this broker leads."""
         return (partition for partition in self.partitions.values() if partition.is_leader)
 
     # --- produce ---
@@ -314,13 +299,7 @@ class ReplicaManager:
         partition = self.partition(topic, index)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(partition, Partition) else partition
 
-    # --- fetch and look-ups of offsets ---
-
-    def fetch(
-        self, params: FetchParams, partitions: Sequence[FetchPartition]
-    ) -> list[FetchResult] | Pending[list[FetchResult]]:
-        """Read from each partition; with nothing (or too little) to read, park until bytes or time."""
-        return self.fetching.fetch(params, partitions)
+    # --- look-ups of offsets ---
 
     def list_offset(
         self,

@@ -14,37 +14,30 @@ UNDEFINED = -1
 EndOffsetFor = Callable[[int], tuple[int, int]]  # as LeaderEpochCache.end_offset_for
 
 
-class Truncation(NamedTuple):
-    """Cut everything from `offset` on. Without `is_final` the leader must be asked again afterwards."""
-
-    offset: int
-    is_final: bool = True
-
-
 def truncation_by_epoch(
     leader_epoch: int, leader_end_offset: int, end_offset_for: EndOffsetFor, log_end_offset: int, high_watermark: int
-) -> Truncation:
-    """Where to cut by the leader's answer: its epoch, and where that ends in its log.
+) -> int:
+    """The offset to cut from by the leader's answer: its epoch, and where that ends in its log.
 
     `end_offset_for` asks the own log: the largest known epoch that is not above the given one, and where it ends.
     """
     if leader_end_offset == UNDEFINED:  # the leader knows no such epoch
-        return Truncation(min(high_watermark, log_end_offset))
+        return min(high_watermark, log_end_offset)
     if leader_epoch == UNDEFINED:  # a leader that knows no epochs (OffsetForLeaderEpoch 0)
-        return Truncation(min(leader_end_offset, log_end_offset))
+        return min(leader_end_offset, log_end_offset)
     own_epoch, own_end_offset = end_offset_for(leader_epoch)
     if own_end_offset == UNDEFINED:
-        return Truncation(min(leader_end_offset, log_end_offset))
-    if own_epoch < leader_epoch:
-        return Truncation(min(own_end_offset, log_end_offset), is_final=False)
-    return Truncation(min(own_end_offset, leader_end_offset, log_end_offset))
+        return min(leader_end_offset, log_end_offset)
+    if own_epoch < leader_epoch:  # the leader is asked again afterwards
+        return min(own_end_offset, log_end_offset)
+    return min(own_end_offset, leader_end_offset, log_end_offset)
 
 
-def first_truncation(latest_epoch: int, log_end_offset: int, high_watermark: int) -> Truncation:
+def first_truncation(latest_epoch: int, log_end_offset: int, high_watermark: int) -> int:
     """Where to cut before the first fetch: nowhere if the log has epochs, because then the leader says it."""
     if latest_epoch == UNDEFINED:
-        return Truncation(min(high_watermark, log_end_offset))
-    return Truncation(log_end_offset, is_final=False)
+        return min(high_watermark, log_end_offset)
+    return log_end_offset
 
 
 class NewBounds(NamedTuple):

@@ -25,7 +25,7 @@ that a test parses.
 transaction begins, so the log knows its last stable offset, which bounds fetches with read_committed, ListOffsets and
 compaction. WriteTxnMarkers (`broker/api/write_txn_markers.py`) appends a control batch, as with acks=all. An abort puts
 an entry into the segment's index of aborted transactions, from which a fetch tells its consumer what to leave out. A
-coordinator of transactions needs two things of a partition: `begin_verification` and `confirm_verification`, without
+coordinator of transactions needs two things of a partition: its producers' `begin_verification` and `confirm`, without
 which no transactional batch is taken (a marker in between takes the question away); and WriteTxnMarkers, also to
 itself.
 """

@@ -8,6 +8,7 @@ from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from barnabas.replication import record_deletion
 from barnabas.replication.record_deletion import DeleteRecordsResult
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
@@ -41,7 +42,7 @@ def _delete(services: "Services", request: DeleteRecordsRequest) -> Pieces[Delet
         for piece in chunks(topic.partitions, PARTITIONS_PER_PIECE):
             yield
             entries = [(topic.name, partition.partition_index, partition.offset) for partition in piece]
-            outcomes.append(services.replica_manager.deletion.delete(entries, request.timeout_ms))
+            outcomes.append(record_deletion.delete(services.replica_manager, entries, request.timeout_ms))
     topics: Topics = {}
     for outcome in outcomes:
         yield

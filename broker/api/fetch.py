@@ -292,7 +292,7 @@ def fetch(services: "Services", request: FetchRequest, context: RequestContext) 
     to_read = work.to_read(asked)
     if not to_read:
         return work.response([])
-    outcome = services.replica_manager.fetch(params, to_read)
+    outcome = services.replica_manager.fetching.fetch(params, to_read)
     return outcome.map(work.answer) if isinstance(outcome, Pending) else work.response(outcome)
 
 

@@ -351,7 +351,7 @@ def tell_leader(
     context: RequestContext,
 ) -> None:
     """Add who leads the partition instead, and that broker's address (KIP-951)."""
-    leader = services.replica_manager.current_leader(*place)
+    leader = services.replica_manager.fetching.leader_of(*place)
     if leader is None:
         return
     leader_id, leader_epoch = leader

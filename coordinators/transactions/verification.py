@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
 
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.coordinator import coordinator_of
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -30,6 +30,7 @@ from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 from barnabas.storage.producer_entry import Verification
+from barnabas.storage.producer_state import ProducerStateManager
 
 VERSION = 5
 FIRST_PAUSE_MS = 1.0
@@ -37,15 +38,6 @@ FIRST_PAUSE_MS = 1.0
 TopicPartition = tuple[str, int]
 Errors = dict[TopicPartition, ErrorCode]
 AskBroker = Callable[[int, Message, int], "Pending[messages.AddPartitionsToTxnResponse | None]"]
-
-
-class VerificationConfig(Protocol):
-    """The settings, read each time."""
-
-    add_partitions_to_txn_retry_backoff_max_ms: int
-    add_partitions_to_txn_retry_backoff_ms: int
-    request_timeout_ms: int
-    transaction_partition_verification_enable: bool
 
 
 class _Question:
@@ -62,7 +54,6 @@ class _Question:
         self.waiting: list[tuple[tuple[TopicPartition, ...], Pending[Errors]]] = []
 
     def message(self) -> messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
-        """Its part of the request."""
         request = messages.AddPartitionsToTxnRequest
         topics: dict[str, list[int]] = {}
         for topic, index in self.partitions:
@@ -91,7 +82,7 @@ class TransactionVerification:
     def __init__(
         self,
         clock: Clock,
-        config: VerificationConfig,
+        config: BrokerConfig,
         metadata_cache: MetadataCache,
         leader_partition: Callable[[str, int], Partition | ErrorCode],
         ask_broker: AskBroker,
@@ -104,7 +95,7 @@ class TransactionVerification:
         self._unasked: dict[int, dict[str, _Question]] = {}  # broker -> transactional id -> question
         self._in_flight: set[int] = set()  # brokers that have not answered
         self._flush_is_due = False
-        self._checks: dict[_Check, None] = {}  # those that pause
+        self.pausing: dict[_Check, None] = {}  # they go on later, or when this is stopped
         self._is_stopped = False
 
     def stop(self) -> None:
@@ -114,7 +105,7 @@ class TransactionVerification:
         for questions in unasked.values():
             for question in questions.values():
                 question.answer({}, ErrorCode.NETWORK_EXCEPTION)
-        for check in list(self._checks):
+        for check in list(self.pausing):
             check.go_on()
 
     # ---- questions ----
@@ -219,15 +210,6 @@ class TransactionVerification:
         check.ask()
         return check.answer
 
-    def pause(self, check: _Check, pause_ms: float) -> Timer:
-        """Let a check go on later, or when this is stopped."""
-        self._checks[check] = None
-        return self.clock.call_later(pause_ms, check.go_on)
-
-    def end_pause(self, check: _Check) -> None:
-        """It goes on."""
-        self._checks.pop(check, None)
-
 
 class _Check:
     """One `verify`, with all its questions."""
@@ -265,7 +247,9 @@ class _Check:
         self._began_ms = owner.clock.monotonic_ms()
         self._pause_ms = FIRST_PAUSE_MS
         self._timer: Timer | None = None
-        self.asked: dict[TopicPartition, tuple[Partition, Verification]] = {}  # what the coordinator must confirm
+        self.asked: dict[
+            TopicPartition, tuple[ProducerStateManager, Verification]
+        ] = {}  # what the coordinator must confirm
         self.refused: Errors = {}  # what it need not be asked for
         self.answer: Pending[Errors] = Pending()
 
@@ -276,26 +260,30 @@ class _Check:
             partition = self._owner.leader_partition(*place)
             if not isinstance(partition, Partition):
                 continue
-            if partition.is_fenced(self._producer_id, self._producer_epoch):
+            producers = partition.log.producers
+            if producers.is_fenced(self._producer_id, self._producer_epoch):
                 self.refused[place] = ErrorCode.INVALID_PRODUCER_EPOCH
                 continue
-            asked = partition.begin_verification(
-                self._producer_id, self._producer_epoch, sequence, raises_epochs=self._adds
-            )
+            asked = self._begin(producers, sequence)
             if asked is not None and asked.confirmed_epoch != self._producer_epoch:
-                self.asked[place] = (partition, asked)
+                self.asked[place] = (producers, asked)
+
+    def _begin(self, producers: ProducerStateManager, sequence: int) -> Verification | None:
+        now_ms = self._owner.clock.now_ms()
+        return producers.begin_verification(
+            self._producer_id, self._producer_epoch, sequence, now_ms, raises_epochs=self._adds
+        )
 
     def trust(self) -> None:
         """Take everything for confirmed."""
         for place, sequence in self._sequences.items():
             partition = self._owner.leader_partition(*place)
             if isinstance(partition, Partition):
-                asked = partition.begin_verification(self._producer_id, self._producer_epoch, sequence)
+                asked = self._begin(partition.log.producers, sequence)
                 if asked is not None:
-                    partition.confirm_verification(asked, self._producer_epoch)
+                    partition.log.producers.confirm(asked, self._producer_epoch)
 
     def ask(self) -> None:
-        """Ask the coordinator."""
         owner = self._owner
         owner.ask(self._transactional_id, self._producer_id, self._producer_epoch, self.asked, self._adds).then(
             self._answered
@@ -304,9 +292,9 @@ class _Check:
     def _answered(self, errors: Errors) -> None:
         refused = self.refused
         is_early = is_overtaken = False  # to ask again helps: later, or at once
-        for place, (partition, asked) in self.asked.items():
+        for place, (producers, asked) in self.asked.items():
             error = errors[place]
-            if not error and not partition.confirm_verification(asked, self._producer_epoch):
+            if not error and not producers.confirm(asked, self._producer_epoch):
                 # A marker came after the question: mostly that of the transaction before, which the coordinator has
                 # waited for.
                 error = ErrorCode.INVALID_TXN_STATE
@@ -321,7 +309,8 @@ class _Check:
         if not (is_early or is_overtaken) or waited_ms >= longest_ms:
             self.answer.complete(refused)
         elif is_early:
-            self._timer = self._owner.pause(self, self._pause_ms)
+            self._owner.pausing[self] = None
+            self._timer = self._owner.clock.call_later(self._pause_ms, self.go_on)
             self._pause_ms = min(2 * self._pause_ms, config.add_partitions_to_txn_retry_backoff_ms)
         else:
             self.go_on()
@@ -331,7 +320,7 @@ class _Check:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._owner.end_pause(self)
+        self._owner.pausing.pop(self, None)
         self.begin()
         if self.asked:
             self.ask()

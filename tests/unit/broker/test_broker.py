@@ -193,7 +193,7 @@ def test_who_waits_when_it_stops_is_let_go(env: SimEnv) -> None:
     create_topic(env, broker, "waited-for")
     from barnabas.replication.fetch_values import FetchParams, FetchPartition
 
-    parked = broker.replica_manager.fetch(
+    parked = broker.replica_manager.fetching.fetch(
         FetchParams(max_wait_ms=30_000, min_bytes=1), [FetchPartition("waited-for", 0, 0, 1000)]
     )
     assert isinstance(parked, Pending)

@@ -17,6 +17,7 @@ from barnabas.offsets.lag_history import rates
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsResponse, OffsetCommitRequest
 from barnabas.protocol.record_batch import Record, build
+from barnabas.replication import record_deletion
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import at_once
 from simulator.env import SimEnv, sim_env
@@ -217,7 +218,7 @@ def test_the_log_tells_once_what_went_and_what_will_go(world: World, caplog: pyt
     world.look()
     world.look()
     assert warnings(caplog) == []
-    world.broker.replica_manager.deletion.delete([("t", 0, 17)], 1_000)
+    record_deletion.delete(world.broker.replica_manager, [("t", 0, 17)], 1_000)
     world.look()
     assert warnings(caplog) == [
         "group g: records were deleted that the group had not read, 7 at most (barnabas groups lag g)"
@@ -229,7 +230,7 @@ def test_who_reads_nothing_is_at_no_rate_while_retention_takes_what_is_unread(wo
     world.produce("t", 0, 100)
     world.commit("g", t=[4])
     world.look()
-    world.broker.replica_manager.deletion.delete([("t", 0, 50)], 1_000)
+    record_deletion.delete(world.broker.replica_manager, [("t", 0, 50)], 1_000)
     world.look()
     world.produce("t", 0, 10)
     world.look()
@@ -249,7 +250,7 @@ def test_many_groups_fill_no_log(world: World, caplog: pytest.LogCaptureFixture)
     for number in range(30):
         world.commit(f"g{number}", t=[0])
     world.look()
-    world.broker.replica_manager.deletion.delete([("t", 0, 8)], 1_000)
+    record_deletion.delete(world.broker.replica_manager, [("t", 0, 8)], 1_000)
     world.look()
     found = warnings(caplog)
     assert len(found) == 11

@@ -46,7 +46,7 @@ def test_creates_leads_appends_and_is_fetched_from_by_long_poll(env, alone):
         assert partition.partition_epoch == stat.version == 0
 
         params = FetchParams(max_wait_ms=10_000, min_bytes=1)
-        waiting = Observed(alone.manager.fetch(params, [FetchPartition("orders", 0, 0, 1 << 20)]))
+        waiting = Observed(alone.manager.fetching.fetch(params, [FetchPartition("orders", 0, 0, 1 << 20)]))
         assert not waiting.done
         appended = alone.manager.append([("orders", 0, batch(3))], required_acks=-1, timeout_ms=1_000)
         assert isinstance(appended, list), "the ISR is this broker alone, so it is committed"
@@ -93,7 +93,9 @@ def test_deletes_and_creates_again_under_the_same_name(env, alone):
         first_id = alone.metadata_cache.topic_id("orders")
         assert alone.manager.partition("orders", 0).log.config.cleanup_policy == {"compact"}
         waiting = Observed(
-            alone.manager.fetch(FetchParams(max_wait_ms=60_000, min_bytes=1), [FetchPartition("orders", 0, 0, 1 << 20)])
+            alone.manager.fetching.fetch(
+                FetchParams(max_wait_ms=60_000, min_bytes=1), [FetchPartition("orders", 0, 0, 1 << 20)]
+            )
         )
         deleted = []
         alone.manager.on_deleted.append(deleted.extend)

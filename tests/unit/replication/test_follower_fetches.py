@@ -190,7 +190,7 @@ def test_min_bytes_count_over_all_partitions(world):
 def fetch_as_follower(world, offset, epoch=-1):
     params = FetchParams(replica_id=2, replica_epoch=epoch, version=17)
     wanted = FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)
-    (result,) = world[1].replica_manager.fetch(params, [wanted])
+    (result,) = world[1].replica_manager.fetching.fetch(params, [wanted])
     return result.error
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FetchResponse
+from barnabas.replication import record_deletion
 from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from barnabas.replication.follower import Action, Follower, handle_answer
 from barnabas.replication.replica_fetcher import CATCH_UP_BYTES_PER_MS
@@ -195,7 +196,7 @@ def test_log_start_and_low_watermark_come_back(world):
     world.lead(1)
     world[1].append(count=5)
     world.run(1_000)
-    deleted = Observed(world[1].replica_manager.deletion.delete([("t", 0, 3)], 5_000))
+    deleted = Observed(record_deletion.delete(world[1].replica_manager, [("t", 0, 3)], 5_000))
     world.run(2_000)
     assert [replica.log().log_start_offset for replica in world.replicas.values()] == [3, 3, 3]
     assert deleted.value[0].low_watermark == 3
@@ -429,16 +430,16 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack_which_serves_what_it_know
     world[1].append(count=2)
     world.run(2_000)
     params = FetchParams(rack="b", version=13)
-    (told,) = world[1].replica_manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)])
+    (told,) = world[1].replica_manager.fetching.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)])
     assert (told.preferred_read_replica, len(told.records)) == (2, 0)
-    (served,) = world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)])
+    (served,) = world[2].replica_manager.fetching.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)])
     assert (served.high_watermark, served.next_offset, served.preferred_read_replica) == (2, 2, -1)
     world[1].append()
     world.run(3 * LATENCY_MS)
     assert (world[2].log().log_end_offset, world[2].log().high_watermark) == (3, 2)
-    (bound,) = world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 2, 1 << 20)])
+    (bound,) = world[2].replica_manager.fetching.fetch(params, [FetchPartition("t", 0, 2, 1 << 20)])
     assert (bound.error, len(bound.records)) == (ErrorCode.NONE, 0), "not known to be committed yet"
-    (beyond,) = world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 4, 1 << 20)])
+    (beyond,) = world[2].replica_manager.fetching.fetch(params, [FetchPartition("t", 0, 4, 1 << 20)])
     assert beyond.error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -446,7 +447,7 @@ def test_a_consumer_that_waits_at_a_follower_is_answered_when_the_high_watermark
     world.lead(1)
     world.run(2_000)
     params = FetchParams(version=13, max_wait_ms=5_000, min_bytes=1)
-    waiting = Observed(world[2].replica_manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]))
+    waiting = Observed(world[2].replica_manager.fetching.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]))
     world[1].append()
     world.run(3 * LATENCY_MS)
     assert not waiting.done

@@ -32,7 +32,7 @@ def state(leader, leader_epoch):
 
 def fetch(host, **options):
     params = FetchParams(**options)
-    return host.manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20, log_start_offset=0)])[0].error
+    return host.manager.fetching.fetch(params, [FetchPartition("t", 0, 0, 1 << 20, log_start_offset=0)])[0].error
 
 
 def test_a_leader_whose_followers_went_over_to_another_serves_nothing(env, host):

@@ -9,6 +9,7 @@ from barnabas.controller.alter_partition import Proposal, judge
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AlterPartitionResponse, StopReplicaRequest, UpdateMetadataRequest
+from barnabas.replication import record_deletion
 from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from barnabas.replication.isr import PROPOSED_AGAIN_MS
 from barnabas.runtime.pending import Pending
@@ -24,11 +25,11 @@ def partition_of(host):
 def fetch_as(host, replica_id, offset, **options):
     """A follower's fetch: its acknowledgement of all below `offset`."""
     params = FetchParams(replica_id=replica_id, **options)
-    return host.manager.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
+    return host.manager.fetching.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
 
 
 def consume(host, offset, **options):
-    return host.manager.fetch(FetchParams(**options), [FetchPartition("t", 0, offset, 1 << 20)])
+    return host.manager.fetching.fetch(FetchParams(**options), [FetchPartition("t", 0, offset, 1 << 20)])
 
 
 def lead_three(host, **options):
@@ -84,7 +85,7 @@ def test_one_wait_for_all_partitions(env, host):
     fetch_as(host, 3, 1)
     env.clock.advance(0)
     assert not produced.done
-    host.manager.fetch(FetchParams(replica_id=2), [FetchPartition("u", 0, 1, 100)])
+    host.manager.fetching.fetch(FetchParams(replica_id=2), [FetchPartition("u", 0, 1, 100)])
     env.clock.advance(0)
     errors = [result.error for result in produced.value]
     assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -386,7 +387,7 @@ def test_changes_of_many_partitions_go_in_one_request(env, led):
     for index in range(5):
         led.lead(index=index, isr=(1, 2), replicas=(1, 2, 3))
         fetch = FetchPartition("t", index, 0, 100, log_start_offset=0)
-        led.manager.fetch(FetchParams(replica_id=3), [fetch])
+        led.manager.fetching.fetch(FetchParams(replica_id=3), [fetch])
     env.clock.advance(0)
     assert [len(request.topics[0].partitions) for request in requests] == [5]
 
@@ -545,7 +546,7 @@ def test_fetch_refusals(host):
 
     def error(params=None, **options):
         options = {"topic": "t", "index": 0, "fetch_offset": 0, "max_bytes": 100, **options}
-        (result,) = host.manager.fetch(params or FetchParams(), [FetchPartition(**options)])
+        (result,) = host.manager.fetching.fetch(params or FetchParams(), [FetchPartition(**options)])
         assert (result.high_watermark, result.records) == (-1, b"") or result.error is ErrorCode.NONE
         return result.error
 
@@ -595,7 +596,7 @@ def test_diverging_epoch(host):
     def fetch(offset, last_fetched_epoch):
         requested = FetchPartition("t", 0, offset, 100, last_fetched_epoch=last_fetched_epoch)
         params = FetchParams(replica_id=2, max_wait_ms=100, min_bytes=1_000)
-        return host.manager.fetch(params, [requested])[0]
+        return host.manager.fetching.fetch(params, [requested])[0]
 
     result = fetch(3, 3)
     assert (result.error, result.diverging_epoch, result.records) == (ErrorCode.NONE, (2, 3), b"")
@@ -608,7 +609,7 @@ def test_long_poll_counts_bytes_over_partitions(env, host):
         host.lead(topic)
     size = len(batch())
     wanted = [FetchPartition(topic, 0, 0, 1 << 20) for topic in ("t", "u")]
-    fetched = Observed(host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=2 * size), wanted))
+    fetched = Observed(host.manager.fetching.fetch(FetchParams(max_wait_ms=1_000, min_bytes=2 * size), wanted))
     host.append("t", acks=1)
     env.clock.advance(10)
     assert not fetched.done
@@ -622,7 +623,7 @@ SIZE = len(batch())
 
 def poll(host, min_bytes, *partition_max_bytes, topics="tu", max_bytes=0x7FFFFFFF, offset=0):
     wanted = [FetchPartition(topic, 0, offset, limit) for topic, limit in zip(topics, partition_max_bytes)]
-    return host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=min_bytes, max_bytes=max_bytes), wanted)
+    return host.manager.fetching.fetch(FetchParams(max_wait_ms=1_000, min_bytes=min_bytes, max_bytes=max_bytes), wanted)
 
 
 @pytest.mark.parametrize(
@@ -733,7 +734,7 @@ def test_each_waiter_is_woken_by_its_own_partition_only(env, host):
     for topic in topics:
         host.lead(topic)
     params = FetchParams(max_wait_ms=10_000, min_bytes=1)
-    fetched = {t: Observed(host.manager.fetch(params, [FetchPartition(t, 0, 0, 1 << 20)])) for t in topics}
+    fetched = {t: Observed(host.manager.fetching.fetch(params, [FetchPartition(t, 0, 0, 1 << 20)])) for t in topics}
     host.append("topic-7", acks=1)
     env.clock.advance(0)
     assert [topic for topic in topics if fetched[topic].done] == ["topic-7"]
@@ -749,7 +750,7 @@ def test_max_bytes_and_the_oversized_first_batch(host):
 
     def sizes(max_bytes, partition_max_bytes, version=12):
         wanted = [FetchPartition(topic, 0, 0, partition_max_bytes) for topic in ("t", "u")]
-        results = host.manager.fetch(FetchParams(max_bytes=max_bytes, version=version), wanted)
+        results = host.manager.fetching.fetch(FetchParams(max_bytes=max_bytes, version=version), wanted)
         return [len(result.records) // size for result in results]
 
     assert sizes(1 << 20, 1 << 20) == [3, 3]
@@ -845,7 +846,7 @@ def test_list_offsets_version_0_of_a_segment_that_is_gone(env, host):
 
 
 def delete(host, offset, topic="t", timeout_ms=1_000):
-    return Observed(host.manager.deletion.delete([(topic, 0, offset)], timeout_ms))
+    return Observed(record_deletion.delete(host.manager, [(topic, 0, offset)], timeout_ms))
 
 
 def told(observed):
@@ -878,7 +879,7 @@ def test_delete_records_waits_for_the_replicas(env, host):
     assert told(late) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     host.live(1, 2)  # broker 3 is dead: it need not follow
     params = FetchParams(replica_id=2)
-    host.manager.fetch(params, [FetchPartition("t", 0, 1, 100, log_start_offset=1)])
+    host.manager.fetching.fetch(params, [FetchPartition("t", 0, 1, 100, log_start_offset=1)])
     assert not waiting.done
     env.clock.advance(0)
     assert told(waiting) == (ErrorCode.NONE, 1)
@@ -894,7 +895,7 @@ def test_a_follower_takes_over_records_and_high_watermark(env, host):
     host.lead("u", leader=2, replicas=(1, 2))
     partition = host.manager.partition("u", 0)
     fetched = Observed(
-        host.manager.fetch(FetchParams(max_wait_ms=1_000, min_bytes=1), [FetchPartition("u", 0, 0, 100)])
+        host.manager.fetching.fetch(FetchParams(max_wait_ms=1_000, min_bytes=1), [FetchPartition("u", 0, 0, 100)])
     )
     assert partition.append_as_follower(records, 0, 0, 0).error is ErrorCode.NONE
     env.clock.advance(0)
@@ -936,13 +937,13 @@ def test_read_committed(env, host):
     take_part(partition.log, 7, 0)
     append(transactional(7))
     committed = FetchParams(isolation_level=1, max_wait_ms=10_000, min_bytes=1)
-    (result,) = host.manager.fetch(committed, [FetchPartition("t", 0, 0, 1 << 20)])
+    (result,) = host.manager.fetching.fetch(committed, [FetchPartition("t", 0, 0, 1 << 20)])
     assert offsets_of(result.records) == [0]
     assert (result.high_watermark, result.last_stable_offset, result.aborted_transactions) == (2, 1, [])
     assert offsets_of(consume(host, 0)[0].records) == [0, 1]
     assert consume(host, 0)[0].aborted_transactions is None
     assert host.manager.list_offset("t", 0, -1, isolation_level=1).offset == 1
-    waiting = Observed(host.manager.fetch(committed, [FetchPartition("t", 0, 1, 1 << 20)]))
+    waiting = Observed(host.manager.fetching.fetch(committed, [FetchPartition("t", 0, 1, 1 << 20)]))
     append(batch())
     env.clock.advance(0)
     assert not waiting.done, "the transaction is still open"
@@ -968,14 +969,16 @@ def test_a_read_committed_poll_counts_only_what_it_may_read(env, host):
     for _ in range(20):
         append(batch())
     params = FetchParams(isolation_level=1, max_wait_ms=10_000, min_bytes=5 * SIZE, max_bytes=5 * SIZE + 1)
-    waiting = Observed(host.manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]))
+    waiting = Observed(host.manager.fetching.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]))
     env.clock.advance(100)
     assert not waiting.done, "one batch is there for it, the others are behind an open transaction"
     append(marker(7, commit=False), AppendOrigin.COORDINATOR)
     (result,) = waiting.value
     assert 0 < len(result.records) <= 5 * SIZE + 1
     assert result.aborted_transactions == [(7, 1)]
-    assert isinstance(host.manager.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]), list), "what is aborted counts"
+    assert isinstance(host.manager.fetching.fetch(params, [FetchPartition("t", 0, 0, 1 << 20)]), list), (
+        "what is aborted counts"
+    )
 
 
 def test_a_poll_that_begins_in_a_gap_of_compaction_counts_what_follows(env, host):
@@ -1028,8 +1031,8 @@ def test_records_are_deleted_when_the_follower_that_is_waited_for_dies(env, host
     host.append(count=2)
     for replica_id in (2, 3):
         fetch_as(host, replica_id, 2)
-    deleted = Observed(host.manager.deletion.delete([("t", 0, 2)], timeout_ms=10_000))
-    host.manager.fetch(FetchParams(replica_id=2), [FetchPartition("t", 0, 2, 1 << 20, log_start_offset=2)])
+    deleted = Observed(record_deletion.delete(host.manager, [("t", 0, 2)], timeout_ms=10_000))
+    host.manager.fetching.fetch(FetchParams(replica_id=2), [FetchPartition("t", 0, 2, 1 << 20, log_start_offset=2)])
     env.clock.advance(0)
     assert not deleted.done
     host.live(1, 2)

@@ -3,6 +3,7 @@
 import pytest
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.protocol.errors import ErrorCode
+from barnabas.replication import record_deletion
 from barnabas.replication.fetch_values import FetchParams, FetchPartition
 from replication_world import Host, Observed, offsets_of
 
@@ -20,7 +21,7 @@ def host(env):
 
 def fetch(host, offset, replica_id=-1, **options):
     params = FetchParams(replica_id=replica_id, **options)
-    return host.manager.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
+    return host.manager.fetching.fetch(params, [FetchPartition("t", 0, offset, 1 << 20, log_start_offset=0)])
 
 
 def partition_of(host):
@@ -37,7 +38,7 @@ def test_without_the_lease_nothing_is_answered_as_committed(env, host):
     assert fetch(host, 0)[0].error is LOST
     assert host.manager.list_offset("t", 0, -1).error is LOST
     assert host.manager.list_offsets_version_0("t", 0, -1, 1)[0] is LOST
-    (deleted,) = host.manager.deletion.delete([("t", 0, 1)], 0)
+    (deleted,) = record_deletion.delete(host.manager, [("t", 0, 1)], 0)
     assert (deleted.error, partition_of(host).log_start_offset) == (LOST, 0)
     assert host.append("absent")[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offsets_of(fetch(host, 0, replica_id=2)[0].records) == [0], "followers go on"

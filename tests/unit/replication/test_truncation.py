@@ -5,7 +5,6 @@ import random
 import pytest
 from barnabas.replication.truncation import (
     NewBounds,
-    Truncation,
     bounds_out_of_range,
     first_truncation,
     truncation_by_epoch,
@@ -13,34 +12,34 @@ from barnabas.replication.truncation import (
 from barnabas.storage.leader_epochs import LeaderEpochCache
 from simulator.env import sim_env
 
-# own epochs, own log end, own high watermark, the leader's epoch and end -> where to cut, and whether that is the end
+# own epochs, own log end, own high watermark, the leader's epoch and end -> where to cut
 TABLE = {
-    "the epoch ends earlier at the leader": ([(1, 0), (2, 10)], 20, 5, (2, 15), Truncation(15)),
-    "the epoch ends earlier here": ([(1, 0), (3, 10)], 20, 5, (1, 15), Truncation(10)),
-    "both end at the same offset: nothing to cut": ([(1, 0)], 20, 5, (1, 20), Truncation(20)),
-    "the leader has more of the epoch": ([(1, 0)], 20, 5, (1, 50), Truncation(20)),
-    "an epoch without records, which the leader never heard of": ([(1, 0), (2, 20)], 20, 5, (1, 20), Truncation(20)),
+    "the epoch ends earlier at the leader": ([(1, 0), (2, 10)], 20, 5, (2, 15), 15),
+    "the epoch ends earlier here": ([(1, 0), (3, 10)], 20, 5, (1, 15), 10),
+    "both end at the same offset: nothing to cut": ([(1, 0)], 20, 5, (1, 20), 20),
+    "the leader has more of the epoch": ([(1, 0)], 20, 5, (1, 50), 20),
+    "an epoch without records, which the leader never heard of": ([(1, 0), (2, 20)], 20, 5, (1, 20), 20),
     "the leader's epoch is not known here, an older one is": (
         [(1, 0), (4, 10)],
         20,
         5,
         (2, 15),
-        Truncation(10, is_final=False),
+        10,
     ),
     "the same, and the older one ends behind the log (KIP-279)": (
         [(1, 0), (4, 30)],
         30,
         5,
         (3, 40),
-        Truncation(30, is_final=False),
+        30,
     ),
-    "all epochs here are newer: cut to the end of the first older one": ([(5, 10)], 20, 5, (3, 8), Truncation(8)),
-    "no epochs here": ([], 20, 5, (3, 8), Truncation(8)),
-    "no epochs here, and the leader has more": ([], 20, 5, (3, 28), Truncation(20)),
-    "the leader does not know the epoch: high watermark": ([(1, 0)], 20, 5, (-1, -1), Truncation(5)),
-    "the leader knows an offset, but no epochs": ([(1, 0)], 20, 5, (-1, 12), Truncation(12)),
-    "the leader knows an offset behind our end, but no epochs": ([(1, 0)], 20, 5, (-1, 25), Truncation(20)),
-    "below the high watermark, after an unclean election": ([(1, 0)], 20, 18, (1, 3), Truncation(3)),
+    "all epochs here are newer: cut to the end of the first older one": ([(5, 10)], 20, 5, (3, 8), 8),
+    "no epochs here": ([], 20, 5, (3, 8), 8),
+    "no epochs here, and the leader has more": ([], 20, 5, (3, 28), 20),
+    "the leader does not know the epoch: high watermark": ([(1, 0)], 20, 5, (-1, -1), 5),
+    "the leader knows an offset, but no epochs": ([(1, 0)], 20, 5, (-1, 12), 12),
+    "the leader knows an offset behind our end, but no epochs": ([(1, 0)], 20, 5, (-1, 25), 20),
+    "below the high watermark, after an unclean election": ([(1, 0)], 20, 18, (1, 3), 3),
 }
 
 
@@ -54,9 +53,7 @@ def test_by_epoch(name):
     assert cut == expected
 
 
-@pytest.mark.parametrize(
-    ("latest_epoch", "expected"), [(-1, Truncation(7)), (0, Truncation(20, False)), (6, Truncation(20, False))]
-)
+@pytest.mark.parametrize(("latest_epoch", "expected"), [(-1, 7), (0, 20), (6, 20)])
 def test_before_the_first_fetch(latest_epoch, expected):
     assert first_truncation(latest_epoch, 20, 7) == expected
 
@@ -136,7 +133,7 @@ def test_two_logs_come_to_agree_within_as_many_steps_as_they_have_epochs(seed):
         if epoch == last and end >= follower.end:
             break
         cut = truncation_by_epoch(epoch, end, follower.end_offset_for, follower.end, 0)
-        follower.cut(cut.offset)
+        follower.cut(cut)
     else:
         pytest.fail("the follower asks for ever")
     assert follower.records == leader.records[: follower.end], "what is left is the leader's"

@@ -100,8 +100,8 @@ class Cluster:
                 node_id=broker_id,
                 clock=self.env.clock,
                 wakes=Wakes(self.env.clock),
-                replica_lag_time_max_ms=30_000,
-                is_alive=lambda other: True,
+                config=SimpleNamespace(replica_lag_time_max_ms=30_000),
+                metadata_cache=SimpleNamespace(is_alive=lambda other: True),
                 lease=life.broker.lease,
                 propose_isr=lambda partition: None,
             )

@@ -13,7 +13,6 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, UpdateMetadataRequest
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
-from barnabas.storage.producer_entry import Verification
 from barnabas.storage.producer_state import ProducerStateManager
 from simulator.env import SimEnv, sim_env
 
@@ -27,19 +26,7 @@ class LedPartition(Partition):
 
     def __init__(self) -> None:
         self.producers = ProducerStateManager(cast(Any, None), "/none")
-
-    def is_fenced(self, producer_id: int, producer_epoch: int) -> bool:
-        return self.producers.is_fenced(producer_id, producer_epoch)
-
-    def begin_verification(
-        self, producer_id: int, producer_epoch: int, first_sequence: int, *, raises_epochs: bool = False
-    ) -> Verification | None:
-        return self.producers.begin_verification(
-            producer_id, producer_epoch, first_sequence, 0, raises_epochs=raises_epochs
-        )
-
-    def confirm_verification(self, asked: Verification, producer_epoch: int) -> bool:
-        return self.producers.confirm(asked, producer_epoch)
+        self.log = cast(Any, SimpleNamespace(producers=self.producers))
 
     def append(self, producer_id: int, producer_epoch: int) -> None:
         self.producers.update_data(producer_id, producer_epoch, 0, 0, 0, 0, True)

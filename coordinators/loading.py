@@ -87,7 +87,6 @@ class CoordinatorLoader(Generic[Shard]):
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
         position = min(self._position, self._end)
         stopped_by = self._stopped_by or ("" if self._wait_timer is None else self._shard.log.shortage)
         return Progress(self._shard.partition, self._start, position, self._end, stopped_by)
@@ -157,7 +156,6 @@ class CoordinatorLoader(Generic[Shard]):
 
     @staticmethod
     def _unpacked(header: BatchHeader, batch: memoryview) -> bytes:
-        """The records of a batch."""
         if not crc_is_valid(batch):  # it may be possible to decode it all the same, to other offsets
             raise CorruptBatchError(
                 "the batch there is damaged, its checksum is wrong. Let another replica lead this partition, or "

@@ -97,26 +97,21 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> int:
-        """First offset that can be read."""
         return self.partition.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """Offset the next record will get."""
         return self.partition.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """First offset that is not committed yet."""
         return self.partition.log.high_watermark
 
     @property
     def shortage(self) -> str:
-        """Why nothing can be committed now; empty: enough replicas are in sync."""
         return self.partition.shortage
 
     def read(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from `offset`. OSError when they cannot be read."""
         log = self.partition.log
         data = log.read(offset, max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
         if data.error:
@@ -227,19 +222,9 @@ class CoordinatorShard(Generic[Records]):
         self._replayed_offset = 0  # the end of the last batch that was replayed
 
     @property
-    def log_end_offset(self) -> int:
-        """Offset the next record will get."""
-        return self.log.log_end_offset
-
-    @property
     def waits_for_replicas(self) -> bool:
         """Whether records count only when the high watermark has passed them."""
         return self._acks == ALL_IN_SYNC
-
-    @property
-    def shortage(self) -> str:
-        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
-        return self.log.shortage
 
     @property
     def is_unstorable(self) -> bool:

@@ -100,7 +100,6 @@ class Mark(NamedTuple):
 
 
 def mark_of(record: Record) -> Mark:
-    """The mark of a record."""
     parts = bytearray()
     for text in (record.key, record.value):
         _add(parts, text)
@@ -182,7 +181,6 @@ def batches_in(records: bytes | memoryview) -> list[Batch] | None:
 
 
 def lines(cluster_id: str | None, time_ms: int, positions: Iterable[Position]) -> Iterator[bytes]:
-    """The lines of a file."""
     check = 0
     count = 0
 

@@ -62,27 +62,28 @@ class Found(NamedTuple):
     limit: str = ""  # why not all of the log behind the time was searched
 
 
-def _refused(note: str) -> Placement:
+def refused(note: str) -> Placement:
+    """No offset, and why."""
     return Placement(How.REFUSED, None, note)
 
 
 def refuse_early(position: Position) -> Placement | None:
     """What no log can mend."""
     if position.log_start is None or position.log_end is None:
-        return _refused("the backup does not describe its place: the topic was gone, or its log could not be read")
+        return refused("the backup does not describe its place: the topic was gone, or its log could not be read")
     if position.offset > position.log_end:
-        return _refused(f"it was past the end of its log ({position.log_end}) already when it was exported")
+        return refused(f"it was past the end of its log ({position.log_end}) already when it was exported")
     if position.log_start == position.log_end:
         return None
     if position.batch is None and (position.offset < position.log_end or position.before is None):
-        return _refused("the backup does not describe its place: the batches there had an old format")
+        return refused("the backup does not describe its place: the batches there had an old format")
     return None
 
 
 def prove(position: Position, there: There) -> Placement | None:
     """The place if it can be said without a search. None: search."""
-    if refused := refuse_early(position):
-        return refused
+    if early := refuse_early(position):
+        return early
     wanted = position.batch or position.before
     if wanted is None:
         return _of_empty_log(position, there)
@@ -145,7 +146,7 @@ def _of_empty_log(position: Position, there: There) -> Placement:
         return _at_same_offset(How.KEPT, position, there, "its log was empty")
     if position.offset == 0 == position.log_end:
         return Placement(How.FOUND, there.log_start, "nothing had been written yet: the start of the log")
-    return _refused("its log was empty, so there is no batch to recognise it by")
+    return refused("its log was empty, so there is no batch to recognise it by")
 
 
 def place(position: Position, there: There, found: Found) -> Placement:
@@ -154,7 +155,7 @@ def place(position: Position, there: There, found: Found) -> Placement:
     if batch is not None and found.batches:
         hits = found.batches
         if not batch.has_sequence and batch.is_same(before):
-            return _refused("the batch before it is the same, so no log says which one of them it is")
+            return refused("the batch before it is the same, so no log says which one of them it is")
         if 1 < len(hits) < HITS_MAX:
             hits = [hit for hit in hits if hit.before is not None and before is not None and before.is_same(hit.before)]
         if len(hits) != 1:
@@ -162,10 +163,10 @@ def place(position: Position, there: There, found: Found) -> Placement:
         (hit,) = hits
         is_behind_it = before is not None and before.is_same(hit.before)
         if batch.is_control and not is_behind_it:
-            return _refused(f"only an end of a transaction like the one there is at {hit.batch.base_offset}")
+            return refused(f"only an end of a transaction like the one there is at {hit.batch.base_offset}")
         is_sure = batch.has_sequence or is_behind_it or not found.limit
         if not is_sure:
-            return _refused(f"a batch like its own is at {hit.batch.base_offset}, but there may be more: {found.limit}")
+            return refused(f"a batch like its own is at {hit.batch.base_offset}, but there may be more: {found.limit}")
         shift = hit.batch.base_offset - batch.base_offset
         return _found(max(position.offset, batch.base_offset) + shift, position, there)
     is_at_its_begin = batch is None or position.offset <= batch.base_offset
@@ -174,13 +175,13 @@ def place(position: Position, there: There, found: Found) -> Placement:
             return _several(found.befores)
         if before.is_control:
             at = found.befores[0].batch.base_offset
-            return _refused(f"only an end of a transaction like the one before it is at {at}")
+            return refused(f"only an end of a transaction like the one before it is at {at}")
         if not before.has_sequence and found.limit:
             at = found.befores[0].batch.base_offset
-            return _refused(f"a batch like the one before it is at {at}, but there may be more: {found.limit}")
+            return refused(f"a batch like the one before it is at {at}, but there may be more: {found.limit}")
         note = "" if batch is None else "behind the batch before it: its own is not there"
         return _found(found.befores[0].batch.last_offset + 1, position, there, note)
-    return _refused(f"its batch is not there{': ' + found.limit if found.limit else ''}{hint(position, there)}")
+    return refused(f"its batch is not there{': ' + found.limit if found.limit else ''}{hint(position, there)}")
 
 
 def _found(offset: int, position: Position, there: There, note: str = "") -> Placement:
@@ -191,7 +192,7 @@ def _found(offset: int, position: Position, there: There, note: str = "") -> Pla
 
 def _several(hits: Sequence[Hit]) -> Placement:
     offsets = places([hit.batch.base_offset for hit in hits])
-    return _refused(f"the same batch is at {offsets}, and what is before it does not decide")
+    return refused(f"the same batch is at {offsets}, and what is before it does not decide")
 
 
 def places(offsets: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.offsets.backup import Batch, Mark, Position, mark_of
-from barnabas.offsets.backup_places import HITS_MAX, How, Placement, There, hint, places
+from barnabas.offsets.backup_places import HITS_MAX, How, Placement, There, hint, places, refused
 from barnabas.offsets.backup_search import FEW_BYTES, MOST_BYTES, Around, Ask, AskTime, scan
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_records import Record
@@ -147,28 +147,24 @@ def place_by_records(position: Position, there: There, searched: SearchedRecords
             return _several(hits, "what is before it does not decide")
         (hit,) = hits
         if limit:
-            return _refused(f"a record like its own is at {hit.offset}, but there may be more: {limit}")
+            return refused(f"a record like its own is at {hit.offset}, but there may be more: {limit}")
         if before is not None and hit.before is not None:
-            return _refused(f"a record like its own is at {hit.offset}, behind another one than it was")
+            return refused(f"a record like its own is at {hit.offset}, behind another one than it was")
         return _at(hit.offset, there)
     befores = searched.hits.get(before, ()) if before is not None else ()
     if len(befores) > 1:
         return _several(befores, "its own record is not there")
     if befores and limit:
-        return _refused(f"a record like the one before it is at {befores[0].offset}, but there may be more: {limit}")
+        return refused(f"a record like the one before it is at {befores[0].offset}, but there may be more: {limit}")
     if befores:
         note = "" if record is None else "behind the record before it: its own is not there"
         return _at(befores[0].offset + 1, there, note)
-    return _refused(f"neither its batch nor its record is there{': ' + limit if limit else ''}{hint(position, there)}")
+    return refused(f"neither its batch nor its record is there{': ' + limit if limit else ''}{hint(position, there)}")
 
 
 def _at(offset: int, there: There, note: str = "") -> Placement:
     return Placement(How.BY_RECORDS, max(offset, there.log_start), note)
 
 
-def _refused(note: str) -> Placement:
-    return Placement(How.REFUSED, None, note)
-
-
 def _several(hits: Sequence[MarkHit], why: str) -> Placement:
-    return _refused(f"the same record is at {places([hit.offset for hit in hits])}, and {why}")
+    return refused(f"the same record is at {places([hit.offset for hit in hits])}, and {why}")

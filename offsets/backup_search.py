@@ -6,9 +6,9 @@ never more of the log than they need or are allowed.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from barnabas.offsets.backup import Batch
+from barnabas.offsets.backup import Batch, Mark
 from barnabas.offsets.backup_places import HITS_MAX, Hit
 
 FEW_BYTES, MANY_BYTES = 16 * 1024, 1024 * 1024
@@ -121,20 +121,13 @@ def search(
     return Searched(hits, limits)
 
 
-class Timed(Protocol):
-    """A batch or a record to look for."""
-
-    @property
-    def timestamp(self) -> int:
-        """Its time in ms; negative: not known."""
-
-
-W = TypeVar("W", bound=Iterable[Timed | None])
+Sought = Batch | Mark | None
+W = TypeVar("W", bound=Iterable[Sought])
 L = TypeVar("L")
 
 
-def _time_of(one: Iterable[Timed | None]) -> int:
-    """The time from which on it can be in a log."""
+def _time_of(one: Iterable[Sought]) -> int:
+    """The time from which on it can be in a log; negative: it is not known."""
     return min(each.timestamp for each in one if each is not None)
 
 

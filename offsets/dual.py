@@ -26,7 +26,6 @@ class DualOffsetManager:
         *,
         require_stable: bool = False,
     ) -> Offsets | Pending[Offsets]:
-        """Read both."""
         found: list[Offsets] = []
         pending: Pending[Offsets] = Pending()
 
@@ -53,7 +52,6 @@ class DualOffsetManager:
         done: Done,
         origin: bytes = b"",
     ) -> None:
-        """Remove from both."""
         errors: list[ErrorCode] = []
 
         def removed(error: ErrorCode) -> None:

@@ -264,12 +264,10 @@ def _encode_rows(origin: bytes, position: int, time_ms: int, rows: Sequence[Row]
 
 
 def encode_gap(gap: Gap) -> bytes:
-    """The value of the record of a gap."""
     return _GAP.pack(VERSION, GAP, *gap[:5]) + _string(gap.why)
 
 
 def key_of(group_id: str) -> bytes:
-    """The key of a group's records."""
     return group_id.encode("utf-8", "surrogatepass")
 
 

@@ -29,12 +29,10 @@ Positions = dict[TopicPartition, Position]
 
 
 def old_position(row: Row) -> Position:
-    """Where a partition was before."""
     return Position(row.old_offset, row.old_leader_epoch, row.old_metadata, row.topic_id)
 
 
 def new_position(row: Row) -> Position:
-    """Where a partition is afterwards."""
     return Position(row.new_offset, row.new_leader_epoch, row.new_metadata, row.topic_id)
 
 

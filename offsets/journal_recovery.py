@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets import journal as form
 from barnabas.offsets.journal import Cause, Row
 from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRemovals, decode_change, key_version
@@ -21,17 +22,6 @@ BATCH_BYTES_MAX = 256 * 1024 * 1024
 
 
 Found = tuple[str, Cause, list[Row]]  # group, cause and rows of a record of the journal
-
-
-class SourceLog(Protocol):
-    """The log of the partition of `__consumer_offsets` whose changes are noted."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """First offset that can be read."""
-
-    def read(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches from `offset` up to the log end, at least one; empty at the end. OSError when it fails."""
 
 
 class End(NamedTuple):
@@ -68,7 +58,7 @@ class Recovery:
 
     def __init__(
         self,
-        log: SourceLog,
+        log: CoordinatorLog,
         begin: int,
         end: int,
         topic_id_of: Callable[[str], bytes],

@@ -25,11 +25,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from barnabas.coordinators.append_errors import TOO_LARGE
+from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets import journal as form
 from barnabas.offsets.journal import NO_OFFSET, Cause, Gap, Row
 from barnabas.offsets.journal_parts import Lost, Part, gap_part
 from barnabas.offsets.journal_place import JournalLog, Leader, Progress
-from barnabas.offsets.journal_recovery import Recovery, SourceLog, end_of
+from barnabas.offsets.journal_recovery import Recovery, end_of
 from barnabas.offsets.records import (
     NO_TOPIC_ID,
     CommittedOffset,
@@ -72,10 +73,7 @@ _FAILED: Final = "a change could not be written down"
 
 
 class PartitionJournal:
-    """The journal of one offsets partition that this broker owns, from its loading to its unloading.
-
-    `end_position`: where the loaded log ended. `has_offsets`: whether it had any.
-    """
+    """The journal of one offsets partition that this broker owns, from its loading to its unloading."""
 
     __slots__ = (
         "_caught_up_with",
@@ -91,24 +89,16 @@ class PartitionJournal:
         "_open",
         "_parts",
         "_place",
+        "_table",
         "_told_ms",
         "_told_why",
         "_turns",
         "_written_to",
         "closed",
-        "longest_transaction",
         "partition",
     )
 
-    def __init__(
-        self,
-        journal: OffsetJournal,
-        partition: int,
-        log: SourceLog,
-        end_position: int,
-        has_offsets: bool,
-        longest_transaction: int,
-    ) -> None:
+    def __init__(self, journal: OffsetJournal, partition: int, log: CoordinatorLog, table: OffsetTable) -> None:
         self.partition = partition
         self.closed = False
         self._journal = journal
@@ -116,9 +106,9 @@ class PartitionJournal:
         self._clock = journal.env.clock
         self._turns = journal.env.turns
         self._log = log
-        self._end_position = end_position  # of the last change that was noted, in the log of offsets
-        self.longest_transaction = longest_transaction  # records from the first of one to its marker
-        self._has_past = has_offsets  # whether the journal should have something about it
+        self._table = table
+        self._end_position = log.log_end_offset  # of the last change that was noted, in the log of offsets
+        self._has_past = table.has_offsets  # whether the journal should have something about it
         self._open: Part | None = None  # what is noted now
         self._parts: deque[Part] = deque()  # what waits, oldest first
         self._told_why, self._told_ms = "", 0  # which gap the log of the broker had last
@@ -131,7 +121,7 @@ class PartitionJournal:
 
     # ---- noting ----
 
-    def note(self, records: OffsetCommits | OffsetRemovals, position: int, table: OffsetTable) -> None:
+    def note(self, records: OffsetCommits | OffsetRemovals, position: int) -> None:
         """Note what these records, the first of them at `position`, will change in the table. It never raises."""
         end_position = position + records.count
         now_ms = self._clock.now_ms()
@@ -139,7 +129,7 @@ class PartitionJournal:
             self._lost.add(records.count, end_position, now_ms)
         else:
             try:
-                self._note(records, position, end_position, now_ms, table)
+                self._note(records, position, end_position, now_ms)
             except Exception as error:  # the journal must not fail a commit
                 logger.error("the journal of offsets: a change of group %s is lost", records.group_id, exc_info=error)
                 self._lose(_FAILED, records.count, position, end_position, now_ms)
@@ -148,14 +138,8 @@ class PartitionJournal:
             self._is_marked = True
             self._journal.mark(self)
 
-    def _note(
-        self,
-        records: OffsetCommits | OffsetRemovals,
-        position: int,
-        end_position: int,
-        now_ms: int,
-        table: OffsetTable,
-    ) -> None:
+    def _note(self, records: OffsetCommits | OffsetRemovals, position: int, end_position: int, now_ms: int) -> None:
+        table = self._table
         part = self._open
         if part is None or part.size_bytes >= PART_BYTES:
             part = self._next_part(position, now_ms)
@@ -170,7 +154,7 @@ class PartitionJournal:
                 known = table.decoded.get(group_id) or table.to_change(group_id)
                 value = self._one(origin, position, now_ms, known, records)
             else:
-                value = self._several(origin, position, now_ms, table, records)
+                value = self._several(origin, position, now_ms, records)
             if value is not None:
                 part.add(key, value, records.count, end_position, now_ms)
                 return
@@ -211,9 +195,7 @@ class PartitionJournal:
                 )
         return None
 
-    def _several(
-        self, origin: bytes, position: int, now_ms: int, table: OffsetTable, records: OffsetCommits
-    ) -> bytes | None:
+    def _several(self, origin: bytes, position: int, now_ms: int, records: OffsetCommits) -> bytes | None:
         """The record of a commit without metadata; None: it takes the general path.
 
         A group mostly commits the same partitions again. Then the old positions are the new ones of the commit before.
@@ -221,7 +203,7 @@ class PartitionJournal:
         commit = records.columns
         if commit is None or records.count > form.ROWS_MAX:
             return None
-        journal = self._journal
+        journal, table = self._journal, self._table
         last = journal.last_commits.get(records.group_id, ())
         topics = []
         for index, columns in enumerate(commit):
@@ -266,14 +248,13 @@ class PartitionJournal:
                 part.add(key, value, count, after, now_ms)
             position = after if are_consecutive else position
 
-    def note_transaction(
-        self, producer_id: int, position: int, table: OffsetTable, origins: Mapping[str, bytes]
-    ) -> None:
+    def note_transaction(self, producer_id: int, position: int, origins: Mapping[str, bytes]) -> None:
         """Note what the marker at `position`, which commits a producer's transaction, will change in the table.
 
         `origins`: who has committed in the transaction, by group, as far as it is known. It never raises.
         """
         end_position = position + 1
+        table = self._table
         now_ms = self._clock.now_ms()
         is_begun = False  # all is in one part, which is written as a whole, because it has one position
         for group_id, offsets in table.pending.get(producer_id, {}).items():
@@ -510,7 +491,7 @@ class PartitionJournal:
             self._put_first(gap_part(Gap(end_position, first, 0, now_ms, -1, _UNREADABLE)))
             return
         recovered: list[Part] = []
-        longest = min(self.longest_transaction, RECOVERED_MAX)
+        longest = min(self._table.longest_transaction, RECOVERED_MAX)
         recovery = Recovery(self._log, end_position, first, self._journal.topic_id, longest)
         try:
             for record in recovery.changes():

@@ -7,8 +7,9 @@ uses them through `OffsetShard`.
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
@@ -43,13 +44,6 @@ class GroupInShard(NamedTuple, Generic[S]):
         return f"group {self.group_id}"
 
 
-class RetentionConfig(Protocol):
-    """The settings of expiry."""
-
-    offsets_retention_check_interval_ms: int
-    offsets_retention_minutes: int
-
-
 class KafkaOffsetManager:
     """`OffsetManager` over the offsets partitions.
 
@@ -57,7 +51,7 @@ class KafkaOffsetManager:
     their caller has looked it up already.
     """
 
-    def __init__(self, env: Env, config: RetentionConfig, shards: Mapping[int, OffsetShard]) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, shards: Mapping[int, OffsetShard]) -> None:
         self._env = env
         self._config = config
         self._shards = shards
@@ -76,7 +70,6 @@ class KafkaOffsetManager:
         )
 
     def shutdown(self) -> None:
-        """Stop looking for expired offsets."""
         if self.expiry is not None:
             self.expiry.stop()
             self.expiry = None
@@ -94,7 +87,7 @@ class KafkaOffsetManager:
         What waits for replicas that are missing is not waited for: it may take for ever. While the partition loads,
         what is not committed may have been acknowledged by the leader before, so the offset in the table could be old.
         """
-        if shard.loading or (require_stable and shard.shortage):
+        if shard.loading or (require_stable and shard.log.shortage):
             return _certain(shard, group_id, partitions, require_stable)
         if not require_stable:
             return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
@@ -131,7 +124,7 @@ class KafkaOffsetManager:
         for topic, index in partitions:
             gone.setdefault(topic, set()).add(index)
         for shard in self._shards.values():
-            begin = partial(self._env.turns.begin, self._forget(shard, gone, shard.log_end_offset))
+            begin = partial(self._env.turns.begin, self._forget(shard, gone, shard.log.log_end_offset))
             if shard.loading:
                 shard.after_loading.append(begin)
             else:

@@ -109,7 +109,6 @@ class PartitionLag:
 
     @property
     def position(self) -> Position:
-        """The committed position."""
         return Position(self.topic, self.partition, self.offset, self.leader_epoch, self.topic_id)
 
     def of(self, isolation: str) -> IsolationLag | None:
@@ -117,7 +116,6 @@ class PartitionLag:
         return self.read_committed if isolation == READ_COMMITTED else self.read_uncommitted
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         row = asdict(self)
         row["topic_id"] = topic_id_text(self.topic_id)
         for name in (READ_UNCOMMITTED, READ_COMMITTED):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets.expiry import GroupSituation
 from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable
@@ -37,12 +38,8 @@ class OffsetShard(Protocol):
         """Whether this broker does not own the partition any more."""
 
     @property
-    def log_end_offset(self) -> int:
-        """Offset the next record will get."""
-
-    @property
-    def shortage(self) -> str:
-        """Why nothing can be committed now: too few replicas are in sync. Empty: they are enough."""
+    def log(self) -> CoordinatorLog:
+        """Its log."""
 
     def uncommitted_offsets(self, group_id: str) -> set[TopicPartition]:
         """The partitions of a group whose offset will change when all that is in the log is committed."""

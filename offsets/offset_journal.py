@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets.journal_place import JournalPlace
-from barnabas.offsets.journal_recovery import SourceLog
 from barnabas.offsets.journal_writer import PartitionJournal
 from barnabas.offsets.records import NO_TOPIC_ID, TopicColumns
+from barnabas.offsets.table import OffsetTable
 from barnabas.runtime.ports import Env
 from barnabas.runtime.upkeep import Task
 
@@ -39,18 +40,13 @@ class OffsetJournal:
         self._task = self.env.upkeep.every("offset journal", lambda: LOOK_MS, self._with_work, PartitionJournal.write)
 
     def stop(self) -> None:
-        """Stop looking."""
         if self._task is not None:
             self._task.stop()
             self._task = None
 
-    def open(
-        self, partition: int, log: SourceLog, end_position: int, *, has_offsets: bool, longest_transaction: int = 0
-    ) -> PartitionJournal:
-        """Begin to note the changes of an offsets partition that was loaded up to this offset."""
-        opened = self.partitions[partition] = PartitionJournal(
-            self, partition, log, end_position, has_offsets, longest_transaction
-        )
+    def open(self, partition: int, log: CoordinatorLog, table: OffsetTable) -> PartitionJournal:
+        """Begin to note the changes of an offsets partition that was loaded up to the end of its log."""
+        opened = self.partitions[partition] = PartitionJournal(self, partition, log, table)
         if opened.has_work:
             opened.write()
         return opened

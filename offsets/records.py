@@ -110,7 +110,6 @@ class TopicColumns(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """How many partitions."""
         return len(self.partitions) // PARTITION_BYTES
 
     def numbers(self) -> tuple[int, ...]:
@@ -174,7 +173,6 @@ class OffsetCommits:
         return found
 
     def partitions(self) -> Iterator[tuple[str, Iterable[int]]]:
-        """The partitions of each topic."""
         for topic, offsets in self.topics.items():
             yield topic, offsets.numbers() if isinstance(offsets, TopicColumns) else offsets
 
@@ -237,7 +235,6 @@ class OffsetCommits:
 
 
 def _append_columns(records: PlainRecords, group_id: str, columns: TopicColumns, time_ms: int) -> PackedTopic:
-    """Append the records of a topic in columns."""
     topic, topic_id, partitions, positions = columns
     of_columns = pack if native_packing is None else native_packing.offset_records
     part, data, key_start_bytes = of_columns(records.count, group_id, topic, topic_id, partitions, positions, time_ms)
@@ -281,7 +278,6 @@ def _starts(first_delta: int, count: int, size: int) -> list[bytes]:
 
 
 def _append_one(records: PlainRecords, group_id: str, topic: str, partition: int, committed: CommittedOffset) -> None:
-    """Append the record of one offset."""
     if native_packing is None or committed.metadata or committed.expire_timestamp >= 0:
         records.add(encode_key(group_id, topic, partition), encode_value(committed))
         return
@@ -311,11 +307,9 @@ class PendingCommits:
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return self.commits.count
 
     def append_to(self, records: PlainRecords) -> None:
-        """Append the records."""
         self.commits.append_to(records)
 
 
@@ -333,7 +327,6 @@ class TransactionEnd:
         self.is_commit = is_commit
 
     def append_to(self, records: PlainRecords) -> None:
-        """It is never appended so."""
         raise AssertionError("a marker is a batch of its own")
 
 
@@ -352,7 +345,6 @@ class OffsetRemovals:
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return len(self.partitions)
 
     def append_to(self, records: PlainRecords) -> None:
@@ -379,7 +371,6 @@ def encode_positions(offsets_and_epochs: Sequence[int]) -> bytes:
 
 
 def encode_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of the record of an offset."""
     return _key_start(group_id, topic) + _INT32.pack(partition)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.cluster.tree import paths, payloads
@@ -21,7 +21,7 @@ from barnabas.cluster.tree.port import (
     NotEmptyError,
     Set,
 )
-from barnabas.offsets.manager import Offsets, Partitions
+from barnabas.offsets.manager import Done, Offsets, Partitions
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, TopicPartition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -31,8 +31,6 @@ from barnabas.runtime.turns import chunks
 logger = logging.getLogger("barnabas.offsets")
 
 NODES_PER_WRITE = 200  # a change of the embedded tree takes the longer the more nodes it has
-
-Done = Callable[[ErrorCode], None]
 
 # ZooKeeper allows only these characters in paths. Compiled on first use: that takes longer than importing this module.
 NODE_CHARACTERS = "[\\x20-\\x7e\\xa0-\\ud7ff\\uf900-\\uffef]+"

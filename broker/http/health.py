@@ -13,7 +13,6 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.cluster.tree.tree_place import read_by_others
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
-from barnabas.coordinators.groups.consumer.runtime import identity as consumer_identity
 from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.events import Event, Identity, Kind, identity
 from barnabas.coordinators.groups.explanation import STORM_WITHIN_MS, advice
@@ -449,7 +448,7 @@ def _state(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> State 
 def _clients(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> list[Identity]:
     """Who the members are; at most NAMES_MAX."""
     if consumer is not None:
-        return [consumer_identity(each) for each in islice(consumer.members.values(), NAMES_MAX)]
+        return [identity(each) for each in islice(consumer.members.values(), NAMES_MAX)]
     return [] if group is None else [identity(each) for each in islice(group.members.by_id.values(), NAMES_MAX)]
 
 
@@ -506,5 +505,5 @@ def _waits(group: ClassicGroup | None, consumer: ConsumerGroup | None, monotonic
 
 def _named(group: ClassicGroup | None, consumer: ConsumerGroup | None, member_id: str) -> dict[str, Any]:
     if consumer is not None:
-        return consumer_identity(consumer.members[member_id])._asdict()
+        return identity(consumer.members[member_id])._asdict()
     return {} if group is None else identity(group.members.by_id[member_id])._asdict()

@@ -9,13 +9,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import group_error
 from barnabas.coordinators.groups import log_lines
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import Kind, cut
 from barnabas.coordinators.groups.log_lines import listed, who
 from barnabas.coordinators.groups.members import NEVER, Drain, Member, Members, Supported, join_error
-from barnabas.coordinators.groups.rebalance import GroupConfig, Rebalance
+from barnabas.coordinators.groups.rebalance import Rebalance
 from barnabas.coordinators.groups.records import subscribed_topics
 from barnabas.coordinators.groups.states import State
 from barnabas.protocol import messages
@@ -49,7 +50,7 @@ class ClassicGroup:
 
     __slots__ = ("_config", "group_id", "members", "rebalance", "timer", "timer_ms")
 
-    def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
+    def __init__(self, group_id: str, config: BrokerConfig, now_ms: int) -> None:
         self.group_id = group_id
         self.members = Members()
         self.rebalance = Rebalance(group_id, self.members, config, now_ms)
@@ -59,7 +60,6 @@ class ClassicGroup:
 
     @property
     def state(self) -> State:
-        """Its state now."""
         return self.rebalance.state
 
     @property
@@ -71,7 +71,7 @@ class ClassicGroup:
 
     @classmethod
     def restore(
-        cls, group_id: str, config: GroupConfig, metadata: GroupMetadataValue, supported: Supported | None = None
+        cls, group_id: str, config: BrokerConfig, metadata: GroupMetadataValue, supported: Supported | None = None
     ) -> ClassicGroup:
         """The group of a stored record. `start_sessions` starts its session timers later.
 

@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from functools import partial
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.commits import Partition, check_commit
-from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
+from barnabas.coordinators.groups.consumer.topics import Topics
+from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.journal import Cause
 from barnabas.offsets.records import (
@@ -53,14 +55,6 @@ RESET: Final = Cause.RESET
 _LONG_MAX: Final = 2**63 - 1
 _cut: Final = cut if native_codec is None else native_codec.cut
 _pad: Final = pad if native_codec is None else native_codec.pad
-
-
-class CommitConfig(Protocol):
-    """The settings of commits."""
-
-    dual_commit_enabled: bool
-    offset_metadata_max_bytes: int
-    offsets_storage: str
 
 
 class _Answer:
@@ -101,7 +95,7 @@ class Commits:
     def __init__(
         self,
         env: Env,
-        config: CommitConfig,
+        config: BrokerConfig,
         gate: Gate,
         topics: Topics,
         tree: ZooKeeperOffsetManager,

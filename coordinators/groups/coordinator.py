@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
 from barnabas.cluster.tree.port import Coordination
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import group_error
 from barnabas.coordinators.coordinator import Coordinator, partition_for
 from barnabas.coordinators.groups.classic import ClassicGroup
@@ -24,21 +25,14 @@ from barnabas.coordinators.groups.consumer.answers import ConsumerAnswers
 from barnabas.coordinators.groups.consumer.classic_answers import ClassicAnswers, Leaver
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.records import make_encoders
-from barnabas.coordinators.groups.consumer.settings import ConsumerConfig
+from barnabas.coordinators.groups.consumer.topics import Topics
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.coordinators.groups.live_reset import LiveResets
 from barnabas.coordinators.groups.loading import Loader
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, join_error
 from barnabas.coordinators.groups.offset_fetches import OffsetFetches
 from barnabas.coordinators.groups.removals import Removals
-from barnabas.coordinators.groups.requests import (
-    GROUP_OPERATIONS,
-    Context,
-    LogRefusal,
-    Origins,
-    Refusals,
-    Topics,
-)
+from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, LogRefusal, Origins, Refusals
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.transactional_commits import TransactionalCommits
@@ -83,26 +77,7 @@ PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a
 LEAVERS_PER_PIECE = 100
 
 
-class CoordinatorConfig(ConsumerConfig, Protocol):
-    """The broker settings of the coordinator. It reads them each time, because they may change."""
-
-    group_initial_rebalance_delay_ms: int
-    group_max_session_timeout_ms: int
-    group_max_size: int
-    group_min_session_timeout_ms: int
-    offset_metadata_max_bytes: int
-    dual_commit_enabled: bool
-    offsets_commit_required_acks: int
-    offsets_commit_timeout_ms: int
-    offsets_load_buffer_size: int
-    offsets_retention_check_interval_ms: int
-    offsets_retention_minutes: int
-    offsets_storage: str
-    offsets_topic_compression_codec: int
-
-
 def _left(leavers: list[Leaver], errors: list[ErrorCode], version: int) -> LeaveGroupResponse:
-    """The answer of LeaveGroup."""
     if version < 3:
         return messages.LeaveGroupResponse(error_code=errors[0])
     make_row = messages.LeaveGroupResponse.MemberResponse
@@ -131,7 +106,7 @@ class GroupCoordinator(Coordinator[Shard]):
     def __init__(
         self,
         env: Env,
-        config: CoordinatorConfig,
+        config: BrokerConfig,
         log_of: Callable[[int], CoordinatorLog | ErrorCode],
         topics: Topics,
         coordination: Coordination,
@@ -213,13 +188,7 @@ class GroupCoordinator(Coordinator[Shard]):
 
     def _loaded(self, shard: Shard) -> None:
         if self.journal is not None:
-            shard.journal = self.journal.open(
-                shard.partition,
-                shard.log,
-                shard.log_end_offset,
-                has_offsets=shard.offsets.has_offsets,
-                longest_transaction=shard.offsets.longest_transaction,
-            )
+            shard.journal = self.journal.open(shard.partition, shard.log, shard.offsets)
         if self.offsets is self.legacy_offsets and shard.offsets.has_offsets:
             logger.warning(
                 "offsets partition %d: offsets.storage=zookeeper, so nobody is told the offsets that %s committed to "
@@ -434,16 +403,12 @@ class GroupCoordinator(Coordinator[Shard]):
             if isinstance(left, Pending):
                 return left.map(lambda errors: _left(leavers, errors, context.api_version))
             return _left(leavers, left, context.api_version)
-        effects = shard.effects()
         if group is None:
-            errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers)
-        elif group.state is State.DEAD:
+            return _left(leavers, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leavers), context.api_version)
+        if group.state is State.DEAD:
             return messages.LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        else:
-            errors = group.leave(leavers, effects)
-        response = _left(leavers, errors, context.api_version)
-        if group is None:
-            return response
+        effects = shard.effects()
+        response = _left(leavers, group.leave(leavers, effects), context.api_version)
         has_stores = bool(effects.stores)
         shard.run_effects(group, effects)
         if not has_stores:

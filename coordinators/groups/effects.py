@@ -29,7 +29,6 @@ class Effects:
         self.stores: list[tuple[GroupRecord, Callable[[ErrorCode, Effects], None] | None]] = []
 
     def reply_join(self, waiter: Pending[JoinGroupResponse], response: JoinGroupResponse) -> None:
-        """Answer a parked JoinGroup."""
         self.replies.append((waiter, response))
 
     def reply_sync(self, member: Member, response: SyncGroupResponse) -> None:
@@ -39,7 +38,6 @@ class Effects:
         member.awaiting_sync = None
 
     def send_replies(self) -> None:
-        """Send all replies now."""
         for waiter, reply in self.replies:
             waiter.complete(reply)
 

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from barnabas.coordinators.groups.consumer.member import ConsumerMember
     from barnabas.coordinators.groups.members import Member
 
 EVENTS_OF_GROUP_MAX = 200
@@ -29,7 +30,7 @@ class Kind(Enum):
     """The kinds of events. Their details are named beside them."""
 
     JOINED = "joined"  # reason, protocols, topics; took the place of: replaces
-    REJOINED = "rejoined"  # reason, protocols, topics, is_leader
+    REJOINED = "rejoined"  # reason, protocols, topics, is_leader, changed
     SUBSCRIBED = "reads other topics now"  # reason, protocols, topics; in a consumer group (KIP-848)
     LEFT = "left"  # reason
     AWAY = "left for a while"  # a static member, whose partitions wait for it; in a consumer group (KIP-848)
@@ -39,9 +40,9 @@ class Kind(Enum):
     DID_NOT_SYNC = "did not sync"  # rebalance_timeout_ms
     DID_NOT_REVOKE = "did not give up its partitions"  # rebalance_timeout_ms; in a consumer group (KIP-848)
     NEVER_JOINED = "never joined"  # a member id was given out, nobody used it: member_id
-    REBALANCE = "rebalance"  # generation (the one that ends), cause
-    GENERATION = "generation"  # generation, members, protocol, leader, began_ms, last
-    STABLE = "stable"  # generation, began_ms, assignments
+    REBALANCE = "rebalance"  # generation (the one that ends), cause, members
+    GENERATION = "generation"  # generation, members, protocol, leader, took_ms, last (to join), last_after_ms
+    STABLE = "stable"  # generation, took_ms, protocol_type, assignments
     ASSIGNED = (
         "assigned"  # generation (the epoch before), epoch, members, assignor, moved; in a consumer group (KIP-848)
     )
@@ -80,7 +81,7 @@ class Event:
         return f"Event({self.kind.value!r}, {self.at_ms}, {self.member!r}, {self.details!r})"
 
 
-def identity(member: Member) -> Identity:
+def identity(member: Member | ConsumerMember) -> Identity:
     """Who a member is. Long texts are cut."""
     return Identity(
         cut(member.member_id),
@@ -108,7 +109,6 @@ class EventBook:
         return list(self._rings.get(group_id, ()))
 
     def note(self, group_id: str, events: Iterable[Event]) -> None:
-        """Keep these events."""
         ring = self._rings.get(group_id)
         if ring is None:
             ring = self._rings[group_id] = deque()

@@ -12,8 +12,7 @@ from typing import Any
 
 from barnabas.coordinators.groups.consumer.settings import SESSION_TIMEOUT
 from barnabas.coordinators.groups.events import OTHER_PROTOCOL, Event, Identity, Kind, Moved
-from barnabas.protocol import records as stored
-from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.coordinators.groups.records import read_assignment
 from barnabas.runtime.counted import counted
 
 STORM_COUNT, STORM_WITHIN_MS = 5, 600_000
@@ -86,7 +85,6 @@ def rebalances(events: Sequence[Event]) -> list[Rebalance]:
 
 
 def _assignment(event: Event, leading: list[Event]) -> Rebalance:
-    """An assignment of a consumer group."""
     back = {Kind.REFUSED, Kind.AWAY}  # these change nothing, nor does a static member that is back
     kinds = {one.kind for one in leading if one.kind not in back and "replaces" not in one.details}
     assignment = Rebalance(event, leading)
@@ -128,9 +126,8 @@ def _owners(event: Event) -> Owners | None:
     for who, data in assignments:
         if not data:
             continue
-        try:
-            _, found = stored.decode_versioned(stored.ConsumerProtocolAssignment, data, newer_as_latest=True)
-        except (ProtocolError, UnsupportedVersionError):
+        found = read_assignment(data)
+        if found is None:
             return None
         for topic in found.assigned_partitions:
             owners |= {(topic.topic, index): who for index in topic.partitions}

@@ -94,11 +94,9 @@ class LagSampling:
         self._task: Task[Shard | None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
         self._task = self._env.upkeep.every("lag", self._interval_ms, self._items, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
         if self._task is not None:
             self._task.stop()
             self._task = None

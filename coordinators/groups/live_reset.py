@@ -45,8 +45,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.coordinators.groups.commits import CommitConfig
 from barnabas.coordinators.groups.events import Identity, identity
 from barnabas.coordinators.groups.records import ResetRecords
 from barnabas.coordinators.groups.requests import Asker, Gate, Origins
@@ -70,7 +70,7 @@ class LiveReset(NamedTuple):
 class LiveResets:
     """Does live resets. Offsets must be in the topic alone: in the tree they cannot be written with the group."""
 
-    def __init__(self, config: CommitConfig, gate: Gate, origins: Origins) -> None:
+    def __init__(self, config: BrokerConfig, gate: Gate, origins: Origins) -> None:
         self._gate = gate
         self._origins = origins
         self._is_in_topic_alone = config.offsets_storage != "zookeeper" and not config.dual_commit_enabled
@@ -86,10 +86,9 @@ class LiveResets:
             return ErrorCode.INVALID_REQUEST
         if not self._is_in_topic_alone:
             return ErrorCode.INVALID_CONFIG  # offsets in the tree cannot be written together with the group
-        found = self._gate.shard_of(group_id)
-        if isinstance(found, ErrorCode):
-            return found
-        shard = found
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
         origin = self._origins.of(Cause.LIVE_RESET, asker)
 
         def act(end: Callable[[LiveReset], None]) -> None:

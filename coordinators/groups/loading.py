@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.records import CONSUMER_KEYS, decode
 from barnabas.coordinators.groups.records import GROUP_KEY_VERSION, decode_group
-from barnabas.coordinators.groups.shard import Shard, ShardConfig
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.loading import CoordinatorLoader
 from barnabas.offsets.records import OFFSET_KEY_VERSIONS, TopicPartition, decode_change, decode_key, key_version
 from barnabas.offsets.stored import Splitter
@@ -46,7 +47,7 @@ class Loader(CoordinatorLoader[Shard]):
         shard: Shard,
         clock: Clock,
         turns: Turns,
-        config: ShardConfig,
+        config: BrokerConfig,
         buffer_bytes: int,
         done: Callable[[], None],
     ) -> None:

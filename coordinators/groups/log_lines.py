@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from barnabas.coordinators.groups.records import read_assignment
 from barnabas.offsets.expiry import CONSUMER_PROTOCOL_TYPE
-from barnabas.protocol import records as stored
-from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
+    from barnabas.coordinators.groups.consumer.member import ConsumerMember
     from barnabas.coordinators.groups.members import Member
 
 CHARACTERS_MAX = 100  # how much is shown of a text that a client chose
@@ -22,7 +22,7 @@ def quoted(text: str) -> str:
     return repr(text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + "...")
 
 
-def who(member: Member) -> str:
+def who(member: Member | ConsumerMember) -> str:
     """The member: its member id, instance id, client id and host."""
     member_id = member.member_id if len(member.member_id) <= 2 * CHARACTERS_MAX else quoted(member.member_id)
     instance = "" if member.group_instance_id is None else f"instance {quoted(member.group_instance_id)}, "
@@ -43,7 +43,6 @@ def listed(texts: Iterable[str], count: int) -> str:
 
 
 def assignments(members: Iterable[Member], count: int, protocol_type: str | None) -> str:
-    """Each member with its assignment."""
     return listed((f"{who(member)} has {_assigned(member, protocol_type)}" for member in members), count)
 
 
@@ -51,19 +50,12 @@ def _assigned(member: Member, protocol_type: str | None) -> str:
     size = len(member.assignment)
     if size == 0:
         return "nothing"
-    if protocol_type == CONSUMER_PROTOCOL_TYPE and size <= ASSIGNMENT_BYTES_MAX:
-        try:
-            found = stored.decode_versioned(stored.ConsumerProtocolAssignment, member.assignment, newer_as_latest=True)[
-                1
-            ]
-        except (ProtocolError, UnsupportedVersionError):
-            pass
-        else:
-            topics = [
-                f"{topic.topic}: {_ranges(topic.partitions)}" for topic in found.assigned_partitions if topic.partitions
-            ]
-            return listed(topics, len(topics)) or "nothing"
-    return f"{size:,} bytes"
+    is_readable = protocol_type == CONSUMER_PROTOCOL_TYPE and size <= ASSIGNMENT_BYTES_MAX
+    found = read_assignment(member.assignment) if is_readable else None
+    if found is None:
+        return f"{size:,} bytes"
+    topics = [f"{topic.topic}: {_ranges(topic.partitions)}" for topic in found.assigned_partitions if topic.partitions]
+    return listed(topics, len(topics)) or "nothing"
 
 
 def _ranges(numbers: Iterable[int]) -> str:

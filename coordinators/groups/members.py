@@ -150,11 +150,7 @@ class Members:
         member = self.by_id.get(member_id)
         if member is None:
             return
-        waiter = self.unpark_join(member)
-        if waiter is not None:
-            effects.reply_join(waiter, join_error(member.join_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
-        if member.awaiting_sync is not None:
-            effects.reply_sync(member, messages.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+        self.answer_parked(member, "", ErrorCode.UNKNOWN_MEMBER_ID, effects)
         del self.by_id[member_id]
         self._count_protocols(member, -1)
         if member.group_instance_id is not None:
@@ -165,11 +161,7 @@ class Members:
     def rename(self, old_id: str, new_id: str, instance_id: str, effects: Effects) -> Member:
         """Give a static member another id: parked requests under the old one are answered FENCED_INSTANCE_ID."""
         member = self.by_id.pop(old_id)
-        waiter = self.unpark_join(member)
-        if waiter is not None:
-            effects.reply_join(waiter, join_error(member.join_version, old_id, ErrorCode.FENCED_INSTANCE_ID))
-        if member.awaiting_sync is not None:
-            effects.reply_sync(member, messages.SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
+        self.answer_parked(member, old_id, ErrorCode.FENCED_INSTANCE_ID, effects)
         member.member_id = new_id
         self.by_id[new_id] = member
         self.by_instance[instance_id] = new_id
@@ -222,6 +214,14 @@ class Members:
             member.awaiting_join = None
             self.joined_count -= 1
         return waiter
+
+    def answer_parked(self, member: Member, told_id: str, error: ErrorCode, effects: Effects) -> None:
+        """Answer what a member waits for with an error. `told_id`: the member id in the answer of a JoinGroup."""
+        waiter = self.unpark_join(member)
+        if waiter is not None:
+            effects.reply_join(waiter, join_error(member.join_version, told_id, error))
+        if member.awaiting_sync is not None:
+            effects.reply_sync(member, messages.SyncGroupResponse(error_code=error))
 
     def elect_joined_leader(self) -> bool:
         """Keep the leader if it has joined, else take the first who has. False: nobody has joined."""

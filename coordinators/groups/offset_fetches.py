@@ -10,7 +10,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.coordinators.groups.consumer.commits import check_fetch
-from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Topics
+from barnabas.coordinators.groups.consumer.topics import Topics
+from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.manager import OffsetManager, Offsets, Partitions
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset

@@ -10,12 +10,13 @@ heartbeat moves a deadline but not `wake_ms`, so `on_time` is often called too e
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.groups.effects import Effects
 from barnabas.coordinators.groups.events import ASSIGNMENT_BYTES_MAX, ASSIGNMENTS_MAX, Kind, cut, identity
 from barnabas.coordinators.groups.log_lines import listed, quoted, who
-from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, NEVER, Drain, Member, Members, join_error
+from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, NEVER, Drain, Member, Members
 from barnabas.coordinators.groups.records import (
     EMPTY_ASSIGNMENT,
     GroupRecord,
@@ -42,13 +43,6 @@ FENCE_MS = 360_000.0  # a live reset: max.poll.interval.ms by default, and a min
 def following(generation: int) -> int:
     """The generation after another. After the last one, which only damage brings, comes the first."""
     return generation + 1 if generation < GENERATION_MAX else 1
-
-
-class GroupConfig(Protocol):
-    """The settings of a group. It reads them each time, because they may change."""
-
-    group_initial_rebalance_delay_ms: int
-    group_max_size: int
 
 
 class Rebalance:
@@ -79,7 +73,7 @@ class Rebalance:
         "wake_ms",
     )
 
-    def __init__(self, group_id: str, members: Members, config: GroupConfig, now_ms: int) -> None:
+    def __init__(self, group_id: str, members: Members, config: BrokerConfig, now_ms: int) -> None:
         self.group_id = group_id
         self.members = members
         self.protocol_type: str | None = None  # None: no member ever joined
@@ -480,11 +474,7 @@ class Rebalance:
     def answer_parked(self, error: ErrorCode, effects: Effects) -> None:
         """Answer all parked requests with an error."""
         for member in self.members.by_id.values():
-            waiter = self.members.unpark_join(member)
-            if waiter is not None:
-                effects.reply_join(waiter, join_error(member.join_version, member.member_id, error))
-            if member.awaiting_sync is not None:
-                effects.reply_sync(member, messages.SyncGroupResponse(error_code=error))
+            self.members.answer_parked(member, member.member_id, error, effects)
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
         """Move to Dead, because the group leaves this broker. All parked requests are answered with `error`."""

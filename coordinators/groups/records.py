@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ProtocolError, UnsupportedVersionError
+from barnabas.protocol.message import Message
 from barnabas.protocol.record_batch import PlainRecords
 
 if TYPE_CHECKING:
-    from barnabas.protocol.records import GroupMetadataValue
+    from barnabas.protocol.records import ConsumerProtocolAssignment, ConsumerProtocolSubscription, GroupMetadataValue
+
+M = TypeVar("M", bound=Message)
 
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
@@ -33,7 +36,6 @@ class GroupRecord:
         return f"GroupRecord({self.group_id!r}, {self.metadata!r})"
 
     def key(self) -> bytes:
-        """The record's key."""
         return stored.encode_versioned(stored.GroupMetadataKey(group=self.group_id), GROUP_KEY_VERSION)
 
     def value(self) -> bytes | None:
@@ -44,7 +46,6 @@ class GroupRecord:
         return stored.encode_versioned(self.metadata, TAGGED_GROUP_VALUE_VERSION if tagged else GROUP_VALUE_VERSION)
 
     def append_to(self, records: PlainRecords) -> None:
-        """Append the record to a batch."""
         records.add(self.key(), self.value())
 
 
@@ -125,10 +126,24 @@ def topics_end(subscription: bytes) -> int:
     return position
 
 
+def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+    """An embedded consumer subscription; None: it is something else."""
+    return _read(stored.ConsumerProtocolSubscription, metadata)
+
+
+def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment | None:
+    """An embedded consumer assignment; None: it is something else."""
+    return _read(stored.ConsumerProtocolAssignment, assignment)
+
+
+def _read(kind: type[M], data: bytes) -> M | None:
+    try:
+        return stored.decode_versioned(kind, data, newer_as_latest=True)[1]
+    except (ProtocolError, UnsupportedVersionError):
+        return None
+
+
 def claims_partitions(subscription: bytes) -> bool:
     """Whether an embedded consumer subscription names partitions that the member keeps over the rebalance (KIP-429)."""
-    try:
-        _, found = stored.decode_versioned(stored.ConsumerProtocolSubscription, subscription, newer_as_latest=True)
-    except (ProtocolError, UnsupportedVersionError):
-        return False
-    return any(topic.partitions for topic in found.owned_partitions)
+    found = read_subscription(subscription)
+    return found is not None and any(topic.partitions for topic in found.owned_partitions)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.coordinators.append_errors import commit_error
+from barnabas.coordinators.groups.consumer.topics import Topics
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
-from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Asker, Context, Gate, Origins, Topics
+from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Asker, Context, Gate, Origins
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.offsets.journal import Cause
@@ -97,10 +98,9 @@ class Removals:
             return _refused_delete(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group_id == "":
             return _refused_delete(ErrorCode.INVALID_GROUP_ID)
-        found = self._gate.shard_of(group_id)
-        if isinstance(found, ErrorCode):
-            return _refused_delete(found)
-        shard = found
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return _refused_delete(shard)
 
         def remove(end: Callable[[OffsetDeleteResponse], None], errors: dict[str, ErrorCode]) -> None:
             partitions = [(name, index) for name, indexes in wanted.items() if name not in errors for index in indexes]
@@ -164,18 +164,15 @@ class Removals:
             def removed(error: ErrorCode) -> None:
                 end(commit_error(error))
 
-            group = shard.groups.get(group_id)
-            consumer = shard.consumer.by_id.get(group_id)
-            if consumer is None and (group is None or group.state is State.DEAD):
-                if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
-                    end(ErrorCode.NON_EMPTY_GROUP)
-                else:
-                    self._if_it_has_offsets(
-                        shard, group_id, end, lambda: self._offsets.remove(shard, group_id, None, removed, origin)
-                    )
+            error = _refusal(shard, group_id)
+            if error:
+                end(error)
                 return
-            if (consumer is not None and consumer.members) or (group is not None and group.state is not State.EMPTY):
-                end(ErrorCode.NON_EMPTY_GROUP)
+            group = shard.groups.get(group_id)
+            if group_id not in shard.consumer.by_id and (group is None or group.state is State.DEAD):
+                self._if_it_has_offsets(
+                    shard, group_id, end, lambda: self._offsets.remove(shard, group_id, None, removed, origin)
+                )
                 return
             logger.info("group %s: deleted", group_id)
             both: tuple[Pending[ErrorCode], Pending[ErrorCode]] = (Pending(), Pending())
@@ -215,10 +212,9 @@ class Removals:
         was seen. UNSTABLE_OFFSET_COMMIT: an open transaction has an offset for one of these partitions, which would be
         lost. COORDINATOR_NOT_AVAILABLE: it is not committed in time, and may be later, if it was begun.
         """
-        found = self._gate.shard_of(group_id)
-        if isinstance(found, ErrorCode):
-            return Pending.of(found)
-        shard = found
+        shard = self._gate.shard_of(group_id)
+        if isinstance(shard, ErrorCode):
+            return Pending.of(shard)
         origin = self._origins.of(Cause.DELETION, asker)
 
         def act(end: Callable[[ErrorCode], None]) -> None:
@@ -256,6 +252,7 @@ def _refused_delete(error: ErrorCode) -> OffsetDeleteResponse:
 
 
 def _refusal(shard: Shard, group_id: str) -> ErrorCode:
+    """NON_EMPTY_GROUP if the group may have members."""
     if group_id in shard.foreign_groups:  # its members are not known here, so it cannot be called empty
         return ErrorCode.NON_EMPTY_GROUP
     group = shard.groups.get(group_id)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from barnabas.coordinators.groups.consumer.topics import Topics as ConsumerTopics
 from barnabas.coordinators.groups.events import EventBook
 from barnabas.offsets.journal import Cause, encode_origin
 from barnabas.protocol.errors import ErrorCode
@@ -58,17 +56,6 @@ class Context(Asker, Protocol):
 
     api_version: int
     is_long: bool
-
-
-class Topics(ConsumerTopics, Protocol):
-    """The part of the metadata cache that the coordinator needs."""
-
-    @property
-    def topics(self) -> Mapping[str, Collection[int]]:
-        """The partitions of each topic."""
-
-    def contains(self, topic: str, index: int | None = None) -> bool:
-        """Whether the topic (and the partition in it) exists."""
 
 
 class LogRefusal(Protocol):

@@ -14,8 +14,9 @@ Deletion and expiry decide from the age or the absence of a value, so they take 
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import MAY_PASS, TOO_LARGE
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
@@ -56,16 +57,6 @@ TOLD_AFTER_MS: Final = 1_000.0
 T = TypeVar("T")
 
 
-class ShardConfig(Protocol):
-    """The settings of a shard."""
-
-    group_initial_rebalance_delay_ms: int
-    group_max_size: int
-    offsets_commit_required_acks: int
-    offsets_commit_timeout_ms: int
-    offsets_topic_compression_codec: int
-
-
 class Shard(CoordinatorShard[StoredRecords]):
     """The groups and offsets of one offsets partition, for the one leader epoch in which this broker owns it."""
 
@@ -90,7 +81,7 @@ class Shard(CoordinatorShard[StoredRecords]):
         leader_epoch: int,
         log: CoordinatorLog,
         env: Env,
-        config: ShardConfig,
+        config: BrokerConfig,
         consumer_situation: Callable[[str], Situation],
         events: EventBook | None = None,
     ) -> None:
@@ -172,10 +163,9 @@ class Shard(CoordinatorShard[StoredRecords]):
         return undo
 
     def end_classic(self, group_id: str) -> None:
-        """The classic group that has followed a consumer group ends, because the end of that is not in the log."""
-        group = self.groups.get(group_id)
+        """The record of a classic group is gone; or the end of the consumer group that it follows is not in the log."""
+        group = self.groups.pop(group_id, None)
         if group is not None and group.state is not State.DEAD:
-            del self.groups[group_id]
             stop_timer(group)
             effects = self.effects()
             group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
@@ -204,7 +194,6 @@ class Shard(CoordinatorShard[StoredRecords]):
             self._unwritten_count -= records.count
         records.records = []
         records.before = records.after = records.commits = None
-        records.count = 0
 
     def alone(self, group_id: str, late: T, closed: T, action: Callable[[Callable[[T], None]], None]) -> Pending[T]:
         """Hold the group for `action`, which gets a function to call at the end, with the outcome.
@@ -261,7 +250,7 @@ class Shard(CoordinatorShard[StoredRecords]):
             if records.group_id not in self.groups:
                 self._make_group(records.group_id)
             if self.journal is not None:
-                self.journal.note(records, record_offset, self.offsets)
+                self.journal.note(records, record_offset)
             self.offsets.replay(records, record_offset)  # as `_change`, without a call
         elif isinstance(records, PendingCommits):
             self._replay_pending(records, record_offset)
@@ -279,7 +268,8 @@ class Shard(CoordinatorShard[StoredRecords]):
         elif not isinstance(records, GroupRecord):
             self._change(records, record_offset)
         elif records.metadata is None:
-            self._remove_group(records.group_id)
+            self.events.forget(records.group_id)
+            self.end_classic(records.group_id)
 
     def _make_group(self, group_id: str) -> None:
         """A group that commits without members exists by its offsets, committed or pending."""
@@ -288,17 +278,8 @@ class Shard(CoordinatorShard[StoredRecords]):
 
     def _change(self, records: OffsetCommits | OffsetRemovals, record_offset: int) -> None:
         if self.journal is not None:
-            self.journal.note(records, record_offset, self.offsets)
+            self.journal.note(records, record_offset)
         self.offsets.replay(records, record_offset)
-
-    def _remove_group(self, group_id: str) -> None:
-        group = self.groups.pop(group_id, None)
-        self.events.forget(group_id)
-        if group is not None and group.state is not State.DEAD:
-            effects = self.effects()
-            group.rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, effects)
-            stop_timer(group)
-            effects.send_replies()
 
     def _replay_pending(self, records: PendingCommits, record_offset: int) -> None:
         commits, producer_id = records.commits, records.producer_id
@@ -311,10 +292,8 @@ class Shard(CoordinatorShard[StoredRecords]):
         """Commit or drop the pending offsets of a producer."""
         origins = self._pending_origins.pop(end.producer_id, {})
         if end.is_commit and self.journal is not None:
-            self.journal.note_transaction(end.producer_id, record_offset, self.offsets, origins)
+            self.journal.note_transaction(end.producer_id, record_offset, origins)
         self.offsets.replay_end_transaction(end.producer_id, end.is_commit, record_offset)
-        if self.journal is not None:
-            self.journal.longest_transaction = self.offsets.longest_transaction
 
     def uncommitted_offsets(self, group_id: str) -> set[TopicPartition]:
         """The partitions of a group whose offset will change when all that is in the log is committed.
@@ -459,7 +438,6 @@ def _reply_to_all(replies: list[tuple[Pending[Any], Message]]) -> Pieces[None]:
 
 
 def stop_timer(group: ClassicGroup) -> None:
-    """Cancel the timer of a group, if it has one."""
     timer = group.timer
     if timer is not None:
         timer.cancel()

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from sys import intern
 from typing import TYPE_CHECKING
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
-from barnabas.coordinators.groups.commits import CommitConfig, utf16_length, with_ids
+from barnabas.coordinators.groups.commits import utf16_length, with_ids
 from barnabas.coordinators.groups.consumer.commits import check_transactional_commit
-from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals, Topics
+from barnabas.coordinators.groups.consumer.topics import Topics
+from barnabas.coordinators.groups.requests import ROWS_PER_PIECE, Context, Gate, Origins, Refusals
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.shard import Producer
 from barnabas.offsets.journal import Cause
@@ -54,7 +56,13 @@ class TransactionalCommits:
     """Answers TxnOffsetCommit."""
 
     def __init__(
-        self, env: Env, config: CommitConfig, gate: Gate, topics: Topics, refusals: Refusals, origins: Origins
+        self,
+        env: Env,
+        config: BrokerConfig,
+        gate: Gate,
+        topics: Topics,
+        refusals: Refusals,
+        origins: Origins,
     ) -> None:
         self._clock = env.clock
         self._turns = env.turns

@@ -60,7 +60,6 @@ def view(shard: Shard, group_id: str) -> GroupView | None:
 
 
 def member_views(shard: Shard, group_id: str) -> Iterator[MemberView]:
-    """The members of a group."""
     group = shard.groups.get(group_id)
     if group is not None:
         for member in list(group.members.by_id.values()):
@@ -72,11 +71,17 @@ def member_views(shard: Shard, group_id: str) -> Iterator[MemberView]:
     if consumer is not None:
         session_timeout_ms = shard.consumer.situation_of(group_id).settings.session_timeout_ms
         for each in list(consumer.members.values()):
-            of, classic = each.subscription, each.subscription.classic
+            classic = each.subscription.classic
             yield MemberView(
-                *(each.member_id, of.instance_id, of.client_id, of.client_host.removeprefix("/"), each.epoch),
+                *(
+                    each.member_id,
+                    each.group_instance_id,
+                    each.client_id,
+                    each.client_host.removeprefix("/"),
+                    each.epoch,
+                ),
                 session_timeout_ms if classic is None else classic.session_timeout_ms,
-                of.rebalance_timeout_ms,
+                each.subscription.rebalance_timeout_ms,
             )
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from barnabas.cluster.lease import LeaseView
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID, MetadataCache
+from barnabas.cluster.producer_ids import ProducerIds
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import transaction_error
 from barnabas.coordinators.coordinator import Coordinator
 from barnabas.coordinators.shard import CoordinatorLog
@@ -49,26 +51,6 @@ class ProducerIdAndEpoch(NamedTuple):
 Outcome = ProducerIdAndEpoch | Pending[ProducerIdAndEpoch]
 
 
-class ProducerIdSource(Protocol):
-    """Where fresh producer ids come from."""
-
-    def next(self) -> int | None:
-        """An id; None: none is ready."""
-
-    def next_within(self, timeout_ms: float) -> Pending[int | None]:
-        """The next id when there is one; None if there is none in time."""
-
-
-class TransactionConfig(Protocol):
-    """The settings of the coordinator. They are read each time, because they may change."""
-
-    add_partitions_to_txn_retry_backoff_ms: int
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
-    transaction_remove_expired_transaction_cleanup_interval_ms: int
-    transaction_state_log_load_buffer_size: int
-    transactional_id_expiration_ms: int
-
-
 class TransactionCoordinator(Coordinator[TransactionShard]):
     """Answers for the transactional ids whose partitions of `__transaction_state` this broker leads."""
 
@@ -80,12 +62,12 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     def __init__(
         self,
         env: Env,
-        config: TransactionConfig,
+        config: BrokerConfig,
         log_of: Callable[[int], CoordinatorLog | ErrorCode],
         metadata_cache: MetadataCache,
         ages: TopicAges,
         lease: LeaseView,
-        producer_ids: ProducerIdSource,
+        producer_ids: ProducerIds,
         ask_broker: AskBroker,
         transaction_version: Callable[[], int],
     ) -> None:

@@ -23,9 +23,6 @@ class Entries:
     def __len__(self) -> int:
         return len(self._in_use) + len(self._stored)
 
-    def __contains__(self, transactional_id: str) -> bool:
-        return transactional_id in self._in_use or transactional_id in self._stored
-
     def get(self, transactional_id: str) -> Entry | None:
         """The entry of an id that is used now."""
         entry = self._in_use.get(transactional_id)
@@ -60,7 +57,6 @@ class Entries:
         self._stored[transactional_id] = value
 
     def remove(self, transactional_id: str) -> None:
-        """Forget an id."""
         self._in_use.pop(transactional_id, None)
         self._stored.pop(transactional_id, None)
 
@@ -69,7 +65,6 @@ class Entries:
         return list(self._in_use.values())
 
     def ids(self) -> list[str]:
-        """All ids."""
         return [*self._in_use, *self._stored]
 
     def looks(self) -> Iterator[tuple[str, Entry]]:

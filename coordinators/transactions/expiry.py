@@ -20,8 +20,6 @@ logger = logging.getLogger("barnabas.transactions")
 
 
 class IdInShard(NamedTuple):
-    """One transactional id."""
-
     shard: TransactionShard
     transactional_id: str
 
@@ -35,7 +33,6 @@ class Expiry:
         self._removed = 0  # in the shard that is looked at
 
     def start(self) -> None:
-        """Add the rows."""
         coordinator = self._coordinator
         every, config = coordinator.env.upkeep.every, coordinator.config
         self._tasks = [
@@ -54,7 +51,6 @@ class Expiry:
         ]
 
     def stop(self) -> None:
-        """Take the rows out."""
         for task in self._tasks:
             task.stop()
         self._tasks = []

@@ -109,7 +109,6 @@ class Markers:
             self._look(ending)
 
     def stop(self) -> None:
-        """Send nothing any more."""
         for ending in list(self._endings):
             self._drop(ending)
         self._ages.stop()

@@ -54,13 +54,11 @@ class TransactionRecord:
         return f"TransactionRecord({self.transactional_id!r}, {self.transaction!r})"
 
     def append_to(self, records: PlainRecords) -> None:
-        """Append the record to a batch."""
         self.value = encode_value(self.transaction, self.value_version)
         records.add(encode_key(self.transactional_id), self.value)
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """The key of an id."""
     name = transactional_id.encode()
     return PLAIN_KEY + _INT16.pack(len(name)) + name
 

@@ -37,6 +37,5 @@ class TopicAges:
             answer.complete(dict(zip(topics, made, strict=True)))
 
     def stop(self) -> None:
-        """Ask nothing any more."""
         for task in self._asking:
             task.cancel()

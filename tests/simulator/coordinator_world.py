@@ -176,7 +176,7 @@ class CoordinatorWorld(Simulation):
         self, seed: int, minutes: float, trace: Callable[[str], None] | None, settings: dict[str, Any]
     ) -> None:
         super().__init__(seed, minutes, trace)
-        self.config = SimpleNamespace(**settings)
+        self.config: Any = SimpleNamespace(**settings)
         self.log = SlowLog(self)
         self.life = 0
         self.coordinator: GroupCoordinator | None = None

@@ -306,15 +306,15 @@ def test_a_marker_decides_the_offsets_of_its_transaction_before_it_is_answered(w
     shard = coordinator.shards[index]
     for producer_id, offset in ((41, 7), (42, 8)):
         pending = {"t": {0: CommittedOffset(offset, -1, "", 0)}}
-        shard.offsets.replay(OffsetCommits("copier", pending), shard.log_end_offset, producer_id)
+        shard.offsets.replay(OffsetCommits("copier", pending), shard.log.log_end_offset, producer_id)
     assert committed(world, "copier") == -1
     commit = marker_of(41, {OFFSETS_TOPIC: [index]})
     shard.loading = True
     assert write_markers(world, commit) == {(41, OFFSETS_TOPIC, index): ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    end_offset = shard.log_end_offset
+    end_offset = shard.log.log_end_offset
     shard.loading = False
     assert write_markers(world, commit) == {(41, OFFSETS_TOPIC, index): ErrorCode.NONE}
-    assert shard.log_end_offset == end_offset + 1
+    assert shard.log.log_end_offset == end_offset + 1
     assert committed(world, "copier") == 7
     write_markers(world, marker_of(42, {OFFSETS_TOPIC: [index]}, commit=False))
     assert committed(world, "copier") == 7

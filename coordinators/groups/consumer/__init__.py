@@ -11,7 +11,7 @@ consumer group of a classic one and the reverse.
 
 `answers.py` (for classic members `classic_answers.py`) answers requests, and resolves regular expressions in pieces.
 `runtime.py` writes what is decided, for one shard, and has the timers (`timers.py`). `topics.py` is what a group must
-know of the cluster's topics, `settings.py` the settings, `log_lines.py` how the log names members.
+know of the cluster's topics, `settings.py` the settings.
 
 **A heartbeat.** `broker/api/consumer_groups.py` -> `answers.py` finds the group -> `heartbeats.py` makes records, each
 applied to the group at once, because the next heartbeat must see it -> `runtime.py` has the shard append them, and

@@ -6,23 +6,25 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import consumer_error
 from barnabas.coordinators.groups.consumer import conversion, heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import NO_GROUP, ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
-from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.member import NOTHING_ASSIGNED, Assigned, ConsumerMember, Partitions
 from barnabas.coordinators.groups.consumer.records import Encoded, Record, ResolvedRegex, encoded
 from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.requests import Refusal, check
 from barnabas.coordinators.groups.consumer.runtime import ConsumerGroups
-from barnabas.coordinators.groups.consumer.settings import ConsumerConfig, assignors_of, beat_of, settings_of
+from barnabas.coordinators.groups.consumer.settings import assignors_of, beat_of, settings_of
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, LEAVE_EPOCH
 from barnabas.coordinators.groups.consumer.target import AT_ONCE_MAX
+from barnabas.coordinators.groups.consumer.topics import Topics
 from barnabas.coordinators.groups.events import OTHER_PROTOCOL, Kind, cut
+from barnabas.coordinators.groups.log_lines import who
 from barnabas.coordinators.groups.records import GroupRecord
-from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals, Topics
+from barnabas.coordinators.groups.requests import GROUP_OPERATIONS, Context, Gate, Refusals
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.protocol import messages
@@ -60,7 +62,7 @@ _REFUSED_JOINS = {
 class ConsumerAnswers:
     """Answers the requests of the consumer protocol (KIP-848)."""
 
-    def __init__(self, env: Env, config: ConsumerConfig, gate: Gate, topics: Topics, refusals: Refusals) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, gate: Gate, topics: Topics, refusals: Refusals) -> None:
         self._env = env
         self._clock = env.clock
         self._turns = env.turns
@@ -225,7 +227,7 @@ class ConsumerAnswers:
             settings = self.situation_of(group_id).settings
             if classic.state is State.EMPTY and not classic.members.pending:
                 change = Change(ConsumerGroup(group_id))
-                change.begin_with(GroupRecord(group_id, None))
+                change.records.before = GroupRecord(group_id, None)
                 if classic.rebalance.reset_generation >= 0:  # commits of before must be too old (live_reset.py)
                     epoch = max(classic.generation, NO_GROUP.epoch)
                     change.group.of_group = NO_GROUP._replace(

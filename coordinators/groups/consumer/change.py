@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.coordinators.groups.consumer.group import NO_TARGETS, ConsumerGroup
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Encoded, Kind, Record
-from barnabas.coordinators.groups.records import GroupRecord
-from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ class Change:
         record = Record(kind, name, value)
         self._opposite += self.group.apply((record,))
         self.records.records.append(record)
-        self.records.count += 1
 
     def add_encoded(self, changes: Sequence[tuple[Record, Encoded]]) -> None:
         """Change parts of the group by records whose bytes are ready."""
@@ -49,7 +46,6 @@ class Change:
         self._opposite += reversed(self.group.apply(record for record, _ in changes))
         of.encoded.update(enumerate((encoded for _, encoded in changes), len(of.records)))
         of.records += [record for record, _ in changes]
-        of.count += len(changes)
 
     @property
     def assigned_before(self) -> int | None:
@@ -64,21 +60,6 @@ class Change:
         for record, before in zip(self.records.records, self._opposite, strict=True):
             if record.kind is Kind.TARGET_MEMBER:
                 yield record.name, cast("Partitions", before.value or {}), cast("Partitions", record.value or {})
-
-    def set_offsets(self, commits: OffsetCommits) -> None:
-        """Write committed offsets with the others."""
-        self.records.commits = commits
-        self.records.count += commits.count
-
-    def begin_with(self, record: GroupRecord) -> None:
-        """Write the record of a classic group before the others."""
-        self.records.before = record
-        self.records.count += 1
-
-    def end_with(self, record: GroupRecord) -> None:
-        """Write the record of a classic group after the others."""
-        self.records.after = record
-        self.records.count += 1
 
     def take_back(self) -> None:
         """The log did not take the records. Later changes must be taken back before this one."""

@@ -11,8 +11,8 @@ from barnabas.coordinators.groups.consumer import classic_members
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
-from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.events import OTHER_PROTOCOL, Kind, cut
+from barnabas.coordinators.groups.log_lines import who
 from barnabas.coordinators.groups.members import join_error
 from barnabas.coordinators.groups.requests import Context, Refusals
 from barnabas.coordinators.groups.shard import Shard

@@ -26,23 +26,16 @@ from barnabas.coordinators.groups.consumer.settings import GroupSettings
 from barnabas.coordinators.groups.consumer.states import MemberState
 from barnabas.coordinators.groups.consumer.topics import NO_TOPIC_ID, Topics
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE
+from barnabas.coordinators.groups.records import read_subscription
 from barnabas.protocol import messages
 from barnabas.protocol import records as stored
-from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.protocol.messages import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
 
 ASSIGNMENT_VERSION_MAX = 3
 NO_MIGRATION = "disabled"  # group.consumer.migration.policy: while it has members, a group is of one protocol
-
-
-def read_subscription(metadata: bytes) -> stored.ConsumerProtocolSubscription | None:
-    """What a classic member subscribes to; None: it is no consumer."""
-    try:
-        return stored.decode_versioned(stored.ConsumerProtocolSubscription, metadata, newer_as_latest=True)[1]
-    except (ProtocolError, UnsupportedVersionError):
-        return None
 
 
 def assignment_bytes(assigned: Assigned, topics: Topics, metadata: bytes) -> bytes:

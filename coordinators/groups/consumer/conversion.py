@@ -10,20 +10,19 @@ from typing import Any
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer import heartbeats
 from barnabas.coordinators.groups.consumer.change import Change
-from barnabas.coordinators.groups.consumer.classic_members import assignment_bytes, read_subscription
+from barnabas.coordinators.groups.consumer.classic_members import assignment_bytes
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.member import Assigned, ClassicProtocols, CurrentAssignment, Subscription
 from barnabas.coordinators.groups.consumer.reconciliation import merged
 from barnabas.coordinators.groups.consumer.records import GroupEpoch, Kind, TargetEpoch
 from barnabas.coordinators.groups.consumer.requests import Refusal
-from barnabas.coordinators.groups.consumer.states import GroupState
 from barnabas.coordinators.groups.consumer.topics import NO_HASH, NO_TOPIC_ID, Topics, metadata_hash
 from barnabas.coordinators.groups.events import cut
 from barnabas.coordinators.groups.members import CONSUMER_PROTOCOL_TYPE, Member, Supported, most_voted
-from barnabas.coordinators.groups.records import GroupRecord, live_reset_tag
+from barnabas.coordinators.groups.records import GroupRecord, live_reset_tag, read_assignment, read_subscription
 from barnabas.coordinators.groups.states import State
 from barnabas.protocol import records as stored
-from barnabas.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.java_hash import in_java_order, java_hash_code
 
 UPGRADES = ("upgrade", "bidirectional")
@@ -58,7 +57,7 @@ def upgrade(classic: ClassicGroup, topics: Topics) -> Change | Refusal:
     Refused as by Kafka if its leader has assigned one partition to two members: here, one member owns a partition.
     """
     change = Change(ConsumerGroup(classic.group_id))
-    change.begin_with(GroupRecord(classic.group_id, None))
+    change.records.before = GroupRecord(classic.group_id, None)
     epoch = classic.generation
     by_id = classic.members.by_id
     members = [by_id[member_id] for member_id in in_java_order(by_id, java_hash_code)]  # as Kafka keeps them
@@ -104,13 +103,8 @@ def _subscription(classic: ClassicGroup, member: Member) -> stored.ConsumerProto
 
 
 def _assigned(assignment: bytes, epoch: int, topics: Topics) -> Assigned:
-    if not assignment:
-        return {}
-    try:
-        found = stored.decode_versioned(stored.ConsumerProtocolAssignment, assignment, newer_as_latest=True)[1]
-    except (ProtocolError, UnsupportedVersionError):
-        return {}
-    return _existing(found.assigned_partitions, epoch, topics)
+    found = read_assignment(assignment)
+    return {} if found is None else _existing(found.assigned_partitions, epoch, topics)
 
 
 def _existing(rows: Iterable[Any], epoch: int, topics: Topics) -> dict[bytes, dict[int, int]]:
@@ -187,11 +181,6 @@ def may_downgrade(group: ConsumerGroup, leaving: set[str], policy: str, size_max
     )
 
 
-def is_settled(group: ConsumerGroup) -> bool:
-    """Whether every member has what the newest epoch gives it: then a classic group may go on without a rebalance."""
-    return group.state is GroupState.STABLE
-
-
 def _common_protocol(group: ConsumerGroup, leaving: set[str]) -> str | None:
     """The protocol of the classic members that stay; None: there is none that all support."""
     lists = [
@@ -246,5 +235,5 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
         heartbeats.remove(change, member_id)
     heartbeats.delete(change)
     record = GroupRecord(group.group_id, value)
-    change.end_with(record)
+    change.records.after = record
     return record, supported

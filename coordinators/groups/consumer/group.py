@@ -9,7 +9,7 @@ the same `apply`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from barnabas.coordinators.groups.consumer.assignors import ASSIGNORS
 from barnabas.coordinators.groups.consumer.member import (
@@ -29,8 +29,6 @@ from barnabas.runtime.turns import Pieces
 if TYPE_CHECKING:
     from barnabas.coordinators.groups.consumer.change import Change
     from barnabas.coordinators.groups.consumer.target import Question
-
-K = TypeVar("K")
 
 LOOKED_AT_AT_ONCE_MAX = 1_000  # topics that members read: when there are more, changes of them are looked at in pieces
 
@@ -112,7 +110,6 @@ class ConsumerGroup:
 
     @property
     def state(self) -> GroupState:
-        """Its state now."""
         if not self.members:
             return GroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -138,7 +135,6 @@ class ConsumerGroup:
         return self.targets.get(member_id, NOTHING)
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """The member of a group.instance.id."""
         member_id = self.by_instance.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -153,12 +149,10 @@ class ConsumerGroup:
 
     @property
     def has_regexes(self) -> bool:
-        """Whether some member has an expression."""
         return bool(self._regex_subscribers)
 
     @property
     def subscribed_regexes(self) -> Iterable[str]:
-        """The expressions of all members."""
         return self._regex_subscribers.keys()
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
@@ -205,7 +199,6 @@ class ConsumerGroup:
         )
 
     def subscribes(self, topic: str) -> bool:
-        """Whether any member reads this topic."""
         return topic in self._topic_subscribers or any(
             regex in self.regexes and topic in self.regexes[regex].topics for regex in self._regex_subscribers
         )
@@ -268,7 +261,7 @@ class ConsumerGroup:
     def _apply(self, record: Record) -> Record:
         """Make one change; returns its opposite."""
         kind, name, value = record
-        before: object
+        before: Any
         if kind is Kind.CURRENT_ASSIGNMENT:
             assert value is None or isinstance(value, CurrentAssignment)
             before = self._set_current(name, value)
@@ -276,9 +269,7 @@ class ConsumerGroup:
             assert value is None or isinstance(value, Subscription)
             before = self._set_subscription(name, value)
         elif kind is Kind.TARGET_MEMBER:
-            targets = cast("Partitions | None", value)
-            before_target = _set(self.targets, name, targets)
-            before = before_target
+            before = _set(self.targets, name, value)
         elif kind is Kind.TARGET_EPOCH:
             assert value is None or isinstance(value, TargetEpoch)
             before, self.of_targets = self.of_targets, value or NO_TARGETS
@@ -289,9 +280,7 @@ class ConsumerGroup:
             self.exists = value is not None
         elif kind is Kind.REGEX:
             self._reading_changed()
-            resolved = cast("ResolvedRegex | None", value)
-            before_resolved = _set(self.regexes, name, resolved)
-            before = before_resolved
+            before = _set(self.regexes, name, value)
         else:
             before = None  # PARTITION_METADATA says nothing here
         return Record(kind, name, before)
@@ -371,7 +360,7 @@ def topics_meant(subscription: Subscription, regexes: Mapping[str, ResolvedRegex
     return names if resolved is None else names | resolved.topics
 
 
-def _set(table: dict[str, K], name: str, value: K | None) -> K | None:
+def _set(table: dict[str, Any], name: str, value: object) -> Any:
     """Set or remove an entry; returns the former one."""
     before = table.get(name)
     if value is not None:

@@ -156,9 +156,10 @@ def _check_static_member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, instance_id: str
 ) -> Refusal | None:
     member_id, epoch = request.member_id, request.member_epoch
-    found = group.static_member(instance_id)
     if epoch != JOIN_EPOCH:
-        return check_static(found, member_id, instance_id) or check_epoch(_known(found), epoch, _owned(request))
+        member = find_static(group, member_id, instance_id)
+        return member if isinstance(member, Refusal) else check_epoch(member, epoch, _owned(request))
+    found = group.static_member(instance_id)
     if found is None or found.epoch == STATIC_LEAVE_EPOCH or found.is_classic:
         return None
     message = (
@@ -184,11 +185,6 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:
     return merged((row.topic_id, row.partitions) for row in request.topic_partitions)
 
 
-def _known(member: ConsumerMember | None) -> ConsumerMember:
-    assert member is not None
-    return member
-
-
 def replace(change: Change, old: ConsumerMember, member_id: str) -> None:
     """A static member is back, perhaps under another member id: it takes over what was kept for it."""
     group = change.group
@@ -200,18 +196,18 @@ def replace(change: Change, old: ConsumerMember, member_id: str) -> None:
 
 
 def unknown_member(member_id: str, group_id: str) -> Refusal:
-    """There is no such member."""
     return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
-def check_static(found: ConsumerMember | None, member_id: str, instance_id: str) -> Refusal | None:
-    """Whether this is the member of its instance id."""
+def find_static(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember | Refusal:
+    """The member of an instance id, if it has this member id."""
+    found = group.static_member(instance_id)
     if found is None:
         return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if found.member_id != member_id:
         message = f"Static member {member_id} with instance id {instance_id} was fenced by member {found.member_id}."
         return Refusal(ErrorCode.FENCED_INSTANCE_ID, message)
-    return None
+    return found
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> Refusal | None:
@@ -361,15 +357,11 @@ def leave(
     """A member leaves for good (epoch -1), or a static one for a while (-2): then its partitions wait for it."""
     group, member_id = change.group, request.member_id
     if request.instance_id is None:
-        member = group.members.get(member_id)
-        if member is None:
-            return unknown_member(member_id, group.group_id)
+        member = group.members.get(member_id) or unknown_member(member_id, group.group_id)
     else:
-        member = group.static_member(request.instance_id)
-        refusal = check_static(member, member_id, request.instance_id)
-        if refusal is not None:
-            return refusal
-        member = _known(member)
+        member = find_static(group, member_id, request.instance_id)
+    if isinstance(member, Refusal):
+        return member
     if request.member_epoch == STATIC_LEAVE_EPOCH:
         gone = member.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING_ASSIGNED)
         change.add(Kind.CURRENT_ASSIGNMENT, member_id, gone)

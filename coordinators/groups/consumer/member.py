@@ -56,8 +56,6 @@ class CurrentAssignment(NamedTuple):
 
 
 class ConsumerMember(NamedTuple):
-    """One member."""
-
     member_id: str
     subscription: Subscription = Subscription()
     current: CurrentAssignment = CurrentAssignment()
@@ -66,6 +64,20 @@ class ConsumerMember(NamedTuple):
     def epoch(self) -> int:
         """The epoch that the member has reached; -2: a static member that has left for a while."""
         return self.current.epoch
+
+    @property
+    def group_instance_id(self) -> str | None:
+        """Its group.instance.id, if it is static."""
+        return self.subscription.instance_id
+
+    @property
+    def client_id(self) -> str:
+        return self.subscription.client_id
+
+    @property
+    def client_host(self) -> str:
+        """The address of its client, with a slash before it."""
+        return self.subscription.client_host
 
     @property
     def is_classic(self) -> bool:

@@ -90,7 +90,7 @@ class ConsumerRecords:
     offsets of a live reset.
     """
 
-    __slots__ = ("after", "before", "commits", "count", "encoded", "group_id", "records")
+    __slots__ = ("after", "before", "commits", "encoded", "group_id", "records")
 
     def __init__(self, group_id: str, records: list[Record]) -> None:
         self.group_id = group_id
@@ -99,13 +99,17 @@ class ConsumerRecords:
         self.after: GroupRecord | None = None
         self.records = records
         self.encoded: dict[int, Encoded] = {}  # by their number, the records whose bytes are ready
-        self.count = len(records)
 
     def __repr__(self) -> str:
         return f"ConsumerRecords({self.group_id!r}, {self.records!r})"
 
+    @property
+    def count(self) -> int:
+        """How many they are, all together."""
+        offsets = 0 if self.commits is None else self.commits.count
+        return offsets + len(self.records) + (self.before is not None) + (self.after is not None)
+
     def append_to(self, records: PlainRecords) -> None:
-        """Append them to a batch."""
         if self.commits is not None:
             self.commits.append_to(records)
         if self.before is not None:
@@ -134,7 +138,6 @@ def _key_class(kind: Kind) -> Any:
 
 
 def encode_key(group_id: str, record: Record) -> bytes:
-    """The key of a record."""
     key: Message
     if record.kind is Kind.REGEX:
         key = stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=record.name)
@@ -146,7 +149,6 @@ def encode_key(group_id: str, record: Record) -> bytes:
 
 
 def encoded(group_id: str, record: Record) -> Encoded:
-    """Key and value of a record."""
     return encode_key(group_id, record), encode_value(record)
 
 

@@ -15,8 +15,6 @@ OWN_MEMBER_ID_VERSION = 1  # from this version on the client makes the member id
 
 
 class Refusal(NamedTuple):
-    """Why a request is refused."""
-
     error: ErrorCode
     message: str | None = None
 

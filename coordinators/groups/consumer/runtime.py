@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.coordinators.groups.consumer import conversion, heartbeats, target
 from barnabas.coordinators.groups.consumer.change import Change
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.consumer.heartbeats import Situation
-from barnabas.coordinators.groups.consumer.log_lines import who
 from barnabas.coordinators.groups.consumer.member import ConsumerMember
 from barnabas.coordinators.groups.consumer.records import ConsumerRecords, Record
 from barnabas.coordinators.groups.consumer.records import Kind as RecordKind
 from barnabas.coordinators.groups.consumer.settings import SESSION_TIMEOUT
-from barnabas.coordinators.groups.consumer.states import STATIC_LEAVE_EPOCH, MemberState
+from barnabas.coordinators.groups.consumer.states import STATIC_LEAVE_EPOCH, GroupState, MemberState
 from barnabas.coordinators.groups.consumer.target import Question
 from barnabas.coordinators.groups.consumer.timers import NEVER
-from barnabas.coordinators.groups.events import MOVED_MAX, Event, EventBook, Identity, Kind, Moved, cut
-from barnabas.coordinators.groups.members import Supported
+from barnabas.coordinators.groups.events import MOVED_MAX, Event, Identity, Kind, Moved, cut, identity
+from barnabas.coordinators.groups.log_lines import who
 from barnabas.coordinators.groups.rebalance import FENCE_MS
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.shard import UNSTORABLE_MS, Done
@@ -36,6 +35,7 @@ from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
+    from barnabas.coordinators.groups.shard import Shard
     from barnabas.protocol.messages import JoinGroupResponse
 
 logger = logging.getLogger("barnabas.groups")
@@ -45,57 +45,15 @@ MOVED_TOPICS_MAX = 1_000  # of an assignment in which more are to be looked at, 
 REMOVAL_CHARACTERS_MAX = 2_000  # of the names of members that are removed by one write
 
 
-class Writer(Protocol):
-    """The part of a shard that writes."""
-
-    closed: bool
-    events: EventBook
-
-    def become_classic(self, record: GroupRecord, supported: Supported, reason: str | None) -> Callable[[], None]:
-        """Take over a consumer group that is a classic one now. With a reason, a rebalance begins.
-
-        Returns what undoes that.
-        """
-
-    def end_classic(self, group_id: str) -> None:
-        """The classic group that has followed a consumer group ends, because the end of that is not in the log."""
-
-    def write(self, key: str, records: ConsumerRecords | None, done: Done, *, patient: bool = False) -> None:
-        """Append the records; `done` is called when they are committed, or have failed."""
-
-    def withdraw(self, records: ConsumerRecords) -> None:
-        """Do not append these records, if they are not appended yet."""
-
-    def has_writes(self, key: str) -> bool:
-        """Whether writes of the key are not committed yet."""
-
-    def is_held(self, key: str) -> bool:
-        """Whether a decision holds the key: until it is written, no other may be made."""
-
-    def until_released(self, group_id: str) -> Pending[bool]:
-        """True when the held group is released; False: it was not in time."""
-
-
-def identity(member: ConsumerMember) -> Identity:
-    """Who a member is. Long texts are cut."""
-    of = member.subscription
-    return Identity(
-        cut(member.member_id),
-        None if of.instance_id is None else cut(of.instance_id),
-        cut(of.client_id),
-        of.client_host.removeprefix("/"),
-    )
-
-
 class ConsumerGroups:
     """The consumer groups of one shard. `situation_of(group_id)`: what decisions depend on now."""
 
-    def __init__(self, env: Env, writer: Writer, situation_of: Callable[[str], Situation]) -> None:
+    def __init__(self, env: Env, shard: Shard, situation_of: Callable[[str], Situation]) -> None:
         self.by_id: dict[str, ConsumerGroup] = {}
         self.situation_of = situation_of
         self._clock = env.clock
         self._turns = env.turns
-        self._writer = writer
+        self._shard = shard
         self._failed_ms = float("-inf")  # when the log last did not take a decision
 
     # ---- decisions ----
@@ -108,7 +66,7 @@ class ConsumerGroups:
     def note(self, group_id: str, kind: Kind, member: ConsumerMember, **details: Any) -> None:
         """Note among the events of a group what a member did."""
         event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), identity(member), details)
-        self._writer.events.note(group_id, (event,))
+        self._shard.events.note(group_id, (event,))
 
     def note_joined(
         self, group_id: str, before: ConsumerMember | None, member: ConsumerMember, reason: str = ""
@@ -181,7 +139,7 @@ class ConsumerGroups:
         if change.question is not None and group.question is None:
             group.question = change.question
             self._turns.begin(self._assign(group, change.question))
-        if not change.records.count and not self._writer.has_writes(group.group_id):
+        if not change.records.count and not self._shard.has_writes(group.group_id):
             return answer
         pending: Pending[R] = Pending()
 
@@ -215,8 +173,8 @@ class ConsumerGroups:
 
     def released(self, group_id: str) -> Pieces[bool]:
         """Wait in a task of `turns` until no other decision holds the group. False: it was not in time."""
-        while self._writer.is_held(group_id):
-            if not (yield self._writer.until_released(group_id)):
+        while self._shard.is_held(group_id):
+            if not (yield self._shard.until_released(group_id)):
                 return False
         return True
 
@@ -229,8 +187,8 @@ class ConsumerGroups:
         """A classic member is in the place of a static one of the consumer protocol. If that was the last one, the
         group becomes a classic one, where that is allowed. It goes on without a rebalance if nobody misses anything.
         """
-        is_settled = conversion.is_settled(change.group)
-        reason = None if is_settled else "a classic member is in the place of the last one of the consumer protocol"
+        misses_nothing = change.group.state is GroupState.STABLE
+        reason = None if misses_nothing else "a classic member is in the place of the last one of the consumer protocol"
         record = self._become_classic(change, set(), reason)
         if record is not None and record.metadata is not None:
             answer.protocol_name = record.metadata.protocol
@@ -245,7 +203,7 @@ class ConsumerGroups:
         group_id = group.group_id
         record, supported = conversion.downgrade(change, gone, situation.topics, self._clock.now_ms())
         self.forget(group_id)
-        undo = self._writer.become_classic(record, supported, reason)
+        undo = self._shard.become_classic(record, supported, reason)
 
         def restore() -> None:
             undo()
@@ -261,14 +219,14 @@ class ConsumerGroups:
         Returns also who was a member.
         """
         change = Change(group)
-        change.set_offsets(commits)
+        change.records.commits = commits
         thrown = tuple(map(identity, group.members.values()))
         if thrown:
             now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
             heartbeats.reset(change, self.situation_of(group.group_id).topics)
             group.fenced_until_ms = monotonic_ms + FENCE_MS
             details = {"generation": group.epoch, "partitions": commits.count, "members": len(thrown)}
-            self._writer.events.note(group.group_id, (Event(Kind.LIVE_RESET, now_ms, monotonic_ms, None, details),))
+            self._shard.events.note(group.group_id, (Event(Kind.LIVE_RESET, now_ms, monotonic_ms, None, details),))
             logger.info(
                 "group %s: live reset of %s, %s must join again",
                 *(group.group_id, counted(commits.count, "partition"), counted(len(thrown), "member")),
@@ -290,11 +248,11 @@ class ConsumerGroups:
                     self._committed(group.unwritten.pop(group.unwritten.index(change)))
             done(change.failed or error)
 
-        self._writer.write(group.group_id, change.records if change.records.count else None, ended, patient=patient)
+        self._shard.write(group.group_id, change.records if change.records.count else None, ended, patient=patient)
 
     def _committed(self, change: Change) -> None:
         if change.event is not None:
-            self._writer.events.note(change.group.group_id, (change.event,))
+            self._shard.events.note(change.group.group_id, (change.event,))
 
     def _take_back(self, change: Change, error: ErrorCode) -> None:
         """The log did not take a decision: neither it nor those after it have happened."""
@@ -307,8 +265,8 @@ class ConsumerGroups:
         for each in reversed(gone):
             each.failed = error
             each.take_back()
-            self._writer.withdraw(each.records)
-        if self._writer.closed:
+            self._shard.withdraw(each.records)
+        if self._shard.closed:
             return
         logger.log(self.log_level(logging.WARNING), "group %s: could not be stored: %s", group.group_id, error.name)
         self._failed_ms = self._clock.monotonic_ms()
@@ -331,7 +289,7 @@ class ConsumerGroups:
         self.forget(group_id)
 
         def restore() -> None:
-            self._writer.end_classic(group_id)
+            self._shard.end_classic(group_id)
             self.by_id.setdefault(group_id, group)
 
         change.restore = restore
@@ -422,7 +380,7 @@ class ConsumerGroups:
         timers = group.timers
         timers.timer = None
         timers.armed_ms = NEVER
-        if self._writer.closed or self.by_id.get(group.group_id) is not group:
+        if self._shard.closed or self.by_id.get(group.group_id) is not group:
             return
         now_ms = self._clock.monotonic_ms()
         gone: dict[str, None] = {}

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-
-class ConsumerConfig(Protocol):
-    """The broker settings of consumer groups. They are read each time, because they may change."""
-
-    group_consumer_assignment_interval_ms: int
-    group_consumer_assignors: tuple[str, ...]
-    group_consumer_heartbeat_interval_ms: int
-    group_consumer_max_assignment_interval_ms: int
-    group_consumer_max_heartbeat_interval_ms: int
-    group_consumer_max_session_timeout_ms: int
-    group_consumer_max_size: int
-    group_consumer_migration_policy: str
-    group_consumer_min_assignment_interval_ms: int
-    group_consumer_min_heartbeat_interval_ms: int
-    group_consumer_min_session_timeout_ms: int
-    group_consumer_session_timeout_ms: int
-    group_max_size: int
+if TYPE_CHECKING:  # explanation.py, which commands use, needs a name alone
+    from barnabas.config.broker import BrokerConfig
 
 
 class GroupSettings(NamedTuple):
@@ -49,12 +34,12 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 
 
-def assignors_of(config: ConsumerConfig) -> tuple[str, ...]:
+def assignors_of(config: BrokerConfig) -> tuple[str, ...]:
     """The assignors that members may name; the first is the default. The setting may name them by Kafka's classes."""
     return tuple(_BY_CLASS.get(name, name) for name in config.group_consumer_assignors)
 
 
-def beat_of(config: ConsumerConfig, own: Mapping[str, str]) -> tuple[int, int]:
+def beat_of(config: BrokerConfig, own: Mapping[str, str]) -> tuple[int, int]:
     """The heartbeat interval and the session timeout of a group, as `settings_of` has them: each heartbeat asks."""
     heartbeat_ms, session_ms = config.group_consumer_heartbeat_interval_ms, config.group_consumer_session_timeout_ms
     if not own:
@@ -68,7 +53,7 @@ def beat_of(config: ConsumerConfig, own: Mapping[str, str]) -> tuple[int, int]:
     return heartbeat_ms, session_ms
 
 
-def settings_of(config: ConsumerConfig, own: Mapping[str, str]) -> GroupSettings:
+def settings_of(config: BrokerConfig, own: Mapping[str, str]) -> GroupSettings:
     """The settings of a group. `own`: those that it has itself, which count within the bounds of the broker."""
     heartbeat_ms, session_ms = beat_of(config, own)
     interval_ms = config.group_consumer_assignment_interval_ms

@@ -37,14 +37,12 @@ class Timers:
         self.armed_ms = NEVER
 
     def stop(self) -> None:
-        """Cancel the timer of the group, if it has one."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = None
         self.armed_ms = NEVER
 
     def set(self, which: dict[str, Deadline], member_id: str, now_ms: float, timeout_ms: int, epoch: int = 0) -> None:
-        """Set or move a deadline."""
         at_ms = now_ms + timeout_ms
         which[member_id] = Deadline(at_ms, epoch, timeout_ms)
         if at_ms < self.wake_ms:

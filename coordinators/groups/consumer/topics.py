@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from barnabas.runtime.turns import Pieces, chunks
@@ -13,13 +13,20 @@ NO_HASH = 0  # of topics of which none exists, or that were never looked at
 
 
 class Topics(Protocol):
-    """The part of the metadata cache that consumer groups need.
+    """The part of the metadata cache that groups need.
 
     `changes` grows with each change of it, `name_changes` when there are other topics.
     """
 
     changes: int
     name_changes: int
+
+    @property
+    def topics(self) -> Mapping[str, Collection[int]]:
+        """The partitions of each topic."""
+
+    def contains(self, topic: str, index: int | None = None) -> bool:
+        """Whether the topic (and the partition in it) exists."""
 
     def topic_names(self) -> Collection[str]:
         """All topics."""

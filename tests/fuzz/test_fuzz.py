@@ -18,16 +18,16 @@ from barnabas.protocol.api_keys import ApiKey
 
 SEED = 1
 CASES = {
-    "batches": 1_000,
-    "files": 200,
+    "batches": 600,
+    "files": 120,
     "tree": 10,
     "operator": 12,
     "properties": 300,
-    "http": 1_500,
-    "logins": 1_500,
-    "gate": 12_000,
+    "http": 1_000,
+    "logins": 700,
+    "gate": 6_000,
 }
-FRAMES = 5_000
+FRAMES = 2_500
 CLOSING_CLIENTS = 40
 WITHIN_S = 500  # the number of cases says when it ends, unless something hangs
 

@@ -48,7 +48,7 @@ def test_a_broker_in_bad_weather_keeps_what_it_promised_to_consumer_members(seed
 
 @pytest.mark.parametrize("seed", CLUSTER_SEEDS)
 def test_so_does_a_cluster(seed: int) -> None:
-    world = ConsumerClusterWorld(seed, 1.0)
+    world = ConsumerClusterWorld(seed, 0.3)
     verdict = world.run()
     assert verdict.violation is None, str(verdict)
     assert world.book.assignments > 2
@@ -107,6 +107,7 @@ def test_a_transactional_commit_in_an_epoch_that_never_was_is_found(monkeypatch:
     assert "old generations are refused" in violations(with_transactions=True)
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", RETENTION_SEEDS)
 def test_retention_waits_for_such_a_group(seed: int) -> None:
     world = ConsumerRetention(seed)

@@ -1,8 +1,8 @@
 """The checkers can fail: each planted fault is caught by the checker that its row in sim/faults.py names.
 
 Each row has a seed. Under this seed, or one of the next few, the fault is caught, and the same run without the fault
-holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a fourteenth;
-the date (UTC) decides which, and each has its day of two weeks: `python -m simulator --faults`, in tests/, takes all.
+holds, so the checker has found the planted line. All of them take a quarter of an hour, so a run takes a twenty-eighth;
+the date (UTC) decides which, and each has its day of four weeks: `python -m simulator --faults`, in tests/, takes all.
 The simulation draws its random numbers in another order after most changes of the product, and the next seeds then take
 the place of a stale one. When none of them is a catch, the test fails and says how to find another seed.
 """
@@ -23,7 +23,7 @@ from simulator.transaction_faults import TRANSACTION_FAULTS
 from simulator.tree_faults import TREE_FAULTS
 from simulator.violation import Violation
 
-DAYS = 14
+DAYS = 28
 # Seconds of a run without a fault, roughly. Few faults share one, so that no day has all of a campaign.
 RUN_S = {
     "cluster": 5,

@@ -17,6 +17,7 @@ def run(seed: int) -> tuple[retention_holds.RetentionHolds, Verdict]:
     return world, world.run()
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_group_has_not_read_stays_and_the_rest_goes(seed: int) -> None:
     world, verdict = run(seed)

@@ -7,13 +7,13 @@ import pytest
 from simulator.__main__ import main
 
 WORLDS = {
-    "": 3,
+    "": 2,
     "--journal": 1,
     "--transactions": 1,
     "--live-resets": 5,
     "--retention": 5,
-    "--rights": 3,
-    "--tree-accidents": 2,
+    "--rights": 1,
+    "--tree-accidents": 1,
     "--brokers 3": 1,
     "--brokers 3 --overlap": 1,
     "--brokers 3 --transactions": 1,

@@ -62,8 +62,8 @@ def test_a_violation_is_told_with_its_seed_and_the_last_events(monkeypatch: pyte
         raise Violation("planted", "at the end")
 
     monkeypatch.setattr(last_look, "check_groups", give_up)
-    verdict = world.run(5, minutes=0.2)
-    assert str(verdict).startswith("seed 5: VIOLATED planted: at the end\n  last events:\n")
+    verdict = world.run(1, minutes=0.1)
+    assert str(verdict).startswith("seed 1: VIOLATED planted: at the end\n  last events:\n")
     assert verdict.events[-1].endswith("VIOLATED planted: at the end")
     assert [float(event.split()[0]) for event in verdict.events] == sorted(
         float(event.split()[0]) for event in verdict.events

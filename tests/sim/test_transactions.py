@@ -1,7 +1,5 @@
 """Transactional clients under one seed: exactly once, or not at all, in all partitions, whatever happens."""
 
-from functools import cache
-
 import pytest
 from simulator import world
 from simulator.clients.transactional import STEPS
@@ -11,28 +9,20 @@ from simulator.transaction_book import Fate
 from simulator.world import World
 
 SEEDS = range(1, 4)
-CLUSTER_SEEDS = range(1, 4)
 
 
-@cache
-def run(kind: type[Simulation], seed: int) -> World | ClusterWorld:
-    made = (
-        World(seed, minutes=0.5, with_transactions=True)
-        if kind is World
-        else ClusterWorld(seed, minutes=0.3, with_transactions=True)
-    )
-    made.run()
-    return made
+def make(kind: type[Simulation], seed: int) -> World | ClusterWorld:
+    if kind is World:
+        return World(seed, minutes=0.5, with_transactions=True)
+    return ClusterWorld(seed, minutes=0.3, with_transactions=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "seed"),
-    [(World, seed) for seed in SEEDS] + [(ClusterWorld, seed) for seed in CLUSTER_SEEDS],
-    ids=lambda each: getattr(each, "__name__", str(each)),
-)
+@pytest.mark.takes_turns("seed")
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", [World, ClusterWorld])
 def test_transactions_in_bad_weather_are_whole_or_nothing(kind: type[Simulation], seed: int) -> None:
-    made = run(kind, seed)
-    assert made.violation is None, str(made.verdict())
+    made = make(kind, seed)
+    assert made.run().violation is None, str(made.verdict())
     assert made.transactions is not None
     fates = [attempt.fate for attempt in made.transactions.book.attempts]
     assert fates.count(Fate.COMMITTED) > 30
@@ -41,9 +31,7 @@ def test_transactions_in_bad_weather_are_whole_or_nothing(kind: type[Simulation]
 
 
 def test_these_runs_have_all_that_matters() -> None:
-    parts = [run(World, seed).transactions for seed in SEEDS] + [
-        run(ClusterWorld, seed).transactions for seed in CLUSTER_SEEDS
-    ]
+    parts = [make(World, seed).transactions for seed in SEEDS]
     assert len({part.version for part in parts if part is not None}) > 1
     assert {part.clocks_step for part in parts if part is not None} == {False, True}
 

@@ -1,9 +1,9 @@
 """`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
-The tests are divided into parts, and mypy is one more. Some parts wait, most of the time, for clocks and for the
-processes that they start; others compute all the time. Some of both kinds run at once, and those that compute give way,
-so that nothing is late. Each line that is printed begins with the name of its part. At the end stands what became of
-each part, and the end of what a failed one has printed.
+The tests are divided into parts, and mypy is one more, the last. Some parts wait, most of the time, for clocks and for
+the processes that they start; others compute all the time. Some of both kinds run at once, and those that compute give
+way, so that nothing is late. Each line that is printed begins with the name of its part. At the end stands what became
+of each part, and the end of what a failed one has printed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ CHECKS = (
 )
 TYPES = ("tests/check_types.py",)
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
-COMPUTING = ("types", "simulations", "others", "spark")  # how the names of these parts begin
+COMPUTING = ("spark", "others", "simulations", "compiled", "types")  # how the names of these parts begin
 COMPUTING_AT_ONCE, WAITING_AT_ONCE = 2, 4  # on two cores; four that wait use about one
 GIVES_WAY = ("nice", "-n", "5")
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
@@ -36,8 +36,15 @@ PIPELINE = "tests/pipeline"
 CLUSTERS = "tests/cluster"
 CLIENTS = "tests/clients"
 HALVES_MEET_AT = "test_k"  # of the folders that are two parts
-SIMULATIONS = ("tests/sim", "tests/fuzz", "tests/test_compiled.py")
+SIMULATIONS = "tests/sim"
+COMPILED = ("tests/test_compiled.py", "tests/fuzz")
 OF_PROCESSES = ("tests/crash", "tests/zookeeper", CLIENTS, CLUSTERS, PIPELINE)
+LONG_SIMULATIONS = (
+    "test_planted_faults.py::test_the_fault_is_caught",
+    "test_seeds_of_the_day.py",
+    "test_simulated_cluster.py::test_in_quiet_times",
+    "test_simulated_cluster.py::test_two_troubles",
+)
 
 
 def half(folder: str, number: int) -> tuple[str, ...]:
@@ -49,8 +56,9 @@ def half(folder: str, number: int) -> tuple[str, ...]:
 # The longest of each kind first, so that none begins when all others have ended.
 ALL: dict[str, Sequence[str]] = {
     "spark": (f"{PIPELINE}/test_prepare.py", PIPELINE),  # first the classes that each Java takes
-    "simulations": SIMULATIONS,
-    "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, *SIMULATIONS))),
+    "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, SIMULATIONS, *COMPILED))),
+    "simulations": (SIMULATIONS,),
+    "compiled": COMPILED,
     "clients 1": half(CLIENTS, 1),
     "clients 2": half(CLIENTS, 2),
     "clusters 2": half(CLUSTERS, 2),
@@ -59,11 +67,11 @@ ALL: dict[str, Sequence[str]] = {
 }
 # Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
-    "simulations": ("tests/sim", "--deselect=tests/sim/test_planted_faults.py::test_the_fault_is_caught"),
     "others": (
         *("tests/unit", "tests/wire", "tests/scenarios"),
         *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),
     ),
+    "simulations": (SIMULATIONS, *(f"--deselect={SIMULATIONS}/{name}" for name in LONG_SIMULATIONS)),
     "clients": tuple(
         f"{CLIENTS}/test_{name}.py"
         for name in ("kafka_python", "aiokafka", "confluent_kafka", "other_languages", "readme", "testing", "restarts")
@@ -118,7 +126,7 @@ def check(chosen: dict[str, Sequence[str]]) -> int:
         code = subprocess.call([sys.executable, *words], cwd=ROOT, env=ENVIRONMENT)
         if code:
             return code
-    code = run_all([Part("types", TYPES), *(Part(name, (*TESTS, *words)) for name, words in chosen.items())])
+    code = run_all([*(Part(name, (*TESTS, *words)) for name, words in chosen.items()), Part("types", TYPES)])
     return code if leaves_nothing(at_start) else code or 1
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from kafka import KafkaProducer
 from kafka.errors import TopicAuthorizationFailedError
@@ -33,7 +34,7 @@ def guarded(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 def ran(broker: BrokerProcess, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
     command = [sys.executable, "-m", "barnabas", *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    result = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     return result

@@ -5,7 +5,6 @@ A referee watches: between the assignment and the revocation that a client ackno
 
 import json
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -142,7 +141,7 @@ def test_a_group_is_listed_described_and_deleted(broker: Any, admin: AdminClient
     (member,) = found.members
     assert (found.partition_assignor, found.state.name, member.group_instance_id) == ("uniform", "STABLE", "till-1")
     assert {each.partition for each in member.assignment.topic_partitions} == {0, 1, 2}
-    told = subprocess.run(
+    told = forked.run(
         [
             sys.executable,
             "-m",
@@ -162,7 +161,7 @@ def test_a_group_is_listed_described_and_deleted(broker: Any, admin: AdminClient
     (document,) = json.loads(told.stdout)
     assert document["members"][0]["partitions"] == [["described", 0], ["described", 1], ["described", 2]]
     words = ("offsets", "set", "described", "--topic", "described", "--to", "earliest", "--yes")
-    refused = subprocess.run(
+    refused = forked.run(
         [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap],
         capture_output=True,
         text=True,

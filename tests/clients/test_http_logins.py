@@ -3,13 +3,13 @@
 import base64
 import http.client
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from barnabas.broker.http import routes
 from kafka import KafkaConsumer
@@ -67,7 +67,7 @@ def ran(broker: BrokerProcess, user: str, *words: str, code: int = 0, stdin: str
         "--command-config",
         str(config),
     ]
-    result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    result = forked.run(command, input=stdin, capture_output=True, text=True, timeout=60)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     assert "-secret" not in result.stdout + result.stderr
@@ -138,11 +138,12 @@ def test_the_story_of_a_group_names_no_topic_that_may_not_be_known(guarded: Brok
             enable_auto_commit=False,
         )
 
-    with closing(consumer("hidden")) as first, closing(consumer("seen")) as second:
-        while not (first.assignment() and second.assignment()):
-            first.poll(200)
-            second.poll(200)
-        full, part = (ask(guarded, basic(user), "/v1/groups/seen/events")[1] for user in ("admin", "alice"))
+    for _ in range(2):  # what the first assignment has moved is not known, and whether it is of both members is luck
+        with closing(consumer("hidden")) as first, closing(consumer("seen")) as second:
+            while not (first.assignment() and second.assignment()):
+                first.poll(200)
+                second.poll(200)
+            full, part = (ask(guarded, basic(user), "/v1/groups/seen/events")[1] for user in ("admin", "alice"))
     moved = [{row["topic"] for one in story["rebalances"] for row in one["moved"] or ()} for story in (full, part)]
     assert moved == [{"seen", "hidden"}, {"seen"}]
     assert "hidden" in json.dumps(full["advice"])
@@ -229,7 +230,7 @@ def test_without_an_authorizer_a_login_opens_the_api_to_other_hosts_only(
     broker = make_broker()
     broker.folder = tmp_path
     command = [sys.executable, "-m", "barnabas", "configs", "describe", "broker", "0", "http.address", "--json"]
-    found = subprocess.run([*command, "--bootstrap", broker.bootstrap], capture_output=True, text=True, check=True)
+    found = forked.run([*command, "--bootstrap", broker.bootstrap], capture_output=True, text=True, check=True)
     broker.http = json.loads(found.stdout)[0]["value"]
     for login in (None, basic("alice"), "Bearer x"):  # loopback needs nothing, and nothing is looked at
         assert ask(broker, login, "/v1/topics")[0] == 200

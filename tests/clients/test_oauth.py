@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked
 import jwt
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -209,7 +210,7 @@ def ran(broker: BrokerProcess, config: Path, *words: str, code: int = 0) -> Any:
         "--command-config",
         str(config),
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = forked.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     return result
@@ -300,7 +301,7 @@ def test_a_start_that_is_refused_says_why(settings: tuple[str, ...], told: str, 
     words = ("listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT", "sasl.enabled.mechanisms=OAUTHBEARER")
     command = [sys.executable, "-m", "barnabas", "start", "--data", str(tmp_path / "data"), "--port", "0"]
     command += [word for each in (*words, *settings) for word in ("--set", each)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = forked.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode != 0
     assert told in result.stderr
     assert "Traceback" not in result.stderr

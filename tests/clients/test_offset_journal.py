@@ -377,7 +377,7 @@ def test_a_journal_that_is_cut_while_it_is_read(
     code = CUT_WHILE_IT_IS_READ.format(moment=moment)
     environment = os.environ | {"BARNABAS_BOOTSTRAP": journal_broker.bootstrap}
     command = [sys.executable, "-c", code, "offsets", "log", "g", "--json", *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done
     assert [row["why"] for row in json.loads(done.stdout)] == ["retention has deleted what was written before"]
 

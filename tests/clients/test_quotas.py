@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
@@ -28,7 +29,7 @@ def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 def ran(broker: BrokerProcess, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
     command = [sys.executable, "-m", "barnabas", *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    result = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     return result

@@ -3,12 +3,12 @@
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -63,7 +63,7 @@ def ran(broker: BrokerProcess, *words: str, code: int = 0, stdin: str = "", conf
         "BARNABAS_CONFIG": str(config or broker.config),
     }
     command = [sys.executable, "-m", "barnabas", *words]
-    result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
+    result = forked.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     assert "-secret" not in result.stdout + result.stderr
@@ -233,7 +233,7 @@ def test_a_start_is_refused_whose_brokers_could_not_log_in_to_each_other(
     )
     command = [sys.executable, "-m", "barnabas", "start", "--data", str(tmp_path / "data"), "--port", "0"]
     command += [word for each in settings for word in ("--set", each)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = forked.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2, result
     assert told in result.stderr
     assert not (tmp_path / "data").exists()

@@ -3,12 +3,12 @@
 import base64
 import http.client
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from barnabas.cli.shared.login import ask, read
 from barnabas.protocol.messages import (
@@ -56,7 +56,7 @@ class Seen:
         config.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={login}\n")
         command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", self.broker.bootstrap]
         command += ["--command-config", str(config)]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=100)
+        done = forked.run(command, input=stdin, capture_output=True, text=True, timeout=100)
         self.told[f"{words} of {user}"] = done.stderr if "create" in words and "tokens" in words else done.stdout
         self.told[f"{words} of {user}, errors"] = done.stderr
         return done.stdout

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import ssl
-import subprocess
 import sys
 from collections.abc import Callable
 from http.client import HTTPException
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.request import urlopen
 
+import forked
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -88,7 +88,7 @@ class Secured:
             "BARNABAS_CONFIG": str(config or self.admin),
         }
         command = [sys.executable, "-m", "barnabas", *words]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
+        done = forked.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environment)
         assert done.returncode == code, done
         assert "Traceback" not in done.stderr
         assert "-secret" not in done.stdout + done.stderr
@@ -325,7 +325,7 @@ def doctor(secured: Secured) -> list[dict[str, Any]]:
     """What it finds of certificates and listeners."""
     environment = {**os.environ, "BARNABAS_CONFIG": str(secured.admin), "BARNABAS_HTTP_TOKEN": "planted-token"}
     command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", secured.address(None)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert "Traceback" not in done.stderr, done
     checks = ("certificates", "open listeners", "weak settings")
     return [row for row in json.loads(done.stdout)["findings"] if row["check"] in checks]
@@ -352,7 +352,7 @@ def test_nothing_shows_a_secret(secured: Secured) -> None:
 def test_a_start_that_is_refused_says_why(secured: Secured, settings: list[str], told: str, tmp_path: Path) -> None:
     words = [word for each in settings for word in ("--set", each.format(keys=secured.keys))]
     command = [sys.executable, "-m", "barnabas", "start", "--data", str(tmp_path / "data"), *words]
-    done = subprocess.run([*command, "--listeners", "SSL://127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+    done = forked.run([*command, "--listeners", "SSL://127.0.0.1:0"], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert told in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,12 +3,12 @@
 import base64
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import forked
 import pytest
 from barnabas.cli.shared.login import Access, ask
 from barnabas.cluster.security.scram import ScramClient
@@ -47,7 +47,7 @@ def ran(broker: BrokerProcess, user: str, *words: str, code: int = 0) -> Any:
 def run(broker: BrokerProcess, config: Path, *words: str, code: int = 0) -> Any:
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap, "BARNABAS_CONFIG": str(config)}
     command = [sys.executable, "-m", "barnabas", *words]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    result = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     return result

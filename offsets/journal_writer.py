@@ -75,29 +75,6 @@ _FAILED: Final = "a change could not be written down"
 class PartitionJournal:
     """The journal of one offsets partition that this broker owns, from its loading to its unloading."""
 
-    __slots__ = (
-        "_caught_up_with",
-        "_clock",
-        "_end_position",
-        "_has_past",
-        "_is_busy",
-        "_is_marked",
-        "_journal",
-        "_local",
-        "_log",
-        "_lost",
-        "_open",
-        "_parts",
-        "_place",
-        "_table",
-        "_told_ms",
-        "_told_why",
-        "_turns",
-        "_written_to",
-        "closed",
-        "partition",
-    )
-
     def __init__(self, journal: OffsetJournal, partition: int, log: CoordinatorLog, table: OffsetTable) -> None:
         self.partition = partition
         self.closed = False

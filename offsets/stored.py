@@ -68,17 +68,6 @@ class Layout:
     so `numbers` reads no delta.
     """
 
-    __slots__ = (
-        "delta_bytes",
-        "has_topic_id",
-        "numbers",
-        "offset_at",
-        "partition_at",
-        "positions",
-        "records",
-        "size_bytes",
-    )
-
     def __init__(self, delta_bytes: int, key_start_bytes: int, form: _Form) -> None:
         key_length = encode_signed(key_start_bytes + 4)
         value_length = encode_signed(form.size_bytes)

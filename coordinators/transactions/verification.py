@@ -214,21 +214,6 @@ class TransactionVerification:
 class _Check:
     """One `verify`, with all its questions."""
 
-    __slots__ = (
-        "_adds",
-        "_began_ms",
-        "_owner",
-        "_pause_ms",
-        "_producer_epoch",
-        "_producer_id",
-        "_sequences",
-        "_timer",
-        "_transactional_id",
-        "answer",
-        "asked",
-        "refused",
-    )
-
     def __init__(
         self,
         owner: TransactionVerification,

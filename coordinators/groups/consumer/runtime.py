@@ -63,9 +63,10 @@ class ConsumerGroups:
         is_told = self._clock.monotonic_ms() - self._failed_ms < UNSTORABLE_MS
         return logging.DEBUG if is_told else level
 
-    def note(self, group_id: str, kind: Kind, member: ConsumerMember, **details: Any) -> None:
-        """Note among the events of a group what a member did."""
-        event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), identity(member), details)
+    def note(self, group_id: str, kind: Kind, member: ConsumerMember | None, **details: Any) -> None:
+        """Note an event of a group: what a member did, or what was done to the group."""
+        who = None if member is None else identity(member)
+        event = Event(kind, self._clock.now_ms(), self._clock.monotonic_ms(), who, details)
         self._shard.events.note(group_id, (event,))
 
     def note_joined(
@@ -222,11 +223,10 @@ class ConsumerGroups:
         change.records.commits = commits
         thrown = tuple(map(identity, group.members.values()))
         if thrown:
-            now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
             heartbeats.reset(change, self.situation_of(group.group_id).topics)
-            group.fenced_until_ms = monotonic_ms + FENCE_MS
+            group.fenced_until_ms = self._clock.monotonic_ms() + FENCE_MS
             details = {"generation": group.epoch, "partitions": commits.count, "members": len(thrown)}
-            self._shard.events.note(group.group_id, (Event(Kind.LIVE_RESET, now_ms, monotonic_ms, None, details),))
+            self.note(group.group_id, Kind.LIVE_RESET, None, **details)
             logger.info(
                 "group %s: live reset of %s, %s must join again",
                 *(group.group_id, counted(commits.count, "partition"), counted(len(thrown), "member")),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from barnabas.broker.auto_topics import internal_settings
+from barnabas.broker.before_registering import hosted
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
 from barnabas.cluster.topic_names import (
@@ -44,9 +45,9 @@ from barnabas.cluster.tree.port import (
     CoordinationError,
     Create,
     NodeExistsError,
-    NoNodeError,
     Operation,
     Stat,
+    children_if_there,
     make_if_missing,
 )
 from barnabas.config.broker import BrokerConfig
@@ -110,7 +111,8 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
     )
     hosted_count = 0
     if all(contents.is_unused for contents in found) and cluster is not None:
-        assignments = (await _assignments(coordination, await _all_topics(coordination))).values()
+        all_topics = await children_if_there(coordination, paths.TOPICS)
+        assignments = (await _assignments(coordination, all_topics)).values()
         replicas = [them for assigned in assignments if assigned for them in assigned.partitions.values()]
         hosted_count = sum(node_id in them for them in replicas)
     return TreeView(
@@ -137,21 +139,11 @@ async def _others(coordination: Coordination, controller: ControllerNode) -> str
     """Who uses the tree, if they are not of Barnabas: its brokers leave a node that Kafka's do not know."""
     if controller.kraft_controller_epoch >= 0:
         return f"the KRaft controller {controller.broker_id}"
-    try:
-        registered = await coordination.children(paths.BROKER_IDS)
-    except NoNodeError:
-        return ""
+    registered = await children_if_there(coordination, paths.BROKER_IDS)
     # Asked after the children: a broker of Barnabas that registers meanwhile has made the node before.
-    if await coordination.exists(paths.BROKER_EPOCHS) is not None:
+    if not registered or await coordination.exists(paths.BROKER_EPOCHS) is not None:
         return ""
-    return f"the brokers {', '.join(registered)} of Apache Kafka" if registered else ""
-
-
-async def _all_topics(coordination: Coordination) -> list[str]:
-    try:
-        return await coordination.children(paths.TOPICS)
-    except NoNodeError:
-        return []
+    return f"the brokers {', '.join(registered)} of Apache Kafka"
 
 
 async def _assignments(coordination: Coordination, topics: Sequence[str]) -> dict[str, TopicAssignment | None]:
@@ -459,16 +451,7 @@ async def say_what_is_missing(coordination: Coordination, log_manager: LogManage
     missing = log_manager.missing
     if not missing:
         return
-    nodes = await coordination.get_many([paths.topic(topic) for topic, _ in missing])
-    deleted = set(await coordination.children(paths.DELETE_TOPICS))  # a crash interrupted it, and it goes on
-    gone = []
-    for (topic, index), node in zip(missing, nodes):
-        if (
-            node is not None
-            and topic not in deleted
-            and node_id in TopicAssignment.decode(node[0]).partitions.get(index, ())
-        ):
-            gone.append(f"{topic}-{index}")
+    gone = ["{}-{}".format(*partition) for partition in await hosted(coordination, node_id, missing)]
     if gone:
         logger.error(
             "%s had records, and the folders are gone or of other topics: they begin empty (%s)",

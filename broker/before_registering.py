@@ -16,6 +16,8 @@ from barnabas.cluster.tree.port import (
     Operation,
     SessionExpiredError,
     Set,
+    children_if_there,
+    get_if_there,
 )
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.runtime.counted import counted, names_in_a_line
@@ -60,11 +62,11 @@ async def until_taken_out(
             # While the node of the former life is there, the controller does nothing.
             if await coordination.exists(paths.broker(node_id)) is None:
                 is_all = remaining is None
-                hosted = await _hosted(coordination, node_id) if remaining is None else remaining
+                concerned = await _all_hosted(coordination, node_id) if remaining is None else remaining
                 deleted = set(await coordination.children(paths.DELETE_TOPICS))  # the controller lets those be
-                hosted = [partition for partition in hosted if partition[0] not in deleted]
+                concerned = [partition for partition in concerned if partition[0] not in deleted]
                 waits = env.clock.monotonic_ms() < give_up_ms
-                remaining = await _counted_on(coordination, node_id, hosted, loss_of, waits=waits)
+                remaining = await _counted_on(coordination, node_id, concerned, loss_of, waits=waits)
                 if not remaining:
                     if is_all:
                         return
@@ -93,7 +95,17 @@ async def assignments(coordination: Coordination, topics: Sequence[str]) -> Assi
     return found
 
 
-async def _hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
+async def hosted(
+    coordination: Coordination, node_id: int, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, Sequence[int]]:
+    """The replicas of those of the partitions that this broker has by the tree, and whose topics are not deleted."""
+    deleted = set(await children_if_there(coordination, paths.DELETE_TOPICS))
+    assigned = await assignments(coordination, sorted({topic for topic, _ in partitions} - deleted))
+    replicas = {(topic, index): assigned.get(topic, {}).get(index, ()) for topic, index in partitions}
+    return {partition: them for partition, them in replicas.items() if node_id in them}
+
+
+async def _all_hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
     """The partitions assigned to this broker."""
     assigned = await assignments(coordination, await coordination.children(paths.TOPICS))
     return [(topic, index) for topic, of in assigned.items() for index, replicas in of.items() if node_id in replicas]
@@ -162,23 +174,29 @@ async def write_and_tell(coordination: Coordination, changes: dict[TopicPartitio
     await coordination.create(paths.ISR_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
 
 
-async def _write_all(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:
-    """Write these states as one change, without those that another broker has written meanwhile.
+async def writes_of(
+    coordination: Coordination, states: Mapping[TopicPartition, LeaderAndIsr]
+) -> tuple[list[Operation], list[Operation]]:
+    """A fence (empty: there was no controller yet), and what writes each of these states, in order.
 
     They are of the controller of now, not of the one who wrote the states before, and of no later one.
     """
+    fence: list[Operation] = []
+    node = await get_if_there(coordination, paths.CONTROLLER_EPOCH)
+    if node is not None:
+        fence = [Check(paths.CONTROLLER_EPOCH, node[1].version)]
+        epoch = decode_controller_epoch(node[0])
+        states = {partition: state.by_controller(epoch) for partition, state in states.items()}
+    return fence, [
+        Set(paths.partition_state(*partition), state.encode(), state.partition_epoch)
+        for partition, state in states.items()
+    ]
+
+
+async def _write_all(coordination: Coordination, changes: dict[TopicPartition, LeaderAndIsr]) -> None:
+    """Write these states as one change, without those that another broker has written meanwhile."""
     while changes:
-        fence: list[Operation] = []
-        controller_epoch = (await coordination.get_many([paths.CONTROLLER_EPOCH]))[0]
-        if controller_epoch is not None:  # there has been a controller
-            data, stat = controller_epoch
-            fence = [Check(paths.CONTROLLER_EPOCH, stat.version)]
-            epoch = decode_controller_epoch(data)
-            changes = {partition: state.by_controller(epoch) for partition, state in changes.items()}
-        operations = [
-            Set(paths.partition_state(*partition), state.encode(), state.partition_epoch)
-            for partition, state in changes.items()
-        ]
+        fence, operations = await writes_of(coordination, changes)
         try:
             await coordination.multi([*fence, *operations])
         except MultiError as error:

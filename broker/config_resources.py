@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker import loggers
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import NoNodeError, make_if_missing
+from barnabas.cluster.tree.port import children_if_there, make_if_missing
 from barnabas.config import describe, entities, topic
 from barnabas.config.alter import altered, replaced
 from barnabas.config.broker import check_dynamic
@@ -237,9 +237,6 @@ async def names_of(services: "Services", resource: Resource) -> list[str]:
         return list(services.metadata_cache.topics)
     if resource in (Resource.BROKER, Resource.BROKER_LOGGER):
         return [str(broker_id) for broker_id in sorted(services.metadata_cache.brokers)]
-    try:
-        children = await services.coordination.children(paths.config(ENTITY_TYPES[resource]))
-    except NoNodeError:
-        return []
+    children = await children_if_there(services.coordination, paths.config(ENTITY_TYPES[resource]))
     names = [paths.decode_name(child) for child in children]
     return [name for name in names if name and await services.topic_admin.overrides(entity_path(resource, name))]

@@ -10,7 +10,7 @@ import logging
 import math
 
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.port import ANY_VERSION, Coordination, NoNodeError, make_if_missing
+from barnabas.cluster.tree.port import ANY_VERSION, Coordination, NoNodeError, get_if_there, make_if_missing
 from barnabas.runtime.ports import Clock
 
 logger = logging.getLogger("barnabas.broker")
@@ -36,7 +36,7 @@ class OldSettings:
 
     async def read(self) -> None:
         """Read until when topics rest, and which of them were set since."""
-        (node,) = await self._coordination.get_many([paths.OLD_SETTINGS])
+        node = await get_if_there(self._coordination, paths.OLD_SETTINGS)
         self._until_ms = -math.inf if node is None else node[1].mtime_ms + REST_MS
         if node is None or self._clock.now_ms() >= self._until_ms:
             return

@@ -22,24 +22,24 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from barnabas.broker.before_registering import assignments
+from barnabas.broker.before_registering import hosted, writes_of
 from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, last_producer_id
 from barnabas.broker.old_settings import OldSettings
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import RestoredTree as RestoredTreeNode
-from barnabas.cluster.tree.payloads import TreeMark, decode_controller_epoch, encode_isr_change
+from barnabas.cluster.tree.payloads import TreeMark, encode_isr_change
 from barnabas.cluster.tree.port import (
     BadVersionError,
-    Check,
     Coordination,
     CoordinationError,
     Create,
     MultiError,
     NoNodeError,
     Operation,
-    Set,
+    children_if_there,
+    get_if_there,
 )
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.replication.replica_manager import ReplicaManager
@@ -111,9 +111,9 @@ class RestoredTree:
     async def report(self) -> None:
         """Find out whether the tree is older than the disks, and say where the logs end that are to decide."""
         logs = {(log.topic, log.partition): log for log in self._log_manager.all()}
-        hosted = await self._hosted(sorted(logs))
-        shared = {key: replicas for key, replicas in hosted.items() if len(replicas) > 1}
-        states = await self._states(list(hosted))
+        replicas_of = await hosted(self._coordination, self._node_id, sorted(logs))
+        shared = {key: replicas for key, replicas in replicas_of.items() if len(replicas) > 1}
+        states = await self._states(list(replicas_of))
         mark, zxid = await self._read_mark()
         restored_ms, copied_zxid = await self._copied()
         known = self._mark.known
@@ -148,7 +148,7 @@ class RestoredTree:
 
     async def _copied(self) -> tuple[int, int]:
         """When the copy was made that the tree is, and the zxid of that; (-1, 0): it does not say that it is one."""
-        node = (await self._coordination.get_many([paths.RESTORED]))[0]
+        node = await get_if_there(self._coordination, paths.RESTORED)
         try:
             return (-1, 0) if node is None else (RestoredTreeNode.decode(node[0]).copied_ms, node[1].mzxid)
         except ValueError as error:
@@ -156,7 +156,7 @@ class RestoredTree:
             return -1, 0
 
     async def _report_as_newer(
-        self, mark: TreeMark, logs: Mapping[TopicPartition, Log], shared: Mapping[TopicPartition, tuple[int, ...]]
+        self, mark: TreeMark, logs: Mapping[TopicPartition, Log], shared: Mapping[TopicPartition, Sequence[int]]
     ) -> None:
         reported: list[TopicPartition] = []
         for chunk in chunks([key for key in shared if key > mark.reported_to], PARTITIONS_PER_WRITE):
@@ -180,33 +180,20 @@ class RestoredTree:
             )
         self._say_what_is_waited_for()
 
-    async def _hosted(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas of those partitions that this broker has by the tree."""
-        deleted = set(await self._children(paths.DELETE_TOPICS))
-        assigned = await assignments(self._coordination, sorted({topic for topic, _ in keys} - deleted))
-        replicas = {key: tuple(assigned.get(key[0], {}).get(key[1], ())) for key in keys}
-        return {key: them for key, them in replicas.items() if self._node_id in them}
-
     async def _states(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         nodes = await self._coordination.get_many([paths.partition_state(*key) for key in keys])
         states = {key: LeaderAndIsr.of_node(node) for key, node in zip(keys, nodes)}
         return {key: state for key, state in states.items() if state is not None}
 
-    async def _children(self, path: str) -> list[str]:
-        try:
-            return await self._coordination.children(path)
-        except NoNodeError:
-            return []
-
     async def _live(self) -> dict[int, int]:
-        names = await self._children(paths.BROKER_IDS)
+        names = await children_if_there(self._coordination, paths.BROKER_IDS)
         nodes = await self._coordination.get_many([f"{paths.BROKER_IDS}/{name}" for name in names])
         return {int(name): node[1].czxid for name, node in zip(names, nodes) if node is not None}
 
     async def _write(
         self,
         ends: Mapping[TopicPartition, LogEnd],
-        replicas: Mapping[TopicPartition, tuple[int, ...]],
+        replicas: Mapping[TopicPartition, Sequence[int]],
         mark: TreeMark | None,
     ) -> list[TopicPartition]:
         """Write these ends, as one change; again, as long as others write first. Returns what was written.
@@ -252,16 +239,9 @@ class RestoredTree:
         """Write these states, which are of the controller of now, and have it read them. False: others wrote first."""
         operations: list[Operation] = [] if mark is None else [self._mark.setting(mark)]
         if changes:
-            node = (await self._coordination.get_many([paths.CONTROLLER_EPOCH]))[0]
-            epoch = 0
-            if node is not None:
-                epoch = decode_controller_epoch(node[0])
-                operations.append(Check(paths.CONTROLLER_EPOCH, node[1].version))
-            operations += [
-                Set(paths.partition_state(*key), state.by_controller(epoch).encode(), state.partition_epoch)
-                for key, state in changes.items()
-            ]
-            operations.append(Create(paths.ISR_CHANGE_PREFIX, encode_isr_change(list(changes)), sequential=True))
+            fence, writes = await writes_of(self._coordination, changes)
+            notice = Create(paths.ISR_CHANGE_PREFIX, encode_isr_change(list(changes)), sequential=True)
+            operations += [*fence, *writes, notice]
         if not operations:
             return True
         try:

@@ -23,9 +23,9 @@ from barnabas.cluster.tree.port import (
     ANY_VERSION,
     Coordination,
     CoordinationError,
-    NoNodeError,
     Operation,
     Set,
+    get_if_there,
 )
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env, File
@@ -88,14 +88,13 @@ class OwnMark:
 
     async def in_tree(self) -> tuple[TreeMark, int]:
         """What the tree says of it, and the zxid of that. ValueError if somebody wrote it by hand."""
-        try:
-            data, stat = await self._coordination.get(self.path)
-        except NoNodeError:
+        node = await get_if_there(self._coordination, self.path)
+        if node is None:
             return TreeMark(), 0
-        mark = TreeMark.decode(data)
+        mark = TreeMark.decode(node[0])
         self._restored_ms = mark.restored_ms
         self._largest_in_tree = max(self._largest_in_tree, mark.number)
-        return mark, stat.mzxid
+        return mark, node[1].mzxid
 
     def setting(self, mark: TreeMark) -> Set:
         """The operation that writes it into the tree."""

@@ -145,14 +145,12 @@ def _refuse_old_consumers(connect: str, path: str | None, group: str) -> None:
 async def _old_consumers(env: "Env", config: "BrokerConfig", group: str) -> list[str]:
     from barnabas.cluster.coordination import coordination_of
     from barnabas.cluster.tree import paths
-    from barnabas.cluster.tree.port import NoNodeError
+    from barnabas.cluster.tree.port import children_if_there
 
     tree = coordination_of(env, config, None)
     await tree.look()
     try:
-        return await tree.children(paths.consumer_ids(group))
-    except NoNodeError:
-        return []
+        return await children_if_there(tree, paths.consumer_ids(group))
     finally:
         await tree.close()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from barnabas.cluster.quota_table import CONNECTIONS, DEFAULT, OF_CLIENTS, Entity, Name, QuotaTable, text_of
 from barnabas.cluster.tree import config_nodes, paths
-from barnabas.cluster.tree.port import Coordination, NoNodeError
+from barnabas.cluster.tree.port import Coordination, children_if_there
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -64,11 +64,12 @@ class ClientQuotas:
         """Read all of them."""
         there = {entity_path(entity) for entity in self.table.all}
         for kind in KINDS:
-            for name in await self._children(f"{paths.CONFIG}/{kind}"):
+            for name in await children_if_there(self._coordination, paths.config(kind)):
                 there.add(f"{kind}/{name}")
                 if kind == USERS:
                     of_user = f"{USERS}/{name}/{CLIENTS}"
-                    there |= {f"{of_user}/{each}" for each in await self._children(paths.config(of_user))}
+                    clients = await children_if_there(self._coordination, paths.config(of_user))
+                    there |= {f"{of_user}/{each}" for each in clients}
         for path in sorted(there):
             await self.changed(path)
 
@@ -99,12 +100,6 @@ class ClientQuotas:
         path = entity_path(entity)
         await config_nodes.alter(self._coordination, path, changed, str(entity))
         await self.changed(path)
-
-    async def _children(self, path: str) -> list[str]:
-        try:
-            return await self._coordination.children(path)
-        except NoNodeError:
-            return []
 
 
 def _values(settings: Mapping[str, str]) -> dict[str, float]:

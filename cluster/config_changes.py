@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from barnabas.cluster.tree import paths, payloads
+from barnabas.cluster.tree import config_nodes, paths, payloads
 from barnabas.cluster.tree.change_notices import ChangeNotices
-from barnabas.cluster.tree.port import Coordination, CoordinationError, NoNodeError
+from barnabas.cluster.tree.port import Coordination, CoordinationError, children_if_there
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.ports import Env
 
@@ -106,17 +106,10 @@ class ConfigChanges:
             logger.error("the settings of %s/%s cannot be applied: %s", entity_type, name, error)
 
     async def _names(self, entity_type: str) -> list[str]:
-        try:
-            return await self._coordination.children(f"{paths.CONFIG}/{entity_type}")
-        except NoNodeError:
-            return []
+        return await children_if_there(self._coordination, paths.config(entity_type))
 
     async def _read(self, entity_type: str, name: str) -> Overrides:
-        try:
-            data, _ = await self._coordination.get(paths.config(f"{entity_type}/{name}"))
-        except NoNodeError:
-            return {}
-        return payloads.decode_config(data)
+        return (await config_nodes.read(self._coordination, f"{entity_type}/{name}")).settings
 
     async def _apply(self, notice: bytes) -> None:
         entity_type, _, name = payloads.decode_config_change(notice).partition("/")

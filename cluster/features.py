@@ -26,10 +26,10 @@ from barnabas.cluster.tree.port import (
     ConnectionLossError,
     Coordination,
     CoordinationError,
-    NoNodeError,
     SessionExpiredError,
     Stat,
     WatchEvent,
+    get_if_there,
 )
 from barnabas.runtime.backlog import Backlog
 from barnabas.runtime.ports import Env
@@ -217,11 +217,9 @@ class Features:
         """Read the levels that hold now, and leave a watch for the next change."""
         node = None
         while node is None:
-            try:
-                node = await self._coordination.get(paths.FEATURE, self._notified)
-            except NoNodeError:
-                if await self._coordination.exists(paths.FEATURE, self._notified) is None:
-                    break
+            node = await get_if_there(self._coordination, paths.FEATURE, self._notified)
+            if node is None and await self._coordination.exists(paths.FEATURE, self._notified) is None:
+                break
         self.take(node)
 
     def _notified(self, event: WatchEvent) -> None:

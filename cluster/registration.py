@@ -29,6 +29,7 @@ from barnabas.cluster.tree.port import (
     Stat,
     Watch,
     WatchEvent,
+    get_if_there,
 )
 from barnabas.protocol import uuids
 from barnabas.runtime.ports import Env
@@ -60,20 +61,20 @@ class BrokerIdInUseError(Exception):
 
 async def cluster_id(env: Env, coordination: Coordination, preferred: str | None = None) -> str:
     """The cluster's id: what the first broker wrote (`preferred`, or a fresh one)."""
+    found = await cluster_id_in(coordination)
+    if found is not None:
+        return found
+    chosen = preferred or uuids.to_text(env.random_uuid())
     try:
-        data, _ = await coordination.get(paths.CLUSTER_ID)
-    except NoNodeError:
-        data = encode_cluster_id(preferred or uuids.to_text(env.random_uuid()))
-        try:
-            await coordination.create(paths.CLUSTER_ID, data, make_parents=True)
-        except NodeExistsError:
-            data, _ = await coordination.get(paths.CLUSTER_ID)
-    return decode_cluster_id(data)
+        await coordination.create(paths.CLUSTER_ID, encode_cluster_id(chosen), make_parents=True)
+    except NodeExistsError:  # another broker was quicker
+        return await cluster_id(env, coordination, preferred)
+    return chosen
 
 
 async def cluster_id_in(coordination: Coordination) -> str | None:
     """The cluster's id, as the tree says it; None: the tree does not say it, so it is new."""
-    node = (await coordination.get_many([paths.CLUSTER_ID]))[0]
+    node = await get_if_there(coordination, paths.CLUSTER_ID)
     return None if node is None else decode_cluster_id(node[0])
 
 

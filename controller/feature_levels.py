@@ -15,8 +15,8 @@ from barnabas.cluster.tree.port import (
     MultiError,
     NodeExistsError,
     NoNodeError,
-    Operation,
-    Set,
+    get_if_there,
+    writing,
 )
 from barnabas.controller.state import ControllerState
 from barnabas.controller.tree import ControllerTree
@@ -55,7 +55,7 @@ class FeatureLevels:
         """Finalise other levels, all that are asked for or none."""
         brokers = {broker_id: broker.features for broker_id, broker in sorted(self._state.brokers.items())}
         while True:
-            node = (await self._coordination.get_many([paths.FEATURE]))[0]
+            node = await get_if_there(self._coordination, paths.FEATURE)
             try:
                 levels = features.Finalised.of_node(node).levels
             except features.UnreadableFeaturesError as error:
@@ -65,12 +65,8 @@ class FeatureLevels:
                 return ErrorCode.INVALID_UPDATE_VERSION, decided
             if validate_only or decided == levels:
                 return ErrorCode.NONE, None
-            data = payloads.encode_feature(decided)
-            write: Operation = Create(paths.FEATURE, data)
-            if node is not None:
-                write = Set(paths.FEATURE, data, node[1].version)
             try:
-                await self._tree.write([write])
+                await self._tree.write([writing(paths.FEATURE, payloads.encode_feature(decided), node)])
             except MultiError as error:  # written meanwhile, perhaps by this controller, whose answer was lost
                 if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
                     raise

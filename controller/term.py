@@ -10,7 +10,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH, LiveBroker
 from barnabas.cluster.tree import paths, payloads
-from barnabas.cluster.tree.port import Coordination, NoNodeError, Set, Stat, Watch, WatchEvent, make_if_missing
+from barnabas.cluster.tree.port import (
+    Coordination,
+    NoNodeError,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+    get_if_there,
+    make_if_missing,
+)
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.topic import TopicConfig
 from barnabas.controller import election
@@ -501,7 +510,7 @@ class Term:
         path = paths.PREFERRED_REPLICA_ELECTION
         if await self._coordination.exists(path, self._watch(path, self._preferred_election_wanted)) is None:
             return
-        node = (await self._coordination.get_many([path]))[0]
+        node = await get_if_there(self._coordination, path)
         if node is not None:
             try:
                 wanted = payloads.decode_preferred_election(node[0])

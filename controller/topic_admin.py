@@ -22,14 +22,15 @@ from barnabas.cluster.tree.port import (
     BadVersionError,
     Check,
     Coordination,
-    CoordinationError,
     Create,
     MultiError,
     NodeExistsError,
     NoNodeError,
     Operation,
     Set,
+    get_if_there,
     make_if_missing,
+    writing,
 )
 from barnabas.config import topic as topic_settings
 from barnabas.config.broker import BrokerConfig
@@ -303,7 +304,7 @@ class TopicAdmin:
         """
         if not self._config.delete_topic_enable:
             return ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled."
-        node = (await self._coordination.get_many([paths.topic(name)]))[0]
+        node = await get_if_there(self._coordination, paths.topic(name))
         if node is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
         try:
@@ -405,11 +406,8 @@ class TopicAdmin:
 
     async def overrides(self, entity_path: str) -> dict[str, str]:
         """The settings of any entity (`topics/t`, `groups/g`) as the tree has them now; none without a node."""
-        try:
-            data, _ = await self._coordination.get(paths.config(entity_path))
-        except NoNodeError:
-            return {}
-        return decode_config(data)
+        node = await get_if_there(self._coordination, paths.config(entity_path))
+        return {} if node is None else decode_config(node[0])
 
     async def change_overrides(
         self,
@@ -427,16 +425,11 @@ class TopicAdmin:
         fence = [] if of is None else [Check(of)]
         notice = Create(paths.CONFIG_CHANGE_PREFIX, encode_config_change(entity_path), sequential=True)
         while True:
+            node = await get_if_there(self._coordination, path)
+            changed = encode_config(change({} if node is None else decode_config(node[0])))
+            lost = NodeExistsError if node is None else BadVersionError | NoNodeError
             try:
-                data, stat = await self._coordination.get(path)
-            except NoNodeError:
-                write: Operation = Create(path, encode_config(change({})))
-                lost: type[CoordinationError] | tuple[type[CoordinationError], ...] = NodeExistsError
-            else:
-                write = Set(path, encode_config(change(decode_config(data))), stat.version)
-                lost = (BadVersionError, NoNodeError)
-            try:
-                await self._coordination.multi([*fence, write, notice])
+                await self._coordination.multi([*fence, writing(path, changed, node), notice])
             except MultiError as error:
                 if fence and error.index == 0:
                     return False

@@ -21,6 +21,8 @@ from barnabas.cluster.tree.port import (
     OperationResult,
     Set,
     Stat,
+    get_if_there,
+    writing,
 )
 from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.runtime.ports import Clock
@@ -91,15 +93,12 @@ class ControllerTree:
     async def take_producer_ids(self, broker_id: int) -> ProducerIdBlock:
         """Reserve the next block of producer ids for a broker. A block is never reserved twice."""
         while True:
-            node = (await self._coordination.get_many([paths.PRODUCER_ID_BLOCK]))[0]
+            node = await get_if_there(self._coordination, paths.PRODUCER_ID_BLOCK)
             block = ProducerIdBlock.after(None if node is None else ProducerIdBlock.decode(node[0]), broker_id)
             assert block.last <= LARGEST_PRODUCER_ID, "the producer ids of this cluster are used up"
             assert block.first <= block.last, "a block has producer ids"
-            write: Operation = Create(paths.PRODUCER_ID_BLOCK, block.encode())
-            if node is not None:
-                write = Set(paths.PRODUCER_ID_BLOCK, block.encode(), node[1].version)
             try:
-                await self.write([write])
+                await self.write([writing(paths.PRODUCER_ID_BLOCK, block.encode(), node)])
             except MultiError as error:  # written meanwhile, perhaps by this controller, whose answer was lost
                 if not isinstance(error.cause, BadVersionError | NodeExistsError):
                     raise
@@ -154,7 +153,7 @@ class ControllerTree:
             except MultiError as error:
                 if not isinstance(error.cause, BadVersionError | NodeExistsError | NoNodeError):
                     raise
-            node = (await self._coordination.get_many([path]))[0]
+            node = await get_if_there(self._coordination, path)
             if node is None or node[0] != data:
                 return node is not None
             version = node[1].version

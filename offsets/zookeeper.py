@@ -20,6 +20,7 @@ from barnabas.cluster.tree.port import (
     NoNodeError,
     NotEmptyError,
     Set,
+    children_if_there,
 )
 from barnabas.offsets.manager import Done, Offsets, Partitions
 from barnabas.offsets.records import CommittedOffset, GroupOffsets, OffsetCommits, TopicPartition
@@ -130,7 +131,7 @@ class ZooKeeperOffsetManager:
     async def _forget(self, partitions: Collection[TopicPartition], folder: str) -> None:
         """In all groups below a folder. A group id with a slash is a folder with another folder inside."""
         pace = self._env.turns.pace()
-        for name in await self._children(folder):
+        for name in await children_if_there(self._coordination, folder):
             await pace.rest()  # the embedded tree answers at once, so the other awaits do not pause
             if name == paths.OFFSETS:
                 await self._forget_in_group(partitions, f"{folder}/{name}")
@@ -138,19 +139,13 @@ class ZooKeeperOffsetManager:
                 await self._forget(partitions, f"{folder}/{name}")
 
     async def _forget_in_group(self, partitions: Collection[TopicPartition], offsets: str) -> None:
-        topics = set(await self._children(offsets))
+        topics = set(await children_if_there(self._coordination, offsets))
         for topic, partition in partitions:
             if topic in topics:
                 await _ignore_missing(self._coordination.delete(f"{offsets}/{topic}/{partition}"))
         for topic in topics.intersection(topic for topic, _ in partitions):
             with contextlib.suppress(NoNodeError, NotEmptyError):
                 await self._coordination.delete(f"{offsets}/{topic}")
-
-    async def _children(self, path: str) -> list[str]:
-        try:
-            return await self._coordination.children(path)
-        except NoNodeError:
-            return []
 
     async def read(self, group_id: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
         """The offsets of these partitions; None: all of the group. CoordinationError when the tree cannot be read."""
@@ -188,8 +183,9 @@ class ZooKeeperOffsetManager:
     async def _all_partitions(self, group_id: str) -> list[TopicPartition]:
         found: list[TopicPartition] = []
         folder = paths.consumer_offsets(group_id)
-        for topic in await self._children(folder):
-            found += [(topic, int(name)) for name in await self._children(f"{folder}/{topic}") if name.isdecimal()]
+        for topic in await children_if_there(self._coordination, folder):
+            names = await children_if_there(self._coordination, f"{folder}/{topic}")
+            found += [(topic, int(name)) for name in names if name.isdecimal()]
         return sorted(found)
 
     async def _tell(self, group_id: str, work: Coroutine[None, None, None], done: Done) -> None:

@@ -32,9 +32,9 @@ from barnabas.cluster.tree.port import (
     CoordinationError,
     Create,
     Delete,
-    NoNodeError,
     Operation,
     Set,
+    get_if_there,
     make_if_missing,
 )
 from barnabas.config.broker import BrokerConfig
@@ -163,12 +163,11 @@ class Authorizer:
 
     async def _read(self, resource: Resource) -> tuple[list[Acl], int]:
         """The rules of a resource in the tree, and the version of their node; -1: there is no node."""
-        try:
-            data, stat = await self._coordination.get(acl_nodes.path_of(resource))
-        except NoNodeError:
+        node = await get_if_there(self._coordination, acl_nodes.path_of(resource))
+        if node is None:
             self.unreadable.discard(resource)
             return [], -1
-        return self._decoded(resource, data), stat.version
+        return self._decoded(resource, node[0]), node[1].version
 
     def _decoded(self, resource: Resource, data: bytes) -> list[Acl]:
         """The rules of a node. If they cannot be read, one that denies everything: a rule that denies may be lost.

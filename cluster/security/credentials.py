@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from barnabas.cluster.security.scram import HASHES, ScramCredential
 from barnabas.cluster.tree import config_nodes, paths
 from barnabas.cluster.tree.config_nodes import ConfigNode
-from barnabas.cluster.tree.port import Coordination, NoNodeError
+from barnabas.cluster.tree.port import Coordination, children_if_there
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -65,10 +65,7 @@ class Credentials:
 
     async def users(self) -> list[str]:
         """The users that have a node, sorted."""
-        try:
-            names = await self._coordination.children(f"{paths.CONFIG}/{USERS}")
-        except NoNodeError:
-            return []
+        names = await children_if_there(self._coordination, paths.config(USERS))
         return sorted(user for name in names if (user := paths.decode_name(name)) is not None)
 
     async def kept(self, user: str) -> dict[str, ScramCredential]:

@@ -20,9 +20,9 @@ from barnabas.cluster.tree.port import (
     CoordinationError,
     Create,
     Delete,
-    NoNodeError,
     Operation,
     Set,
+    get_if_there,
     make_if_missing,
 )
 from barnabas.config.broker import BrokerConfig
@@ -142,17 +142,14 @@ class DelegationTokens:
 
     async def _read(self, token_id: str) -> int:
         """Read a token again; the version of its node, -1: there is none."""
-        version = -1
+        node = await get_if_there(self._coordination, paths.delegation_token(token_id))
         token: DelegationToken | None = None
         try:
-            data, stat = await self._coordination.get(paths.delegation_token(token_id))
-            version, token = stat.version, payloads.decode_delegation_token(data)
-        except NoNodeError:
-            pass
+            token = None if node is None else payloads.decode_delegation_token(node[0])
         except ValueError as error:
             logger.error("the delegation token %s cannot be read: %s", token_id, error)
         self._put(token_id, token)
-        return version
+        return -1 if node is None else node[1].version
 
     def _put(self, token_id: str, token: DelegationToken | None) -> None:
         if token is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from barnabas.cluster.tree import paths, payloads
 from barnabas.cluster.tree.change_notices import write_and_notify
-from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, NoNodeError, Operation, Set
+from barnabas.cluster.tree.port import Coordination, CoordinationError, Create, Operation, Set, get_if_there
 
 CHANGE_TRIES = 10
 Settings = Mapping[str, str]
@@ -24,11 +24,8 @@ class ConfigNode(NamedTuple):
 
 async def read(coordination: Coordination, entity: str) -> ConfigNode:
     """What the tree has of an entity, which is named as in notices ("users/alice"). ValueError: it cannot be read."""
-    try:
-        data, stat = await coordination.get(paths.config(entity))
-    except NoNodeError:
-        return ConfigNode({}, -1)
-    return ConfigNode(payloads.decode_config(data) if data else {}, stat.version)
+    node = await get_if_there(coordination, paths.config(entity))
+    return ConfigNode({}, -1) if node is None else ConfigNode(payloads.decode_config(node[0]), node[1].version)
 
 
 async def alter(

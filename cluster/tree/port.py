@@ -252,6 +252,27 @@ class Coordination(Protocol):
         """
 
 
+async def get_if_there(coordination: Coordination, path: str, watch: Watch | None = None) -> tuple[bytes, Stat] | None:
+    """Data and Stat of a node. None (and no watch): there is no such node."""
+    try:
+        return await coordination.get(path, watch)
+    except NoNodeError:
+        return None
+
+
+async def children_if_there(coordination: Coordination, path: str) -> list[str]:
+    """Names of a node's children, sorted; none if there is no such node."""
+    try:
+        return await coordination.children(path)
+    except NoNodeError:
+        return []
+
+
+def writing(path: str, data: bytes, found: tuple[bytes, Stat] | None) -> Create | Set:
+    """What writes a node that was found so, unless somebody else has written, made or removed it meanwhile."""
+    return Create(path, data) if found is None else Set(path, data, found[1].version)
+
+
 async def make_if_missing(coordination: Coordination, path: str, data: bytes = b"") -> None:
     """Make a node, with those above it. That another process may have made it meanwhile is no error."""
     with suppress(NodeExistsError):

@@ -14,7 +14,7 @@ from barnabas.cluster.features import SUPPORTED, Levels
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.varint import decode_unsigned
-from barnabas.runtime.ports import Disk
+from barnabas.runtime.ports import Disk, read_file
 from barnabas.storage.directory_contents import DirectoryContents
 
 logger = logging.getLogger("barnabas.broker")
@@ -56,12 +56,7 @@ def _updates(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
 
 
 def _levels_in(disk: Disk, path: str, start: int) -> Iterator[tuple[str, int]]:
-    file = disk.open(path, read_only=True)
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
-    for header, batch in record_batch.batches(memoryview(data)):
+    for header, batch in record_batch.batches(memoryview(read_file(disk, path))):
         if header.is_control or header.base_offset < start:
             continue
         for record in record_batch.records(batch):

@@ -10,7 +10,7 @@ from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.start_settings import CLUSTER_FILE
 from barnabas.config import properties
 from barnabas.runtime.counted import counted
-from barnabas.runtime.ports import Env
+from barnabas.runtime.ports import Env, read_file
 from barnabas.storage.checkpoints import META_PROPERTIES, CheckpointError
 from barnabas.storage.directory_contents import TREE_FILE, Meta, read_meta
 
@@ -62,7 +62,7 @@ def _brokers_there(env: Env, data: str) -> int | None:
     """How many brokers the cluster in this directory has; None: there is no cluster in it."""
     path = f"{data}/{CLUSTER_FILE}"
     try:
-        file = env.disk.open(path, read_only=True)
+        content = read_file(env.disk, path)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -70,11 +70,9 @@ def _brokers_there(env: Env, data: str) -> int | None:
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}. Let this user read it.")
     try:
-        count = properties.read(file.read(0, file.size()).decode()).values.get("brokers", "")
+        count = properties.read(content.decode()).values.get("brokers", "")
     except (UnicodeDecodeError, properties.PropertiesError):
         count = ""
-    finally:
-        file.close()
     if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= BROKERS_MAX:
         fail(f"{path} does not say how many brokers there are: it wants a line such as brokers=3.")
     return int(count)

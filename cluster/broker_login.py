@@ -17,7 +17,7 @@ from barnabas.protocol.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from barnabas.runtime.ports import Env
+from barnabas.runtime.ports import Env, read_file
 
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
@@ -99,10 +99,12 @@ def _password_side(env: Env, config: BrokerConfig, listener: str) -> ClientSide:
 
 def _token_side(env: Env, config: BrokerConfig, listener: str) -> ClientSide:
     from barnabas.cluster.security.oauth import OAuthClient  # late: few brokers log in so
-    from barnabas.cluster.security.own_tokens import own_token, read_file
+    from barnabas.cluster.security.own_tokens import own_token
+    from barnabas.runtime.web import BYTES_MAX
 
     settings, options = sasl.of_oauth(config, listener), sasl.oauth_options(config, listener)
     try:
-        return OAuthClient(own_token(settings, options, env.clock.now_ms(), partial(read_file, env.disk)))
+        read = partial(read_file, env.disk, bytes_max=BYTES_MAX)
+        return OAuthClient(own_token(settings, options, env.clock.now_ms(), read))
     except LoginError as error:
         raise ConfigError(str(error), key=sasl.jaas_key(listener, OAUTHBEARER)) from None

@@ -8,6 +8,7 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -191,6 +192,17 @@ class Disk(Protocol):
 
     def is_locked(self, path: str) -> bool:
         """Whether somebody holds the lock on a file. Who asks holds nothing meanwhile. FileNotFoundError."""
+
+
+def read_file(disk: Disk, path: str, bytes_max: int | None = None) -> bytes:
+    """The whole file, or the first `bytes_max` bytes. OSError (FileNotFoundError, …)."""
+    with closing(disk.open(path, read_only=True)) as file:
+        return file.read(0, file.size() if bytes_max is None else min(file.size(), bytes_max))
+
+
+def stamp_of(disk: Disk, path: str) -> tuple[tuple[int, int], int, int]:
+    """What is another one when a file was replaced or changed. OSError."""
+    return disk.identity(path), disk.modified_ms(path), disk.file_size(path)
 
 
 class Listener(Protocol):

@@ -6,11 +6,12 @@ A file that cannot be read is never guessed at: `CheckpointError` says which fil
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 from barnabas.protocol import uuids
-from barnabas.runtime.ports import Disk, File
+from barnabas.runtime.ports import Disk, File, read_file
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -33,19 +34,10 @@ class CheckpointError(ValueError):
     """A file of the data directory that does not have the form it should have."""
 
 
-def read_bytes(disk: Disk, path: str) -> bytes:
-    """The whole file. FileNotFoundError when there is none."""
-    file = disk.open(path, read_only=True)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
-
-
 def read_text(disk: Disk, path: str) -> str | None:
     """The whole file, or None when there is none."""
     try:
-        return read_bytes(disk, path).decode()
+        return read_file(disk, path).decode()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
@@ -55,25 +47,19 @@ def read_text(disk: Disk, path: str) -> str | None:
 def write_text(disk: Disk, path: str, text: str) -> None:
     """Replace the file. A crash leaves the old one or the new one whole."""
     temporary = path + ".tmp"
-    file = disk.open(temporary, create=True)
-    try:
+    with closing(disk.open(temporary, create=True)) as file:
         file.truncate(0)
         file.write(0, text.encode())
         file.sync()
-    finally:
-        file.close()
     disk.rename(temporary, path)
     disk.sync_directory(path.rpartition("/")[0] or "/")
 
 
 def write_unsynced(disk: Disk, path: str, data: bytes) -> None:
     """Overwrite the file. A crash may leave any part of it."""
-    file = disk.open(path, create=True)
-    try:
+    with closing(disk.open(path, create=True)) as file:
         file.truncate(0)
         file.write(0, data)
-    finally:
-        file.close()
 
 
 def read_clean_epoch(disk: Disk, path: str) -> int:

@@ -15,8 +15,7 @@ from struct import Struct
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from barnabas.protocol.errors import CorruptBatchError
-from barnabas.runtime.ports import Disk, may_pass
-from barnabas.storage import checkpoints
+from barnabas.runtime.ports import Disk, may_pass, read_file
 
 TIME_ENTRY_BYTES: Final = 12
 TRANSACTION_ENTRY_BYTES: Final = 34
@@ -87,7 +86,7 @@ class _SparseIndex:
         """Read the file. False when it is missing or cannot be right: then the index is empty and must be rebuilt."""
         self.reset()
         try:
-            data = checkpoints.read_bytes(self._disk, self.path)
+            data = read_file(self._disk, self.path)
         except FileNotFoundError:
             return False
         size = self.entry.size
@@ -421,7 +420,7 @@ class TransactionIndex:
     def entries(self) -> AbortedTransactions:
         """All entries, by rising last offset. CorruptBatchError when the file cannot be right."""
         if self._entries is None:
-            data = checkpoints.read_bytes(self._disk, self.path)
+            data = read_file(self._disk, self.path)
             if len(data) % TRANSACTION_ENTRY_BYTES:
                 raise CorruptBatchError(f"{self.path}: size {len(data)} is not a multiple of {TRANSACTION_ENTRY_BYTES}")
             entries = AbortedTransactions()

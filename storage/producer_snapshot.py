@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from struct import Struct
 
 from barnabas.protocol.checksum import crc32c
-from barnabas.runtime.ports import Disk
+from barnabas.runtime.ports import Disk, read_file
 from barnabas.storage import checkpoints
 from barnabas.storage.producer_entry import BATCHES_REMEMBERED, NO_BATCH, ProducerBatch, ProducerEntry
 
@@ -32,7 +32,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry]:
     """The producers of a snapshot file. CheckpointError when it cannot be right."""
-    data = checkpoints.read_bytes(disk, path)
+    data = read_file(disk, path)
     if len(data) < _SNAPSHOT_HEADER.size:
         raise checkpoints.CheckpointError(f"{path}: {len(data)} bytes are too few")
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)

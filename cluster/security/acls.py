@@ -184,7 +184,9 @@ def words(value: IntEnum) -> str:
 class AclTable:
     """All rules, by what they are for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_without_rules: bool = False) -> None:
+        """`allow_without_rules`: what nobody has rules for."""
+        self._allow_without_rules = allow_without_rules
         self._rules: dict[Resource, frozenset[Acl]] = {}
         self._prefix_lengths: dict[ResourceType, Counter[int]] = {}  # of how many resources each
 
@@ -230,10 +232,8 @@ class AclTable:
         operation: AclOperation,
         type: ResourceType,
         name: str,
-        *,
-        allow_without_rules: bool = False,
     ) -> Decision:
-        """Whether the principal may do it, and by which rule. `allow_without_rules`: what nobody has rules for."""
+        """Whether the principal may do it, and by which rule."""
         allowing: Acl | None = None
         has_rules = False
         allowed_by = {operation, AclOperation.ALL, *IMPLIED_BY.get(operation, ())}
@@ -248,32 +248,27 @@ class AclTable:
                 allowing = rule
         if allowing is not None:
             return Decision(True, allowing, "a rule allows it")
-        if not has_rules and allow_without_rules:
+        if not has_rules and self._allow_without_rules:
             return Decision(True, None, "nobody has rules for it (allow.everyone.if.no.acl.found=true)")
         return Decision(False, None, "no rule allows it")
 
-    def allows_on_all(
-        self, principal: str, host: str, operation: AclOperation, type: ResourceType, *, allow_without_rules: bool
-    ) -> bool:
+    def allows_on_all(self, principal: str, host: str, operation: AclOperation, type: ResourceType) -> bool:
         """Whether the principal may do it with every resource of the type: a rule allows it with all, and none denies
         it with some."""
 
         def allows(name: str) -> bool:
-            asked = (principal, host, operation, type, name)
-            return self.decide(*asked, allow_without_rules=allow_without_rules).allowed
+            return self.decide(principal, host, operation, type, name).allowed
 
         return allows(NO_NAME) and all(
             allows(resource.name)
             for resource, rules in self._rules.items()
             if resource.type is type
-            and (allow_without_rules or any(rule.permission is Permission.DENY for rule in rules))
+            and (self._allow_without_rules or any(rule.permission is Permission.DENY for rule in rules))
         )
 
-    def allows_on_any(
-        self, principal: str, host: str, operation: AclOperation, type: ResourceType, *, allow_without_rules: bool
-    ) -> bool:
+    def allows_on_any(self, principal: str, host: str, operation: AclOperation, type: ResourceType) -> bool:
         """Whether there is, or may come, a resource of the type with which the principal may do it."""
-        if self.decide(principal, host, operation, type, NO_NAME, allow_without_rules=allow_without_rules).allowed:
+        if self.decide(principal, host, operation, type, NO_NAME).allowed:
             return True  # by a rule for all, or because nobody has one
         mine = [
             rule

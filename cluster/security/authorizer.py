@@ -77,11 +77,11 @@ class Rights(dict[tuple[AclOperation, ResourceType, str], bool]):
 
     def may_on_any(self, operation: AclOperation, type: ResourceType) -> bool:
         """Whether it is allowed on some resource of the type, which need not exist yet."""
-        return self.is_super or self._authorizer.allows_on_any(self.principal, self.host, operation, type)
+        return self.is_super or self._authorizer.table.allows_on_any(self.principal, self.host, operation, type)
 
     def may_on_all(self, operation: AclOperation, type: ResourceType) -> bool:
         """Whether it is allowed on every resource of the type."""
-        return self.is_super or self._authorizer.allows_on_all(self.principal, self.host, operation, type)
+        return self.is_super or self._authorizer.table.allows_on_all(self.principal, self.host, operation, type)
 
     def operations(self, type: ResourceType, name: str) -> int:
         """The operations that are allowed on this resource, as bits (KIP-430)."""
@@ -111,12 +111,11 @@ class Authorizer:
         self, env: Env, config: BrokerConfig, coordination: Coordination, is_registered: Callable[[], bool]
     ) -> None:
         """`is_registered`: whether this broker is registered in the session that is open now."""
-        self.table = AclTable()
+        self.table = AclTable(allow_without_rules=config.allow_everyone_if_no_acl_found)
         self.unreadable: set[Resource] = set()  # whose nodes somebody has written by hand: they are denied to all
         self._env = env
         self._coordination = coordination
         self._super_users = super_users(config.super_users) | {THIS_BROKER}
-        self._allow_without_rules = config.allow_everyone_if_no_acl_found
         self.rights = AllRights(self)
         self._decisions = 0  # that these remember
         self._notices = [
@@ -223,15 +222,7 @@ class Authorizer:
         """Whether the principal may do it, and why."""
         if self.is_super(principal):
             return Decision(True, None, "the principal is one of super.users")
-        return self.table.decide(principal, host, operation, type, name, allow_without_rules=self._allow_without_rules)
-
-    def allows_on_any(self, principal: str, host: str, operation: AclOperation, type: ResourceType) -> bool:
-        """Whether there is, or may come, a resource of the type with which the principal may do it."""
-        return self.table.allows_on_any(principal, host, operation, type, allow_without_rules=self._allow_without_rules)
-
-    def allows_on_all(self, principal: str, host: str, operation: AclOperation, type: ResourceType) -> bool:
-        """Whether the principal may do it with every resource of the type."""
-        return self.table.allows_on_all(principal, host, operation, type, allow_without_rules=self._allow_without_rules)
+        return self.table.decide(principal, host, operation, type, name)
 
     # ------------------------------------------------------------------ changes
 

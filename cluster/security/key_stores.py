@@ -7,6 +7,8 @@ by `java_key_store.py`. A file says itself which of the two it is, as Java's key
 import base64
 import re
 import textwrap
+from collections.abc import Iterable
+from ssl import DER_cert_to_PEM_cert
 
 from barnabas.cluster.security import java_key_store
 from barnabas.runtime.tls import TlsError
@@ -60,16 +62,15 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     found = []
     for kind, content in _BLOCK.findall(text):
         if ":" in content:  # headers of an old encrypted key: its lines count
-            lines = "\n".join(map(str.strip, content.strip().splitlines()))
+            lines = [line.strip() for line in content.strip().splitlines()]
         else:
-            lines = "\n".join(textwrap.wrap("".join(content.split()), 64))
-        found.append((kind, f"-----BEGIN {kind}-----\n{lines}\n-----END {kind}-----\n"))
+            lines = textwrap.wrap("".join(content.split()), 64)
+        found.append((kind, _block(kind, lines)))
     return found
 
 
-def _pem(der: bytes) -> str:
-    lines = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
-    return f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----\n"
+def _block(kind: str, lines: Iterable[str]) -> str:
+    return "\n".join((f"-----BEGIN {kind}-----", *lines, f"-----END {kind}-----", ""))
 
 
 # ---------------------------------------------------------------------- Java's
@@ -101,8 +102,8 @@ def _pkcs12(data: bytes, password: str | None, only_trusted: bool) -> Keys:
         what = "the password is wrong" if password else "there is no password for it (….password)"
         raise TlsError(f"it is PKCS12 and cannot be read: {what}, or the file is damaged") from None
     der = serialization.Encoding.DER
-    others = "".join(_pem(each.certificate.public_bytes(der)) for each in store.additional_certs)
-    own = "" if store.cert is None else _pem(store.cert.certificate.public_bytes(der))
+    others = "".join(DER_cert_to_PEM_cert(each.certificate.public_bytes(der)) for each in store.additional_certs)
+    own = "" if store.cert is None else DER_cert_to_PEM_cert(store.cert.certificate.public_bytes(der))
     if only_trusted:
         return Keys(trusted=own + others)
     if store.key is None or not own:
@@ -117,13 +118,12 @@ def _jks(data: bytes, password: str | None, key_password: str | None, only_trust
     try:
         store = java_key_store.read(data, password)
         if only_trusted:
-            return Keys(trusted="".join(map(_pem, store.trusted)))
+            return Keys(trusted="".join(map(DER_cert_to_PEM_cert, store.trusted)))
         if len(store.private_keys) != 1:
             raise TlsError(f"it has {len(store.private_keys)} private keys, and one is needed")
         [entry] = store.private_keys
         der = entry.decrypted(key_password or password or "")
     except java_key_store.DamagedError as error:
         raise TlsError(f"it is JKS and cannot be read: a password is wrong, or the file is damaged ({error})") from None
-    lines = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
-    key = f"-----BEGIN PRIVATE KEY-----\n{lines}\n-----END PRIVATE KEY-----\n"
-    return Keys(key.encode(), None, "".join(map(_pem, entry.chain)).encode())
+    key = _block("PRIVATE KEY", textwrap.wrap(base64.b64encode(der).decode(), 64))
+    return Keys(key.encode(), None, "".join(map(DER_cert_to_PEM_cert, entry.chain)).encode())

@@ -1,5 +1,6 @@
 """What SASL mechanisms have in common."""
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -34,25 +35,25 @@ class TokenCredential(NamedTuple):
     expires_ms: int
 
 
-class ServerSide(Protocol):
+class ServerSide(ABC):
     """One login, as the broker sees it."""
 
     mechanism: str
-    expires_ms: int | None  # until when the proof of a complete login counts, by the wall clock; None: for good
-    refusal: AuthenticationError | None  # with which the next step fails, where the client is told so beforehand
-
-    @property
-    def user(self) -> str | None:
-        """Who it is, when the login is complete."""
+    user: str | None = None  # who it is, when the login is complete
+    expires_ms: int | None = None  # until when the proof of a complete login counts, by the wall clock; None: for good
+    refusal: AuthenticationError | None = None  # with which the next step fails: the client is told so beforehand
 
     @property
     def principal(self) -> str:
-        """The same as a principal."""
+        """The user as a principal."""
+        return f"User:{self.user}"
 
     @property
     def is_complete(self) -> bool:
         """Whether the user is known."""
+        return self.user is not None
 
+    @abstractmethod
     def step(self, token: bytes) -> bytes:
         """The answer to a message of the client. AuthenticationError: the login has failed."""
 
@@ -61,7 +62,6 @@ class ClientSide(Protocol):
     """One login, as the client sees it."""
 
     mechanism: str
-    is_complete: bool
 
     def first(self) -> bytes:
         """What is sent first."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from barnabas.cluster.security.mechanism import MESSAGE_BYTES_MAX, AuthenticationError
+from barnabas.cluster.security.mechanism import MESSAGE_BYTES_MAX, AuthenticationError, ServerSide
 from barnabas.config.oauth import OAUTHBEARER
 
 _FIRST = re.compile(rb"n,(?:a=([^\x00,]+))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
@@ -42,26 +42,13 @@ class TokenError(Exception):
 Validate = Callable[[str], Token]  # TokenError
 
 
-class OAuthServer:
+class OAuthServer(ServerSide):
     """The broker's side of one login."""
 
     mechanism = OAUTHBEARER
 
     def __init__(self, validate: Validate) -> None:
-        self.user: str | None = None
-        self.expires_ms: int | None = None
         self._validate = validate
-        self.refusal: AuthenticationError | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the user is known."""
-        return self.user is not None
-
-    @property
-    def principal(self) -> str:
-        """The user as a principal."""
-        return f"User:{self.user}"
 
     def step(self, token: bytes) -> bytes:
         """Take the token, or the client's answer to a refusal. AuthenticationError: the login has failed."""
@@ -105,7 +92,6 @@ class OAuthClient:
     mechanism = OAUTHBEARER
 
     def __init__(self, token: str) -> None:
-        self.is_complete = False
         self._token = token
 
     def first(self) -> bytes:
@@ -114,7 +100,4 @@ class OAuthClient:
 
     def step(self, token: bytes) -> bytes | None:
         """None: the broker takes the token. Else it says why it does not; its next answer is an error."""
-        if token:
-            return HEARD
-        self.is_complete = True
-        return None
+        return HEARD if token else None

@@ -9,19 +9,9 @@ from urllib.parse import urlencode
 from barnabas.cluster.security import unsecured_tokens
 from barnabas.cluster.security.mechanism import LoginError
 from barnabas.config.oauth import TOKEN_URL, Credentials, Text, gets_token_by_url, path_of, problem_of_url
-from barnabas.runtime.ports import Disk
-from barnabas.runtime.web import BYTES_MAX, WebError, fetch
+from barnabas.runtime.web import WebError, fetch
 
 Ask = Callable[[str, bytes, Mapping[str, str]], bytes]
-
-
-def read_file(disk: Disk, path: str) -> bytes:
-    """The beginning of a file. OSError."""
-    file = disk.open(path, read_only=True)
-    try:
-        return file.read(0, min(file.size(), BYTES_MAX))
-    finally:
-        file.close()
 
 
 def own_token(

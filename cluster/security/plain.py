@@ -3,31 +3,18 @@
 import hmac
 from collections.abc import Mapping
 
-from barnabas.cluster.security.mechanism import AuthenticationError
+from barnabas.cluster.security.mechanism import AuthenticationError, ServerSide
 
 PLAIN = "PLAIN"
 
 
-class PlainServer:
+class PlainServer(ServerSide):
     """The broker's side of one login."""
 
     mechanism = PLAIN
-    expires_ms: int | None = None
-    refusal: AuthenticationError | None = None
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
-        self.user: str | None = None
         self._passwords = passwords
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the user is known."""
-        return self.user is not None
-
-    @property
-    def principal(self) -> str:
-        """The user as a principal."""
-        return f"User:{self.user}"
 
     def step(self, token: bytes) -> bytes:
         """Take name and password. AuthenticationError unless they belong together."""
@@ -57,7 +44,6 @@ class PlainClient:
     mechanism = PLAIN
 
     def __init__(self, user: str, password: str) -> None:
-        self.is_complete = False
         self._token = b"\0".join((b"", user.encode(), password.encode()))
 
     def first(self) -> bytes:
@@ -66,4 +52,3 @@ class PlainClient:
 
     def step(self, token: bytes) -> None:
         """The broker has accepted it."""
-        self.is_complete = True

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from barnabas.cluster.security.mechanism import AuthenticationError, TokenCredential, TokenPrincipal
+from barnabas.cluster.security.mechanism import AuthenticationError, ServerSide, TokenCredential, TokenPrincipal
 
 ITERATIONS_MIN, ITERATIONS_MAX, ITERATIONS_DEFAULT = 4096, 16384, 4096
 SALT_BYTES = NONCE_BYTES = 20
@@ -77,10 +77,8 @@ def _attributes(message: bytes) -> dict[str, str]:
     return {part[0]: part[2:] for part in parts if part[1:2] == "="}
 
 
-class ScramServer:
+class ScramServer(ServerSide):
     """The broker's side of one login."""
-
-    refusal: AuthenticationError | None = None
 
     def __init__(
         self,
@@ -92,8 +90,6 @@ class ScramServer:
     ) -> None:
         """`token_of`: the delegation token of an id."""
         self.mechanism = mechanism
-        self.user: str | None = None  # known when the password was right
-        self.expires_ms: int | None = None
         self._credential_of = credential_of
         self._token_of = token_of
         self._token: TokenCredential | None = None
@@ -104,14 +100,9 @@ class ScramServer:
         self._first = self._server_first = self._gs2 = b""
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the user is known."""
-        return self.user is not None
-
-    @property
     def principal(self) -> str:
         """The user as a principal; the owner of the token, if there is one."""
-        return f"User:{self.user}" if self._token is None else TokenPrincipal(self._token.owner)
+        return super().principal if self._token is None else TokenPrincipal(self._token.owner)
 
     def step(self, token: bytes) -> bytes:
         """The answer to a message of the client. AuthenticationError: the login has failed."""
@@ -178,7 +169,6 @@ class ScramClient:
 
     def __init__(self, mechanism: str, user: str, password: str, nonce: bytes) -> None:
         self.mechanism = mechanism
-        self.is_complete = False
         self._password = password
         self._nonce = base64.b64encode(nonce).decode().rstrip("=")
         name = user.replace("=", "=3D").replace(",", "=2C")
@@ -195,7 +185,6 @@ class ScramClient:
         if self._signature:
             if not hmac.compare_digest(found.get("v", ""), base64.b64encode(self._signature).decode()):
                 raise AuthenticationError("the broker does not know this user's password itself")
-            self.is_complete = True
             return None
         try:
             salt, iterations = base64.b64decode(found["s"]), int(found["i"])

@@ -7,16 +7,14 @@ too late: clients try again.
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 from barnabas.cluster.security import signed_tokens
 from barnabas.cluster.security.mechanism import LoginError
 from barnabas.cluster.security.oauth import Token
-from barnabas.cluster.security.own_tokens import read_file
 from barnabas.config.oauth import KEYS_URL, TokenRules, path_of
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Env
-from barnabas.runtime.web import WebError, fetch
+from barnabas.runtime.ports import Env, read_file, stamp_of
+from barnabas.runtime.web import BYTES_MAX, WebError, fetch
 
 logger = logging.getLogger("barnabas.cluster")
 
@@ -61,8 +59,8 @@ class SigningKeys:
         if self._path is None:
             return
         try:
-            self._stamp = self._stamp_of(self._path)
-            self._keys = signed_tokens.read_keys(read_file(self._env.disk, self._path))
+            self._stamp = stamp_of(self._env.disk, self._path)
+            self._keys = self._read(self._path)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise LoginError(f"listener {self.listener}: {KEYS_URL}={self._rules.keys_url}: {why}") from None
@@ -76,10 +74,9 @@ class SigningKeys:
 
     def ask(self) -> Pending[None]:
         """Ask the server. Completes when it has answered, or not; nothing is asked of a file."""
-        done: Pending[None] = Pending()
         if self._path is not None:
-            done.complete(None)
-            return done
+            return Pending.of(None)
+        done: Pending[None] = Pending()
         self._asking = True
         self._asked_ms = self._env.clock.monotonic_ms()
 
@@ -98,23 +95,23 @@ class SigningKeys:
             self._tell(error if isinstance(error, WebError | ValueError) else type(error).__name__)
             done.complete(None)
 
-        asking = self._env.clock.in_thread(partial(_keys_of, self._ask, self._rules.keys_url), THREAD)
+        url = self._rules.keys_url
+        asking = self._env.clock.in_thread(lambda: signed_tokens.read_keys(self._ask(url)), THREAD)
         asking.on_failure = failed
         asking.then(answered)
         return done
 
     def _read_if_changed(self, path: str) -> None:
         try:
-            stamp = self._stamp_of(path)
+            stamp = stamp_of(self._env.disk, path)
             if stamp != self._stamp:
                 self._stamp = stamp
-                self._take(signed_tokens.read_keys(read_file(self._env.disk, path)))
+                self._take(self._read(path))
         except (OSError, ValueError) as error:
             self._tell(error)
 
-    def _stamp_of(self, path: str) -> object:
-        disk = self._env.disk
-        return disk.identity(path), disk.modified_ms(path), disk.file_size(path)
+    def _read(self, path: str) -> list[signed_tokens.Key]:
+        return signed_tokens.read_keys(read_file(self._env.disk, path, BYTES_MAX))
 
     def _take(self, keys: list[signed_tokens.Key]) -> None:
         if self._is_told or not self._keys:
@@ -133,7 +130,3 @@ class SigningKeys:
                 kept,
             )
         self._is_told = True
-
-
-def _keys_of(ask: Callable[[str], bytes], url: str) -> list[signed_tokens.Key]:
-    return signed_tokens.read_keys(ask(url))

@@ -19,7 +19,7 @@ from barnabas.config.sasl import listeners_with_tls, of_listener
 from barnabas.config.settings import ConfigError
 from barnabas.config.tls import TlsSettings, settings_of, zookeeper_settings
 from barnabas.protocol.errors import ErrorCode
-from barnabas.runtime.ports import Disk, Env
+from barnabas.runtime.ports import Disk, Env, read_file, stamp_of
 from barnabas.runtime.tls import TlsError
 from barnabas.runtime.tls_context import Keys, check_handshake, client_context, server_context
 
@@ -89,12 +89,12 @@ def _names_of(keys: Keys) -> Names | None:
 
 def client_context_of(settings: TlsSettings, read: Callable[[str], bytes]) -> ssl.SSLContext:
     """For a client with these settings. TlsError."""
-    return client_context(
-        keys_of(settings, read),
-        settings.enabled_protocols,
-        settings.cipher_suites,
-        checks_host=settings.endpoint_identification_algorithm.lower() == "https",
-    )
+    return _client_context(settings, keys_of(settings, read))
+
+
+def _client_context(settings: TlsSettings, keys: Keys) -> ssl.SSLContext:
+    checks_host = settings.endpoint_identification_algorithm.lower() == "https"
+    return client_context(keys, settings.enabled_protocols, settings.cipher_suites, checks_host=checks_host)
 
 
 class ZooKeeperTls:
@@ -102,7 +102,7 @@ class ZooKeeperTls:
 
     def __init__(self, disk: Disk, config: BrokerConfig) -> None:
         """TlsError."""
-        self._read = partial(_read, disk)
+        self._read = partial(read_file, disk, bytes_max=STORE_BYTES_MAX)
         self._settings = zookeeper_settings(config)
         self._last = client_context_of(self._settings, self._read)
 
@@ -113,14 +113,6 @@ class ZooKeeperTls:
         except TlsError as error:
             logger.error("TLS to ZooKeeper: %s. What was read before stays in use", error)
         return self._last
-
-
-def _read(disk: Disk, path: str) -> bytes:
-    file = disk.open(path, read_only=True)
-    try:
-        return file.read(0, min(file.size(), STORE_BYTES_MAX))
-    finally:
-        file.close()
 
 
 class ListenerTls:
@@ -167,13 +159,11 @@ class ListenerTls:
     def _read_all(self, settings: TlsSettings) -> Loaded:
         """What the files hold. TlsError: they cannot be used, or not in the place of those that are."""
         try:
-            keys = keys_of(settings, partial(_read, self._disk))
+            keys = keys_of(settings, partial(read_file, self._disk, bytes_max=STORE_BYTES_MAX))
             names = _names_of(keys)
             self._check_names(names)
             server = server_context(keys, settings.client_auth, settings.enabled_protocols, settings.cipher_suites)
-            checks_host = settings.endpoint_identification_algorithm.lower() == "https"
-            client = client_context(keys, settings.enabled_protocols, settings.cipher_suites, checks_host=checks_host)
-            loaded = Loaded(server, client, names)
+            loaded = Loaded(server, _client_context(settings, keys), names)
             if self._is_between_brokers and keys.trusted is not None:
                 self._check_between_brokers(loaded)
         except TlsError as error:
@@ -197,7 +187,7 @@ class ListenerTls:
             what = f"brokers reach each other here, and those that are not changed yet would be cut off: {error}"
             raise TlsError(f"{what}: let ssl.truststore have the old and the new authority meanwhile") from None
 
-    def _check_names(self, names: "Names | None") -> None:
+    def _check_names(self, names: Names | None) -> None:
         """TlsError if another certificate is for somebody else, unless the settings allow it."""
         before = None if self._loaded is None else self._loaded.names
         if names is None or before is None:
@@ -235,10 +225,10 @@ class ListenerTls:
         logger.info("listener %s: keys and certificates were read again; new connections use them", self.listener)
 
     def _stamps_of(self, settings: TlsSettings) -> Stamps:
-        disk, found = self._disk, []
+        found = []
         for name, path in settings.files.items():
             try:
-                found.append((disk.identity(path), disk.modified_ms(path), disk.file_size(path)))
+                found.append(stamp_of(self._disk, path))
             except OSError as error:
                 why = f"{name}={path} cannot be read: {error.strerror or error}"
                 raise TlsError(f"listener {self.listener}: {why}") from error

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.payloads import TopicAssignment, decode_controller_epoch, encode_isr_change
+from barnabas.cluster.tree.payloads import TopicAssignment, decode_number, encode_isr_change
 from barnabas.cluster.tree.port import (
     Check,
     ConnectionLossError,
@@ -185,7 +185,7 @@ async def writes_of(
     node = await get_if_there(coordination, paths.CONTROLLER_EPOCH)
     if node is not None:
         fence = [Check(paths.CONTROLLER_EPOCH, node[1].version)]
-        epoch = decode_controller_epoch(node[0])
+        epoch = decode_number(node[0])
         states = {partition: state.by_controller(epoch) for partition, state in states.items()}
     return fence, [
         Set(paths.partition_state(*partition), state.encode(), state.partition_epoch)

@@ -99,10 +99,10 @@ class UnsupportedFeatureError(CoordinationError):
 # --- decisions ---
 
 
-def unsupported(levels: Levels, supported: Ranges = SUPPORTED) -> str | None:
+def unsupported(levels: Levels) -> str | None:
     """Why a broker cannot take part in a cluster of these levels; None if it can."""
     for name, level in sorted(levels.items()):
-        known = supported.get(name, NOT_SUPPORTED)
+        known = SUPPORTED.get(name, NOT_SUPPORTED)
         if level in known:
             continue
         has = f"supports {name} {known.first} to {known.last}" if known.last else f"does not know {name}"
@@ -126,37 +126,29 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 ALL_FAILED = "The update failed for all features since the following feature had an error: "
 
 
-def decide(
-    levels: Levels,
-    updates: Iterable[Update],
-    node_id: int,
-    brokers: Mapping[int, Ranges],
-    supported: Ranges = SUPPORTED,
-) -> Levels | str:
+def decide(levels: Levels, updates: Iterable[Update], node_id: int, brokers: Mapping[int, Ranges]) -> Levels | str:
     """The levels after the updates, one for each feature; or what is wrong with the first of them that is wrong.
 
     `brokers`: what each registered broker supports. The words are those of Kafka 4's controller.
     """
     changed = dict(levels)
     for update in updates:
-        reason = _refusal(levels.get(update.feature, 0), update, node_id, brokers, supported)
+        reason = _refusal(levels.get(update.feature, 0), update, node_id, brokers)
         if reason is not None:
             return f"{ALL_FAILED}Invalid update version {update.level} for feature {update.feature}. {reason}"
         changed[update.feature] = update.level
     return {name: level for name, level in sorted(changed.items()) if level}
 
 
-def _refusal(
-    current: int, update: Update, node_id: int, brokers: Mapping[int, Ranges], supported: Ranges
-) -> str | None:
+def _refusal(current: int, update: Update, node_id: int, brokers: Mapping[int, Ranges]) -> str | None:
     name, level, upgrade_type = update
     if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
     # Kafka 3.9 refuses a tree that has finalised metadata.version, so it can be taken out. Brokers here do without it.
-    is_removal = level == 0 and upgrade_type == UNSAFE_DOWNGRADE and name in supported
-    for who, ranges in ((f"Local controller {node_id}", supported), *((f"Broker {i}", brokers[i]) for i in brokers)):
+    is_removal = level == 0 and upgrade_type == UNSAFE_DOWNGRADE and name in SUPPORTED
+    for who, ranges in ((f"Local controller {node_id}", SUPPORTED), *((f"Broker {i}", brokers[i]) for i in brokers)):
         known = ranges.get(name, NOT_SUPPORTED)
         if level not in known and not is_removal:
             return f"{who} only supports versions {known}" if known.last else f"{who} does not support this feature."
@@ -167,7 +159,7 @@ def _refusal(
         )
     if level > current and upgrade_type != UPGRADE:
         return "Can't downgrade to a newer version."
-    return None if name in supported else f"Feature {name} not found."
+    return None if name in SUPPORTED else f"Feature {name} not found."
 
 
 # --- what holds ---

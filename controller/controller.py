@@ -291,7 +291,7 @@ class Controller:
                 results = await self._coordination.multi(
                     [
                         Create(paths.CONTROLLER, data, ephemeral=True),
-                        Set(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(epoch + 1), version),
+                        Set(paths.CONTROLLER_EPOCH, payloads.encode_number(epoch + 1), version),
                     ]
                 )
             except MultiError as error:
@@ -332,14 +332,14 @@ class Controller:
                 if epoch:
                     logger.error("%s was deleted: controller epochs continue from %d", paths.CONTROLLER_EPOCH, epoch)
                 with suppress(NodeExistsError):
-                    await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_controller_epoch(epoch))
+                    await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_number(epoch))
                 continue
             try:
-                return payloads.decode_controller_epoch(data), stat.version
+                return payloads.decode_number(data), stat.version
             except ValueError:
                 epoch = await self._last_epoch()
                 say_unreadable(paths.CONTROLLER_EPOCH, data, f"controller epochs continue from {epoch}")
-                mended = payloads.encode_controller_epoch(epoch)
+                mended = payloads.encode_number(epoch)
                 with suppress(BadVersionError, NoNodeError):
                     await self._coordination.set(paths.CONTROLLER_EPOCH, mended, stat.version)
 

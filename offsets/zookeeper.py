@@ -82,7 +82,7 @@ class ZooKeeperOffsetManager:
     def put(self, records: OffsetCommits, done: Done) -> None:
         """Write the nodes, up to `NODES_PER_WRITE` as one change. After an error some may be written."""
         nodes = {
-            paths.consumer_offset(records.group_id, topic, partition): payloads.encode_offset(committed.offset)
+            paths.consumer_offset(records.group_id, topic, partition): payloads.encode_number(committed.offset)
             for topic, offsets in records.offsets.items()
             for partition, committed in offsets.items()
         }
@@ -158,7 +158,7 @@ class ZooKeeperOffsetManager:
             if node is None:
                 continue
             try:
-                offset = payloads.decode_offset(node[0])
+                offset = payloads.decode_number(node[0])
             except ValueError:
                 logger.warning("group %s: the offset node of %s-%d holds no number", group_id, topic, partition)
             else:

@@ -116,13 +116,12 @@ class EmbeddedCoordination:
             return
         if self._shared:
             await self._changes.unless_busy(self._check_place, STOPPING_MS)
-        while self._seen is None:
-            self._seen = await self._changes.unless_busy(self._copy, BUSY_AT_START_MS)
+        self._seen = await self._changes.unless_busy(self._copy, BUSY_AT_START_MS)
 
     async def _check_place(self) -> None:
         self._place.check_that_nobody_uses_another()
 
-    async def _copy(self) -> TreeFile | None:
+    async def _copy(self) -> TreeFile:
         return tree_copy.copy_as_it_is(self._env, self._path, self._files)
 
     async def start(self) -> None:

@@ -78,7 +78,21 @@ class RestoredTree(NamedTuple):
         return cls(int(_load(data)["copied"]))
 
 
-# /controller, /controller_epoch
+# /controller_epoch, /consumers/<group>/offsets/…
+
+
+def encode_number(number: int) -> bytes:
+    """Decimal text: a controller epoch, or an offset that an old consumer group has committed."""
+    return str(number).encode()
+
+
+@_reads
+def decode_number(data: bytes) -> int:
+    """A number in decimal text."""
+    return int(data)
+
+
+# /controller
 
 
 class ControllerNode(NamedTuple):
@@ -105,17 +119,6 @@ class ControllerNode(NamedTuple):
         """Versions 1 and 2."""
         value = _load(data)
         return cls(int(value["brokerid"]), int(value.get("timestamp", 0)), int(value.get("kraftControllerEpoch", -1)))
-
-
-def encode_controller_epoch(epoch: int) -> bytes:
-    """Decimal text."""
-    return str(epoch).encode()
-
-
-@_reads
-def decode_controller_epoch(data: bytes) -> int:
-    """Decimal text."""
-    return int(data)
 
 
 # /brokers/ids/<id>
@@ -575,17 +578,3 @@ def decode_delegation_token(data: bytes) -> DelegationToken:
         expires_ms,
         str(value.get("keyCheck", "")),
     )
-
-
-# /consumers/<group>/…
-
-
-def encode_offset(offset: int) -> bytes:
-    """A committed offset: decimal text."""
-    return str(offset).encode()
-
-
-@_reads
-def decode_offset(data: bytes) -> int:
-    """A committed offset."""
-    return int(data)

@@ -15,12 +15,12 @@ that its session is over: it can never believe in a time that nobody else has se
 import json
 import math
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from typing import NamedTuple
 
 from barnabas.runtime import lock_holders
-from barnabas.runtime.ports import DirectoryLock, Disk
+from barnabas.runtime.ports import DirectoryLock, Disk, read_file
 from barnabas.runtime.processes import ProcessIdentity, identify
 
 NEVER = -math.inf
@@ -55,12 +55,10 @@ class SessionFiles:
         The file gets its name when it is locked: who sees a session's file that is not locked takes it for dead.
         """
         path = f"{self.path(session_id)}.new"
-        file = self._disk.open(path, create=True)
-        try:
+        # Closed before it is locked: to close any descriptor of a file drops the locks of the process.
+        with closing(self._disk.open(path, create=True)) as file:
             file.truncate(0)
             file.write(0, json.dumps({"files": files, "process": _own_identity(os.getpid())}).encode())
-        finally:
-            file.close()  # before it is locked: to close any descriptor of a file drops the locks of the process
         lock = self._disk.lock(path)
         try:
             self._disk.set_modified_ms(path, until_ms)
@@ -80,7 +78,7 @@ class SessionFiles:
 
     def lives_until_ms(self, session_id: int) -> float:
         """Until when a session lives if its process does not prolong it; NEVER when its process is gone."""
-        for path in (self.path(session_id), self._fenced_path(session_id)):  # in this order a rename is not missed
+        for path in self._paths(session_id):
             with suppress(FileNotFoundError):
                 return self._disk.modified_ms(path) if self._disk.is_locked(path) else NEVER
         return NEVER
@@ -102,35 +100,29 @@ class SessionFiles:
 
     def owner(self, session_id: int) -> SessionOwner | None:
         """Who has begun a session; None: it is not known."""
-        for path in (self.path(session_id), self._fenced_path(session_id)):
+        for path in self._paths(session_id):
             try:
-                file = self._disk.open(path, read_only=True)
+                said = json.loads(read_file(self._disk, path, OWNER_BYTES_MAX))
+                return SessionOwner(said["files"], ProcessIdentity(*said["process"]) if said["process"] else None)
             except FileNotFoundError:
                 continue
-            try:
-                said = json.loads(file.read(0, OWNER_BYTES_MAX))
-                return SessionOwner(said["files"], ProcessIdentity(*said["process"]) if said["process"] else None)
             except (ValueError, LookupError, TypeError):  # of an older version
                 return None
-            finally:
-                file.close()
         return None
 
     def processes(self, session_id: int) -> list[ProcessIdentity]:
         """The process that holds the session's file locked, where the system tells, if it is the one that began it."""
         owner = self.owner(session_id)
-        paths = (self.path(session_id), self._fenced_path(session_id))
-        held = {holder.process for path in paths for holder in lock_holders.holders(path)}
+        held = {holder.process for path in self._paths(session_id) for holder in lock_holders.holders(path)}
         return [process for process in held if owner is not None and process == owner.process]
 
     def remove(self, session_id: int) -> list[OSError]:
         """Remove the files of a session that has ended; returns what went wrong. A file that stays does no harm."""
         errors = []
-        for path in (self.path(session_id), self._fenced_path(session_id)):
+        for path in self._paths(session_id):
             try:
-                self._disk.remove(path)
-            except FileNotFoundError:
-                pass
+                with suppress(FileNotFoundError):
+                    self._disk.remove(path)
             except OSError as error:
                 errors.append(error)
         return errors
@@ -141,3 +133,7 @@ class SessionFiles:
 
     def _fenced_path(self, session_id: int) -> str:
         return f"{self.path(session_id)}.ended"
+
+    def _paths(self, session_id: int) -> tuple[str, str]:
+        """Both names that its file may have. Who looks in this order does not miss a rename."""
+        return self.path(session_id), self._fenced_path(session_id)

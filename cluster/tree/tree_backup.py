@@ -6,7 +6,7 @@ may know more than this tree. Changes begin with numbers that none of those made
 epoch that it had before.
 """
 
-from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import NamedTuple
 
 from barnabas.cluster.tree import paths, tree_copy
@@ -34,34 +34,25 @@ class TreeBackup(NamedTuple):
 
 async def take(env: Env, path: str) -> TreeBackup:
     """A backup of the tree at `path`. ConnectionLossError if there is none, or it cannot be read, or it is damaged."""
-    files = SessionFiles(env.disk, path)
-    place = TreePlace(env.disk, path, files)
     if not env.disk.exists(path):
         raise ConnectionLossError("", f"there is no tree at {path}")
-
-    async def copied() -> TreeFile | None:
-        place.check_that_nobody_uses_another()
-        return tree_copy.copy_as_it_is(env, path, files)
-
-    copy = await _when_nobody_writes(env, copied)
-    try:
+    with closing(await _when_nobody_writes(env, path)) as copy:
         return _marked(copy, env.clock.now_ms())
-    finally:
-        copy.close()
 
 
-async def _when_nobody_writes(env: Env, copied: Callable[[], Awaitable[TreeFile | None]]) -> TreeFile:
-    failure = ConnectionLossError("", "other processes write into the tree all the time")
-    for _ in range(TRIES):
+async def _when_nobody_writes(env: Env, path: str) -> TreeFile:
+    files = SessionFiles(env.disk, path)
+    place = TreePlace(env.disk, path, files)
+    tries = TRIES
+    while True:
         try:
-            copy = await copied()
-        except BusyError as error:
-            failure = error
-        else:
-            if copy is not None:
-                return copy
+            place.check_that_nobody_uses_another()
+            return tree_copy.copy_as_it_is(env, path, files)
+        except BusyError:
+            tries -= 1
+            if not tries:
+                raise
         await env.clock.sleep(TRY_AGAIN_MS)
-    raise failure
 
 
 def is_backup(env: Env, path: str) -> bool:
@@ -71,22 +62,16 @@ def is_backup(env: Env, path: str) -> bool:
         if other != name and other.startswith(name) and BESIDE_THE_TREE.match(other, len(name)):
             return False
     try:
-        copy = TreeFile(path, env.clock.now_ms, as_it_is=True)
+        with closing(TreeFile(path, env.clock.now_ms, as_it_is=True)) as copy:
+            return copy.has(paths.RESTORED)
     except CoordinationError:
         return False
-    try:
-        return copy.has(paths.RESTORED)
-    finally:
-        copy.close()
 
 
 def cluster_of(env: Env, path: str) -> str | None:
     """The cluster whose tree is in a backup; None: it does not say."""
-    copy = TreeFile(path, env.clock.now_ms, as_it_is=True)
-    try:
+    with closing(TreeFile(path, env.clock.now_ms, as_it_is=True)) as copy:
         return _cluster_id(copy)
-    finally:
-        copy.close()
 
 
 def _marked(copy: TreeFile, now_ms: int) -> TreeBackup:

@@ -1,6 +1,6 @@
 """Reads the file of the embedded tree as it is, before there is a session, and changes nothing."""
 
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from barnabas.cluster.tree.port import ConnectionLossError
 from barnabas.cluster.tree.session_files import SessionFiles
@@ -11,8 +11,8 @@ from barnabas.runtime.ports import Disk, Env
 IN_MEMORY = ":memory:"
 
 
-def copy_as_it_is(env: Env, path: str, sessions: SessionFiles) -> TreeFile | None:
-    """A copy of the tree; an empty one if there is no file yet. None when another process wrote during the copy.
+def copy_as_it_is(env: Env, path: str, sessions: SessionFiles) -> TreeFile:
+    """A copy of the tree; an empty one if there is no file yet. BusyError when another process wrote during the copy.
 
     ConnectionLossError if the tree is damaged or may not be written, because the start could not go on then.
     """
@@ -28,16 +28,19 @@ def copy_as_it_is(env: Env, path: str, sessions: SessionFiles) -> TreeFile | Non
     except ConnectionLossError:
         if is_in_use or _changed_at(disk, path) == before:
             raise
-        return None  # it was half of a change, or of a new tree
+        raise _changing(path) from None  # it was half of a change, or of a new tree
     try:
-        if is_in_use or _changed_at(disk, path) == before:
-            check_sessions(seen, sessions, path)
-            return seen
+        if not is_in_use and _changed_at(disk, path) != before:
+            raise _changing(path)
+        check_sessions(seen, sessions, path)
     except BaseException:
         seen.close()
         raise
-    seen.close()
-    return None
+    return seen
+
+
+def _changing(path: str) -> BusyError:
+    return BusyError("", f"other processes write into {path} all the time")
 
 
 def check_sessions(file: TreeFile, sessions: SessionFiles, path: str, own: int = 0) -> None:
@@ -75,11 +78,8 @@ def _check_files(disk: Disk, path: str) -> None:
         for end in (LOG, INDEX):
             if disk.exists(beside(path, end)):
                 disk.open(beside(path, end)).close()
-        file = disk.open(path)  # open for writing, to see whether that is allowed
-        try:
+        with closing(disk.open(path)) as file:  # open for writing, to see whether that is allowed
             header, size = file.read(0, HEADER_BYTES), file.size()
-        finally:
-            file.close()
     except OSError as error:
         why = f"cannot read and write {error.filename or path}: {error.strerror}"
         raise ConnectionLossError("", f"{why}. Let this user read and write it, and the files beside it.") from error

@@ -115,8 +115,7 @@ class TreeFile:
 
     def find(self, path: str) -> Node | None:
         """A node, or None."""
-        row = self._row(f"SELECT data, creations, {_COLUMNS} FROM node WHERE parent = ? AND name = ?", *split(path))
-        return None if row is None else Node(row[0], _stat(row[2:]), row[1])
+        return self.find_at(path)[1]
 
     def find_at(self, path: str) -> tuple[int, Node | None]:
         """The number of the last change, and a node as it is then, or None."""

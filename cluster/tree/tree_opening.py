@@ -10,6 +10,7 @@ Like `tree_file.py` this module uses the disk without the Disk port, because SQL
 import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -130,11 +131,8 @@ def _without_log(path: str) -> str:
 
 def _counters(source_uri: str) -> Counters | None:
     try:
-        source = sqlite3.connect(source_uri, uri=True, timeout=0)
-        try:
+        with closing(sqlite3.connect(source_uri, uri=True, timeout=0)) as source:
             row = source.execute("SELECT zxid, session FROM counter").fetchone()
-        finally:
-            source.close()
     except sqlite3.Error:
         return None
     return Counters(*row) if row is not None and all(isinstance(number, int) for number in row) else None
@@ -204,13 +202,10 @@ def _check_all_pages(connection: sqlite3.Connection) -> None:
 
 def _copy(source_uri: str, target: sqlite3.Connection) -> int:
     """Copy everything; returns how many pages there are. (The copy of a file without any has one.)"""
-    source = sqlite3.connect(source_uri, uri=True, timeout=0)
-    try:
+    with closing(sqlite3.connect(source_uri, uri=True, timeout=0)) as source:
         (pages,) = source.execute("PRAGMA page_count").fetchone()
         source.backup(target)
         return int(pages)
-    finally:
-        source.close()
 
 
 def is_header(header: bytes, size: int) -> bool:

@@ -12,12 +12,11 @@ next start: its -wal was lost, or it is an older copy.
 """
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 
 from barnabas.cluster.tree.session_files import Files, SessionFiles
 from barnabas.cluster.tree.tree_file import TreeFile
-from barnabas.cluster.tree.tree_opening import INDEX, LOG, BusyError, Counters, beside, counters_on_disk
+from barnabas.cluster.tree.tree_opening import INDEX, LOG, BusyError, beside, counters_on_disk
 from barnabas.runtime.ports import Disk, File
 
 logger = logging.getLogger("barnabas.coordination")
@@ -42,19 +41,12 @@ def _name(path: str, part: str) -> str:
 class TreePlace:
     """The names of the files, and what is wrong with them."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        path: str,
-        sessions: SessionFiles,
-        counters: Callable[[str], Counters | None] = counters_on_disk,
-    ) -> None:
+    def __init__(self, disk: Disk, path: str, sessions: SessionFiles) -> None:
         self.wrong = ""  # a sentence; empty: this process may use its file
         self._disk = disk
         self._path = path
         self._sessions = sessions
-        self._counters = counters
-        self._opened: Files = []
+        self.files: Files = []  # those that are open
         self._written: tuple[int, int] | None = None  # when the file was last written, and its size
         self._zxid_on_disk = 0
         self._unreadable_looks = 0
@@ -62,11 +54,6 @@ class TreePlace:
         self._gone: set[str] = set()  # those of PARTS that were removed
         self._is_older = False
         self._newest: File | None = None
-
-    @property
-    def files(self) -> Files:
-        """Those that are open."""
-        return self._opened
 
     @property
     def has_lost_log(self) -> bool:
@@ -126,9 +113,9 @@ class TreePlace:
 
     def note_opened(self) -> None:
         """The files that are there now are opened."""
-        self._opened = self._found()
+        self.files = self._found()
         written = self._last_written()  # before it is read
-        counters = self._counters(self._path)
+        counters = counters_on_disk(self._path)
         if counters is not None:
             self._zxid_on_disk, self._written = counters.zxid, written
         with suppress(OSError):
@@ -182,8 +169,8 @@ class TreePlace:
         Where one is gone, those that have it open go on with it, and nobody else finds it.
         """
         here = self._found()
-        changed = [part for part, now, then in zip(PARTS, here, self._opened) if now and now != then]
-        gone = {part for part, now, then in zip(PARTS, here, self._opened) if then and not now}
+        changed = [part for part, now, then in zip(PARTS, here, self.files) if now and now != then]
+        gone = {part for part, now, then in zip(PARTS, here, self.files) if then and not now}
         is_news, self._gone = bool(gone - self._gone), gone
         if is_news:
             self._say_gone(gone)
@@ -203,7 +190,7 @@ class TreePlace:
     def note_log_brought_in(self) -> bool:
         """All of the -wal is in the file. False: it still cannot be read, so another file was copied over it."""
         if self.is_unreadable:
-            self._strange_looks = self._strange_looks + 1 if self._counters(self._path) is None else 0
+            self._strange_looks = self._strange_looks + 1 if counters_on_disk(self._path) is None else 0
             if self._strange_looks >= STRANGE_MAX:
                 self.note_older()
         return not self.wrong
@@ -222,7 +209,7 @@ class TreePlace:
         written = self._last_written()
         if written is None or written == self._written:  # None: gone just now, and the next look says so
             return True
-        counters = self._counters(self._path)
+        counters = counters_on_disk(self._path)
         if counters is None:
             self._unreadable_looks += 1
             return True

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from barnabas.cluster.tree import paths
-from barnabas.cluster.tree.payloads import PartitionState, TopicAssignment, decode_config, decode_controller_epoch
+from barnabas.cluster.tree.payloads import PartitionState, TopicAssignment, decode_config, decode_number
 from barnabas.protocol.batch_layout import DELETE_HORIZON, HEADER, HEADER_BYTES, PREFIX_BYTES
 from barnabas.replication.partition import Partition
 from barnabas.storage.log import Log
@@ -259,7 +259,7 @@ class ClusterInspector:
                         self._read_state(key, PartitionState.decode(data), version, now_ms)
                         changed[key] = None
             elif path == paths.CONTROLLER_EPOCH and data is not None:
-                self._controller_epoch = decode_controller_epoch(data)
+                self._controller_epoch = decode_number(data)
             elif parts[1] == "config" and len(parts) == 4 and parts[2] == "topics":
                 config = decode_config(data) if data is not None else {}
                 self._unclean[parts[3]] = config.get("unclean.leader.election.enable") == "true"

@@ -127,7 +127,7 @@ class Inspector:
             for path, data in self._tree.below(CONSUMERS):
                 parts = path.split("/")
                 if len(parts) == 6 and parts[3] == "offsets":
-                    offsets.setdefault(parts[2], {})[parts[4], int(parts[5])] = payloads.decode_offset(data)
+                    offsets.setdefault(parts[2], {})[parts[4], int(parts[5])] = payloads.decode_number(data)
             return offsets
         for shard in broker.group_coordinator.loaded_shards():
             for group_id, committed in shard.offsets.committed.items():

@@ -177,7 +177,7 @@ def test_other_payloads_are_read_back() -> None:
     assert payloads.decode_feature(b'{"features":{"f":{"max_version_level":2}},"version":2,"status":0}') == {}
     assert payloads.decode_acls(b"") == []
     assert payloads.decode_acls(payloads.encode_acls([AclRule("User:a", "Deny", "*", "All")]))[0].operation == "All"
-    assert payloads.decode_offset(payloads.encode_offset(12)) == 12
+    assert payloads.decode_number(payloads.encode_number(12)) == 12
     assert ControllerNode.decode(b'{"version":1,"brokerid":1,"timestamp":"9"}') == ControllerNode(1, 9)
 
 

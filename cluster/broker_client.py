@@ -275,7 +275,6 @@ class _Connection(asyncio.BufferedProtocol):
         self.lose(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other broker, or the network, has ended it."""
         self.lose("the connection is lost")
 
     def lose(self, why: str) -> None:

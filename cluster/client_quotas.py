@@ -61,7 +61,6 @@ class ClientQuotas:
         self._coordination = coordination
 
     async def load(self) -> None:
-        """Read all of them."""
         there = {entity_path(entity) for entity in self.table.all}
         for kind in KINDS:
             for name in await children_if_there(self._coordination, paths.config(kind)):

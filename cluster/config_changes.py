@@ -74,7 +74,6 @@ class ConfigChanges:
         self._notices.follow()
 
     async def stop(self) -> None:
-        """Follow no more."""
         self._notices.stop()
 
     async def _load(self) -> None:

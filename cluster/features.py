@@ -202,7 +202,6 @@ class Features:
             self._changes.start()
 
     async def stop(self) -> None:
-        """Follow no more."""
         self._changes.stop()
 
     async def read(self) -> None:

@@ -110,7 +110,6 @@ class MetadataCache:
         return len(self.topics.get(topic, ()))
 
     def topic_names(self) -> Collection[str]:
-        """All topics."""
         return self.topics.keys()
 
     def topic_hash(self, topic: str) -> int:

@@ -20,7 +20,6 @@ class Backlog:
         self._task: Task[Backlog] | None = None
 
     def start(self) -> None:
-        """Work from now on."""
         if self._task is None:
             self._task = self._upkeep.every(
                 self.name,
@@ -30,13 +29,11 @@ class Backlog:
             )
 
     def stop(self) -> None:
-        """Work no more."""
         if self._task is not None:
             self._task.stop()
             self._task = None
 
     def add(self) -> None:
-        """There are news."""
         self._count += 1
         if self._task is not None:
             self._task.run_soon()

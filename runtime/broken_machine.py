@@ -31,37 +31,31 @@ class BreakableDisk(RealDisk):
             raise error
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
-        """Open for reading and writing; `create` makes the file when it is missing."""
         if create and not os.path.exists(path):
             self.check(path)
         return _BreakableFile(self, path, descriptor_of(path, create=create, read_only=read_only))
 
     def make_directory(self, path: str) -> None:
-        """Make a folder and its parents."""
         if not os.path.isdir(path):
             self.check(path)
         super().make_directory(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make the folder's entries durable, if this disk syncs."""
         if self.syncs:
             super().sync_directory(path)
 
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
     ) -> None:
-        """Sync in a thread, if this disk syncs; then the loop calls `done` with the first error, or None."""
         if self.syncs:
             super().sync_in_background(files, done, directories)
         else:
             asyncio.get_running_loop().call_soon(done, None)
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str] = ()) -> dict[str, OSError]:
-        """Sync files, then folders, if this disk syncs; the errors by path."""
         return super().sync_all(files, directories) if self.syncs else {}
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
-        """Size of the file system that holds `path`, and its free bytes."""
         total, free = super().total_and_free_bytes(path)
         return total, 0 if self.is_full() else free
 
@@ -75,12 +69,10 @@ class _BreakableFile(RealFile):
         self._path = path
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write all of `data` at `position`."""
         self._disk.check(self._path)
         super().write(position, data)
 
     def sync(self) -> None:
-        """Return when the content is on stable storage, or at once if this disk does not sync."""
         if self._disk.syncs:
             super().sync()
 
@@ -98,7 +90,6 @@ class BreakableNetwork(KeptListeners):
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """Connect."""
         if self.is_cut_off():
             raise OSError(errno.EHOSTUNREACH, "a test has isolated this broker")
         made = await super().connect(host, port, factory)

@@ -18,7 +18,7 @@ CLOCK_MS_MAX = 1 << 47  # how far tests move it, some thousand years: with more,
 
 
 class RealClock:
-    """The clock of this machine. Delayed calls are made by the asyncio loop that runs when they are requested."""
+    """The clock of this machine, and the running asyncio loop. Implements the Clock port."""
 
     __slots__ = ("_workers",)
     moved_ms = 0
@@ -27,11 +27,9 @@ class RealClock:
         self._workers: dict[str, ThreadPoolExecutor] = {}
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970."""
         return _time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        """Milliseconds from an arbitrary start."""
         return _monotonic() * 1000.0
 
     def work_ms(self) -> float:
@@ -39,7 +37,6 @@ class RealClock:
         return _monotonic() * 1000.0
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call in the next pass of the loop."""
         asyncio.get_running_loop().call_soon(callback)
 
     def in_thread(self, work: Callable[[], T], thread: str = "work") -> Pending[T]:
@@ -61,11 +58,9 @@ class RealClock:
         return pending
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
-        """Call once, no sooner than `delay_ms` from now."""
         return asyncio.get_running_loop().call_later(delay_ms / 1000.0, callback)
 
     async def sleep(self, delay_ms: float) -> None:
-        """Suspend the calling task for at least `delay_ms`."""
         await asyncio.sleep(delay_ms / 1000.0)
 
 
@@ -81,7 +76,6 @@ class MovableClock(RealClock):
 
     @property
     def stands(self) -> bool:
-        """Whether the wall clock stands still."""
         return self.stands_at_ms is not None
 
     def now_ms(self) -> int:
@@ -89,7 +83,6 @@ class MovableClock(RealClock):
         return super().now_ms() + self.moved_ms if self.stands_at_ms is None else self.stands_at_ms
 
     def move(self, delta_ms: int) -> None:
-        """Set the wall clock forward."""
         assert delta_ms >= 0, "the wall clock goes back"
         self.moved_ms += delta_ms
         if self.stands_at_ms is not None:

@@ -24,7 +24,7 @@ _locked: set[tuple[int, int]] = set()
 
 
 class RealFile:
-    """One open file descriptor."""
+    """One open file descriptor. Implements the File port."""
 
     __slots__ = ("_descriptor",)
 
@@ -32,11 +32,9 @@ class RealFile:
         self._descriptor = descriptor
 
     def size(self) -> int:
-        """Bytes written so far."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes from `position`; shorter than `length` only at the end of the file."""
         data = os.pread(self._descriptor, length, position)
         if len(data) == length or not data:
             return data
@@ -50,7 +48,6 @@ class RealFile:
         return b"".join(parts)
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write all of `data` at `position`."""
         written = os.pwrite(self._descriptor, data, position)
         if written == len(data):
             return
@@ -62,15 +59,12 @@ class RealFile:
             position += written
 
     def truncate(self, size: int) -> None:
-        """Cut or extend with zeros to `size`."""
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        """Return when the content is on stable storage."""
         _sync(self._descriptor)
 
     def close(self) -> None:
-        """Close without syncing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -94,7 +88,6 @@ class RealDirectoryLock:
         self._identity = identity
 
     def release(self) -> None:
-        """Give the lock up; harmless when given up already."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             assert self._identity in _locked, "a lock that this process does not hold"
@@ -103,7 +96,7 @@ class RealDirectoryLock:
 
 
 class RealDisk:
-    """The file systems of this machine."""
+    """The file systems of this machine. Implements the Disk port."""
 
     __slots__ = ("_threads",)
 
@@ -113,31 +106,24 @@ class RealDisk:
         self._threads: ThreadPoolExecutor | None = None
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
-        """Open for reading and writing; `create` makes the file when it is missing."""
         return RealFile(descriptor_of(path, create=create, read_only=read_only))
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder of that name is there."""
         return os.path.exists(path)
 
     def is_directory(self, path: str) -> bool:
-        """Whether a folder of that name is there."""
         return os.path.isdir(path)
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in a folder, sorted."""
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        """Make a folder and its parents."""
         os.makedirs(path, exist_ok=True)
 
     def remove(self, path: str) -> None:
-        """Remove one file."""
         os.remove(path)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and everything in it; harmless when it is missing."""
         import shutil
 
         try:
@@ -147,32 +133,25 @@ class RealDisk:
                 shutil.rmtree(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically give a file or folder another name, replacing a file of that name."""
         os.replace(source, target)
 
     def identity(self, path: str) -> tuple[int, int]:
-        """Device and inode."""
         status = os.stat(path)
         return status.st_dev, status.st_ino
 
     def file_size(self, path: str) -> int:
-        """Size of a file that need not be open."""
         return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:
-        """Time of the last change."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Set the time of the last change."""
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def is_private(self, path: str) -> bool:
-        """Whether nobody but its user can read a file; or its group, if that may write it. True: it is missing."""
         return not _rights_of_others(path)
 
     def make_private(self, path: str, *, create: bool = False) -> bool:
-        """Take the rights of all others, if that can be done; whether it is private now. `create`: if it is missing."""
         with contextlib.suppress(OSError):  # who opens it will meet the error, too, and say more
             if create and not os.path.exists(path):  # to close any descriptor of a file drops our own locks on it
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
@@ -182,7 +161,6 @@ class RealDisk:
         return self.is_private(path)
 
     def sync_directory(self, path: str) -> None:
-        """Make the folder's entries durable."""
         error = _sync_path(path)
         if error is not None:
             raise error
@@ -190,7 +168,6 @@ class RealDisk:
     def sync_in_background(
         self, files: Sequence[File], done: Callable[[OSError | None], None], directories: Sequence[str] = ()
     ) -> None:
-        """Sync in a thread; then the loop calls `done` with the first error, or None."""
         descriptors: list[int] = []
         try:
             for file in files:
@@ -227,7 +204,6 @@ class RealDisk:
         return failures
 
     def total_and_free_bytes(self, path: str) -> tuple[int, int]:
-        """Size of the file system that holds `path`, and its free bytes."""
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
@@ -245,7 +221,6 @@ class RealDisk:
         return _boot_id()
 
     def lock(self, path: str) -> DirectoryLock:
-        """Take an exclusive lock on a file; BlockingIOError when another holds it."""
         import fcntl
 
         # It looks before it opens: to close any descriptor of the file would drop this process's own lock.

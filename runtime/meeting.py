@@ -75,7 +75,6 @@ class Meeting:
             raise
 
     def close(self) -> None:
-        """It is over."""
         self._is_over = True
         server, self._server = self._server, None
         if server is not None:

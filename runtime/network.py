@@ -36,13 +36,11 @@ class RealListener:
 
     @property
     def port(self) -> int:
-        """The port in use, also when port 0 was requested."""
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     @property
     def descriptors(self) -> list[int]:
-        """The sockets that listen."""
         return [each.fileno() for server in self._servers for each in server.sockets]
 
     async def accept(self) -> None:
@@ -57,7 +55,6 @@ class RealListener:
                         same.listen(self._backlog)
 
     def close(self) -> None:
-        """Stop accepting."""
         for server in self._servers:
             server.close()
 
@@ -79,7 +76,7 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 class RealNetwork:
-    """The network of this machine."""
+    """The network of this machine. Implements the Network port."""
 
     __slots__ = ()
 
@@ -122,7 +119,6 @@ class RealNetwork:
     async def connect(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """Connect."""
         return await asyncio.get_running_loop().create_connection(factory, host, port)
 
     def send_file(self, transport: asyncio.Transport, file: File, position: int, length: int) -> int:

@@ -38,7 +38,6 @@ class Output(io.TextIOBase):
         atexit.register(self.finish)
 
     def writable(self) -> bool:
-        """Always True."""
         return True
 
     def write(self, text: str) -> int:

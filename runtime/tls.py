@@ -97,7 +97,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the side of the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the protocol above, and begin."""
         self.below = cast(asyncio.Transport, transport)
         self._timer = self._side.clock.call_later(HANDSHAKE_WITHIN_MS, self._is_late)
         self.above.connection_made(self)
@@ -105,11 +104,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._shake_hands()
 
     def get_buffer(self, sizehint: int) -> Buffer:
-        """Where the next bytes go."""
         return self._side.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
         if self._state is State.CLOSED:
             return
         received = self._side.buffer[:nbytes]
@@ -137,7 +134,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
         if self._state is State.HANDSHAKE and self._object is not None:
             self._side.on_failure(self, HandshakeError("the connection was lost in the middle of the handshake"))
         self._end_handshake()
@@ -152,12 +148,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self.above, self._object = asyncio.BufferedProtocol(), None  # no cycle keeps the memory of both
 
     def pause_writing(self) -> None:
-        """The other side takes what is sent too slowly."""
         self._is_full = True
         self.above.pause_writing()
 
     def resume_writing(self) -> None:
-        """It has taken what was sent."""
         self._is_full = False
         if self._waits_for_room:
             self._waits_for_room = False
@@ -344,17 +338,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self.below.close()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
         self._end_handshake()
         self._state = State.CLOSED
         self.below.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
         return self._state is State.CLOSED or self.below.is_closing()
 
     def pause_reading(self) -> None:
-        """Read nothing until `resume_reading`."""
         self._is_paused = True
         self.below.pause_reading()
 
@@ -370,7 +361,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self.below.resume_reading()
 
     def is_reading(self) -> bool:
-        """Whether bytes are read."""
         return not self._is_paused and not self.is_closing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -378,25 +368,20 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self.below.set_write_buffer_limits(high, low)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Those of the transport below."""
         return self.below.get_write_buffer_limits()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that were written and not sent."""
         return self.below.get_write_buffer_size() + sum(map(len, self._unsent))
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the connection, as asyncio names it."""
         if name in ("ssl_object", "sslcontext"):
             return self._object if name == "ssl_object" else self._side.context()
         return self.below.get_extra_info(name, default)
 
     def can_write_eof(self) -> bool:
-        """Not over TLS."""
         return False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have another protocol above."""
         self.above = cast(asyncio.Protocol, protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:

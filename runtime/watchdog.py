@@ -20,7 +20,6 @@ class Watchdog:
         self._ticked = time.monotonic()
 
     def stop(self) -> None:
-        """End the thread."""
         self._stopped.set()
 
     def _watch(self) -> None:

@@ -174,7 +174,6 @@ def offsets_texts(offsets: Mapping[tuple[str, int], int], lines_max: int) -> Ite
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the file."""
     write_text(disk, path, "".join(offsets_texts(offsets, len(offsets))))
 
 
@@ -210,7 +209,6 @@ def read_properties(disk: Disk, path: str) -> dict[str, str] | None:
 
 
 def write_properties(disk: Disk, path: str, properties: Mapping[str, str]) -> None:
-    """Replace the file."""
     write_text(disk, path, "".join(f"{key}={value}\n" for key, value in properties.items()))
 
 

@@ -48,7 +48,6 @@ class Flushes:
 
     @staticmethod
     def flush(log: Log) -> None:
-        """Sync a log in the background."""
         log.durability.flush_in_background()
 
     def _shortest_ms(self) -> int:

@@ -395,7 +395,6 @@ class AbortedTransactions:
         return False
 
     def append(self, entry: AbortedTransaction) -> None:
-        """Add one."""
         self._numbers.extend(entry)
 
     def truncate(self, offset: int) -> None:

@@ -88,7 +88,6 @@ class LeaderEpochCache:
             self._dirty = True
 
     def clear(self) -> None:
-        """Forget everything."""
         self._dirty = self._dirty or bool(self._entries)
         self._entries.clear()
         self._note_latest()

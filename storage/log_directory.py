@@ -106,7 +106,6 @@ class LogDirectory:
         return self.contents.was_clean
 
     def path_of(self, name: str) -> str:
-        """The path of a file or folder in it."""
         return f"{self.path}/{name}"
 
     # -- start and stop

@@ -381,7 +381,6 @@ class LogManager:
     # -- logs
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log, or None."""
         for directory in self.directories:
             log = directory.logs.get((topic, partition))
             if log is not None:

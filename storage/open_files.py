@@ -213,7 +213,6 @@ class OpenFiles:
             self._lingering += 1
 
     def close(self, path: str) -> None:
-        """Close one file, if it is open."""
         file = self.opened.pop(path, None)
         if file is not None:
             self._leave_pool(file)
@@ -227,12 +226,10 @@ class OpenFiles:
             self.opened[target] = file
 
     def close_folder(self, directory: str) -> None:
-        """Close every file of a folder."""
         prefix = directory + "/"
         for path in [path for path in self.opened if path.startswith(prefix)]:
             self.close(path)
 
     def close_all(self) -> None:
-        """Close everything."""
         for path in list(self.opened):
             self.close(path)

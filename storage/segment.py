@@ -283,7 +283,6 @@ class Segment:
         return stored_batches(self._files, self.path, position, self.size if end is None else end)
 
     def batch_bytes(self, batch: StoredBatch) -> bytes:
-        """The whole batch."""
         return self.bytes_at(batch.position, batch.size)
 
     def bytes_at(self, position: int, length: int) -> bytes:

@@ -137,7 +137,6 @@ class Authorizer:
             notices.follow()
 
     def stop(self) -> None:
-        """Follow the changes no more."""
         for notices in self._notices:
             notices.stop()
 

@@ -39,7 +39,6 @@ class Credentials:
         return self._known.get(user, {}).get(mechanism)
 
     async def load(self) -> None:
-        """Read all users."""
         for user in {*await self.users(), *self._known}:
             await self.read(user)
 
@@ -51,7 +50,6 @@ class Credentials:
             await self.read(user)
 
     async def read(self, user: str) -> None:
-        """Read one user again."""
         try:
             found = await self.kept(user)
             self.unreadable.discard(user)

@@ -93,7 +93,6 @@ class DelegationTokens:
             )
 
     def stop(self) -> None:
-        """Follow the changes no more."""
         self._notices.stop()
         if self._expiring is not None:
             self._expiring.stop()

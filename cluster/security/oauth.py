@@ -95,7 +95,6 @@ class OAuthClient:
         self._token = token
 
     def first(self) -> bytes:
-        """What is sent first."""
         return b"n,,\x01auth=Bearer " + self._token.encode() + b"\x01\x01"
 
     def step(self, token: bytes) -> bytes | None:

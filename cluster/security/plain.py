@@ -17,7 +17,6 @@ class PlainServer(ServerSide):
         self._passwords = passwords
 
     def step(self, token: bytes) -> bytes:
-        """Take name and password. AuthenticationError unless they belong together."""
         words = token.decode(errors="replace").split("\0", 3)
         if len(words) != 3:
             raise AuthenticationError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(words)}")
@@ -47,7 +46,6 @@ class PlainClient:
         self._token = b"\0".join((b"", user.encode(), password.encode()))
 
     def first(self) -> bytes:
-        """What is sent first."""
         return self._token
 
     def step(self, token: bytes) -> None:

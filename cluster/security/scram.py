@@ -105,7 +105,6 @@ class ScramServer(ServerSide):
         return super().principal if self._token is None else TokenPrincipal(self._token.owner)
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a message of the client. AuthenticationError: the login has failed."""
         return self._final(token) if self._server_first else self._begin(token)
 
     def _begin(self, token: bytes) -> bytes:
@@ -176,7 +175,6 @@ class ScramClient:
         self._signature = b""
 
     def first(self) -> bytes:
-        """What is sent first."""
         return NO_CHANNEL_BINDING + self._first
 
     def step(self, token: bytes) -> bytes | None:

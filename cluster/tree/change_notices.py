@@ -81,7 +81,6 @@ class ChangeNotices:
         self._changes.start()
 
     def stop(self) -> None:
-        """Follow no more."""
         self._changes.stop()
 
     def _notified(self, event: WatchEvent) -> None:

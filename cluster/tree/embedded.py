@@ -107,11 +107,9 @@ class EmbeddedCoordination:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the files of the tree."""
         return self._place.trouble
 
     async def look(self) -> None:
-        """Read the file without changing it. If there is no file yet, the tree is empty."""
         if self._reader is not None or self._seen is not None:
             return
         if self._shared:
@@ -175,7 +173,6 @@ class EmbeddedCoordination:
             self._seen = None
 
     async def close(self, *, keeps_tree: bool = True) -> None:
-        """End the session and close the file."""
         self._forget_seen()
         if self._reader is None or (self._shared and self._polling is None):
             return
@@ -217,7 +214,6 @@ class EmbeddedCoordination:
         self._opened()
 
     def confirm_at_once(self) -> bool:
-        """Prolong the session."""
         try:
             self._opened()
             self._prolong()
@@ -240,7 +236,6 @@ class EmbeddedCoordination:
         self.last_confirmed_ms = sent_ms
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called after this session was ended by another process and a new one begun."""
         self._on_expired.append(callback)
 
     def on_session_silent(self, callback: Callable[[], None]) -> None:
@@ -319,8 +314,6 @@ class EmbeddedCoordination:
     # Reading
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data and Stat of a node."""
-
         def read(file: TreeFile) -> tuple[bytes, Stat]:
             zxid, node = self._find(file, path)
             if node is None:
@@ -332,7 +325,6 @@ class EmbeddedCoordination:
         return await self._read(read, is_one=True)
 
     async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
-        """Data and Stat of many nodes."""
         found: list[tuple[bytes, Stat] | None] = []
 
         def read(file: TreeFile) -> None:
@@ -348,8 +340,6 @@ class EmbeddedCoordination:
         return found
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """Stat of a node that may not be there."""
-
         def read(file: TreeFile) -> Stat | None:
             zxid, node = self._find(file, path)
             if watch is not None:
@@ -359,8 +349,6 @@ class EmbeddedCoordination:
         return await self._read(read, is_one=True)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of a node's children, sorted."""
-
         def read(file: TreeFile) -> list[str]:
             zxid, names = file.children_at(path)
             if watch is not None:
@@ -400,7 +388,6 @@ class EmbeddedCoordination:
         sequential: bool = False,
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
-        """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
         session_id = self.session_id
 
         def change(file: TreeFile) -> tuple[str, Stat]:
@@ -413,11 +400,9 @@ class EmbeddedCoordination:
         return await self._change(change)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        """Replace a node's data."""
         return await self._change(lambda file: file.set(path, data, version, file.take_zxid()))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Remove a node."""
         await self._change(lambda file: file.delete(path, version, file.take_zxid()))
 
     async def delete_recursive(self, path: str) -> None:
@@ -432,7 +417,6 @@ class EmbeddedCoordination:
         await self._change(change)
 
     async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Do all as one change, or none."""
         session_id, asked = self.session_id, tuple(operations)
         return await self._change(lambda file: do_all(file, asked, file.take_zxid(), session_id))
 

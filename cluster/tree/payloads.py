@@ -55,7 +55,6 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 @_reads
 def decode_cluster_id(data: bytes) -> str:
-    """The 22 character id of a cluster."""
     return str(_load(data)["id"])
 
 
@@ -345,7 +344,6 @@ def encode_isr_change(partitions: Iterable[tuple[str, int]]) -> bytes:
 
 @_reads
 def decode_isr_change(data: bytes) -> list[tuple[str, int]]:
-    """Partitions whose ISR their leader has changed."""
     return [_partition(row) for row in _load(data)["partitions"]]
 
 
@@ -382,7 +380,6 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 
 @_reads
 def decode_log_dir_event(data: bytes) -> int:
-    """The broker that has lost a data directory."""
     return int(_load(data)["broker"])
 
 

@@ -215,6 +215,7 @@ class Coordination(Protocol):
     ) -> tuple[str, Stat]:
         """Make a node; returns its path (sequential: with ten digits appended) and Stat.
 
+        `make_parents`: also the persistent nodes above it that are missing.
         NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError.
         """
 

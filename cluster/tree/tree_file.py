@@ -89,7 +89,6 @@ class TreeFile:
             raise ConnectionLossError("", f"cannot read {path}: {error}") from error
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def _rows(self, statement: str, *parameters: Any) -> list[Any]:
@@ -215,11 +214,9 @@ class TreeFile:
             self._rows("DELETE FROM session WHERE id = ?", session_id)
 
     def has(self, path: str) -> bool:
-        """Whether the node exists."""
         return self.find(path) is not None
 
     def check(self, path: str, version: int) -> None:
-        """Raise NoNodeError or BadVersionError unless the node exists in that version."""
         check_version(path, self.require(path).stat.version, version)
 
     @contextmanager
@@ -271,7 +268,6 @@ class TreeFile:
         return self._number("UPDATE counter SET zxid = zxid + 1 RETURNING zxid")
 
     def create(self, operation: Create, zxid: int, session_id: int) -> str:
-        """Make a node; returns its path. `session_id` owns an ephemeral node."""
         parent, name = split(operation.path, sequential=operation.sequential)
         above = self.require(parent)
         if above.stat.ephemeral_owner:
@@ -295,7 +291,6 @@ class TreeFile:
         return path
 
     def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
-        """Replace a node's data."""
         self.check(path, version)
         row = self._row(
             "UPDATE node SET data = ?, mzxid = ?, mtime_ms = ?, version = version + 1 "
@@ -309,7 +304,6 @@ class TreeFile:
         return _stat(row)
 
     def delete(self, path: str, version: int, zxid: int) -> None:
-        """Remove a node."""
         node = self.require(path)
         check_version(path, node.stat.version, version)
         if node.stat.num_children:

@@ -185,7 +185,6 @@ class ZooKeeperCoordination:
                     raise
 
     async def close(self, *, keeps_tree: bool = True) -> None:
-        """End the session."""
         client, self._client = self._client, None
         self._is_started = self._is_missing = False
         if self._upkeep is not None:
@@ -217,11 +216,9 @@ class ZooKeeperCoordination:
             client.stop_and_wait()
 
     def on_session_expired(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when a new session has replaced a lost one."""
         self._on_expired.append(callback)
 
     def on_session_silent(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when nothing was heard from a session for its time-out."""
         self._on_silent.append(callback)
 
     async def confirm(self) -> None:
@@ -446,7 +443,6 @@ class ZooKeeperCoordination:
     # Reading
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data and Stat of a node."""
         self._check_open()
         if self._is_missing:
             raise NoNodeError(path)
@@ -466,7 +462,6 @@ class ZooKeeperCoordination:
         return await self._all(partial(get, path) for path in paths)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """Stat of a node that may not be there."""
         self._check_open()
         if self._is_missing and path == "/":
             return NOTHING
@@ -516,7 +511,6 @@ class ZooKeeperCoordination:
         sequential: bool = False,
         make_parents: bool = False,
     ) -> tuple[str, Stat]:
-        """Make a node, with `make_parents` also the persistent nodes above it that are missing."""
         self._check_started()
         check_size(path, data)
         request = self._requests.create(requests.Create2, Create(path, data, ephemeral, sequential))
@@ -547,13 +541,11 @@ class ZooKeeperCoordination:
                 raise error.cause from None
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        """Replace a node's data."""
         self._check_started()
         check_size(path, data)
         return stat_of(await self._ask(requests.SetData(self._requests.full(path), data or None, version), path))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Remove a node."""
         self._check_started()
         await self._ask(requests.Delete(self._requests.full(path), version), path)
 

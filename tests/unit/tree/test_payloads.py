@@ -37,7 +37,7 @@ def pair(name: str, *, spread: bool = False) -> Callable[[bytes], bytes]:
 AGAIN: dict[str, Callable[[bytes], bytes]] = {
     r"/cluster/id": pair("cluster_id"),
     r"/controller": both(ControllerNode),
-    r"/controller_epoch": pair("controller_epoch"),
+    r"/controller_epoch": pair("number"),
     r"/brokers/ids/\d+": both(BrokerRegistration),
     r"/brokers/topics/[^/]+": both(TopicAssignment),
     r"/brokers/topics/[^/]+/partitions/\d+/state": both(PartitionState),

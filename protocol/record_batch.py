@@ -457,7 +457,7 @@ def build_plain(
         raise ValueError("a new batch needs a record")
     parts = records.parts
     if codec:
-        parts = [compress(Compression(codec), b"".join(parts), None)]
+        parts = [compress(Compression(codec), b"".join(parts))]
     attributes = codec if producer_id < 0 else codec | TRANSACTIONAL
     data = _assemble_plain(parts, count, timestamp, attributes, producer_id, producer_epoch, base_sequence)
     length, last = len(data) - PREFIX_BYTES, count - 1
@@ -517,23 +517,14 @@ def assemble_plain(
 _assemble_plain: Final = assemble_plain if native_codec is None else native_codec.assemble_plain
 
 
-def rebuild(
-    header: BatchHeader,
-    records: Iterable[Record],
-    *,
-    delete_horizon_ms: int | None = None,
-    compression: Compression | None = None,
-    level: int | None = None,
-) -> bytearray:
+def rebuild(header: BatchHeader, records: Iterable[Record], *, delete_horizon_ms: int | None = None) -> bytearray:
     """The batch with these of its records (perhaps none), at their own offsets. Compaction writes such batches.
 
-    The batch's offsets, producer and sequence stay. `delete_horizon_ms` sets the delete horizon, and the timestamp
-    deltas become relative to it; None keeps a horizon that is there. `compression`: None keeps the codec.
+    The batch's offsets, producer, sequence and codec stay. `delete_horizon_ms` sets the delete horizon, and the
+    timestamp deltas become relative to it; None keeps a horizon that is there.
     """
     kept = list(records)
     attributes = header.attributes
-    if compression is not None:
-        attributes = attributes & ~CODEC_MASK | compression
     if not kept:
         attributes &= ~CODEC_MASK
     if delete_horizon_ms is not None:
@@ -565,7 +556,7 @@ def rebuild(
         header.base_sequence,
         len(kept),
     )
-    return _assemble(new, payload, level)
+    return _assemble(new, payload, None)
 
 
 def _assemble(header: BatchHeader, payload: bytearray, level: int | None) -> bytearray:

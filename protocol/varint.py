@@ -29,18 +29,18 @@ def encode_signed(value: int) -> bytes:
     return encode_unsigned(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int, maximum_bytes: int = 5) -> tuple[int, int]:
-    """The value and the position behind it. `maximum_bytes` is 5 for 32 bits, 10 for 64.
+def decode_unsigned(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """The value of 32 bits and the position behind it.
 
     ProtocolError if the buffer ends first, or the value has more bytes. Bits beyond the width are dropped, as in Kafka.
     """
     value = shift = 0
     try:
-        for at in range(position, position + maximum_bytes):
+        for at in range(position, position + 5):
             byte = buffer[at]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return value & (0xFFFF_FFFF if maximum_bytes == 5 else 0xFFFF_FFFF_FFFF_FFFF), at + 1
+                return value & 0xFFFF_FFFF, at + 1
             shift += 7
     except IndexError:
         raise ProtocolError("a variable-length integer runs past the end") from None

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -46,13 +46,6 @@ def copy(
             shutil.copy(entry.path, to)  # with its mode: others may not read the tree
 
 
-def copy_file(source: str, target: Path) -> None:
-    """Copy one file. OSError."""
-    import shutil
-
-    shutil.copy(source, target)
-
-
 def copy_for_itself(source: str, target: str, *, without: str, goes_on: Callable[[], bool]) -> None:
     """Copy a data directory for a broker of its own, as far as `goes_on` says.
 
@@ -88,23 +81,13 @@ def _copy_while(source: str, target: str, goes_on: Callable[[], bool]) -> None:
 
 def check_source(folder: str, target: str) -> None:
     """OSError if it is no data directory, or a broker uses it just now, or the copy would be in it."""
-    import fcntl
-
     if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(folder)):
         raise OSError(errno.EINVAL, "the copy would be in it: set TMPDIR to a folder outside")
-
     names = os.listdir(folder)
     if "meta.properties" not in names:
         raise OSError(errno.EINVAL, "it has no meta.properties, so it is not the data directory of a broker")
-    if LOCK_NAME not in names:
-        return
-    descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OSError(errno.EBUSY, "a running broker uses it: stop that one, or copy a snapshot of it") from None
-    finally:
-        os.close(descriptor)
+    if LOCK_NAME in names and _is_locked(os.path.join(folder, LOCK_NAME)):
+        raise OSError(errno.EBUSY, "a running broker uses it: stop that one, or copy a snapshot of it")
 
 
 def full_segments(paths: Iterable[str]) -> set[str]:
@@ -151,11 +134,11 @@ def _is_locked(path: str) -> bool:
     import fcntl
 
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -232,11 +215,8 @@ def check_trees(folder: Path, names: Iterable[str]) -> None:
         if not path.is_file():
             raise OSError(errno.ENOENT, "the tree is missing", str(path))
         try:
-            connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
-            try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
                 (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            finally:
-                connection.close()
         except sqlite3.Error as error:
             raise OSError(errno.EINVAL, f"the tree cannot be read: {error}", str(path)) from None
         if said != "ok":

@@ -136,8 +136,7 @@ class RealDisk:
         os.replace(source, target)
 
     def identity(self, path: str) -> tuple[int, int]:
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
+        return _identity(os.stat(path))
 
     def file_size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -376,6 +376,8 @@ class Lives:
         clock = self._clock.moved_ms, self._clock.stands_at_ms
 
         def note(directories: Sequence[str]) -> _Outcome:
+            import shutil  # late: it imports the compression modules
+
             with restoring.held(directories, self._disk):
                 tree = [] if shared is None else _files_of_tree(shared.path, directories)
                 try:
@@ -384,7 +386,7 @@ class Lives:
                         directory_copies.copy(directory, target / str(number), with_links=shared is None)
                         self._same.note_all(Path(directory), target / str(number), time.time_ns())
                     for path in tree:
-                        directory_copies.copy_file(path, target / os.path.basename(path))
+                        shutil.copy(path, target / os.path.basename(path))
                     directory_copies.write_note(target, *clock, len(directories), map(os.path.basename, tree))
                 except OSError:
                     temporary.remove(str(target))

@@ -384,10 +384,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.above = cast(asyncio.Protocol, protocol)
 
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol above."""
-        return self.above
-
 
 _WORDS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS, or no version that is enabled here",

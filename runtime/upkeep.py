@@ -14,7 +14,7 @@ supervisor logs and counts an overdue task, and starts it again.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Turns
@@ -40,14 +40,11 @@ Work = Iterator[Pause]
 Act = Work | Coroutine[Any, Any, None] | None
 
 
-class _SetAside:
+class _SetAside(NamedTuple):
     """An item that raised."""
 
-    __slots__ = ("backoff_ms", "retry_ms")
-
-    def __init__(self, backoff_ms: float, retry_ms: float) -> None:
-        self.backoff_ms = backoff_ms
-        self.retry_ms = retry_ms
+    backoff_ms: float
+    retry_ms: float
 
 
 class Task(Generic[Item]):

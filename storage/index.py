@@ -11,6 +11,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import closing
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple, Protocol
 
@@ -29,8 +30,7 @@ _TRANSACTION_FIELDS, _LAST_OFFSET_AT = 4, 2  # of AbortedTransaction
 
 
 def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
-    file = disk.open(path, create=True)
-    try:
+    with closing(disk.open(path, create=True)) as file:
         size = file.size()
         if size == position + len(data) and file.read(position, len(data)) == data:
             return  # mostly so when recovery has made an index again: to read is far cheaper than to truncate
@@ -38,8 +38,6 @@ def _write_entries(disk: Disk, path: str, position: int, data: bytes) -> None:
             file.truncate(position)
         if data:
             file.write(position, data)
-    finally:
-        file.close()
 
 
 class _SparseIndex:
@@ -114,6 +112,19 @@ class _SparseIndex:
     def _is_possible(self, segment_size: int) -> bool:
         """Whether the entries that were read can be right."""
         raise NotImplementedError
+
+    def _last_entries(self, count: int) -> list[tuple[int, int]] | None:
+        """The last entries of the file, as it has them, by one small read. None: there are none, or not whole ones."""
+        entry_bytes = self.entry.size
+        try:
+            with closing(self._disk.open(self.path, read_only=True)) as file:
+                size = file.size()
+                if not size or size % entry_bytes:
+                    return None
+                start = max(size - count * entry_bytes, 0)
+                return list(self.entry.iter_unpack(file.read(start, size - start)))
+        except FileNotFoundError:
+            return None
 
     def reset(self) -> None:
         """Forget all entries (the file keeps them until `write`)."""
@@ -211,17 +222,10 @@ class OffsetIndex(_SparseIndex):
 
     def read_last(self, segment_size: int) -> tuple[int, int] | None:
         """(offset, position) of the last entry, by one small read. None if only `load` can tell."""
-        try:
-            file = self._disk.open(self.path, read_only=True)
-        except FileNotFoundError:
+        entries = self._last_entries(1)
+        if entries is None:
             return None
-        try:
-            size = file.size()
-            if not size or size % _OFFSET_ENTRY.size:
-                return None
-            relative, position = _OFFSET_ENTRY.unpack(file.read(size - _OFFSET_ENTRY.size, _OFFSET_ENTRY.size))
-        finally:
-            file.close()
+        relative, position = entries[0]
         if relative <= 0 or not 0 < position < segment_size:  # zeros may be what Kafka preallocates
             return None
         return self._base_offset + relative, position
@@ -272,18 +276,9 @@ class TimeIndex(_SparseIndex):
 
     def read_last(self) -> tuple[int, int] | None:
         """As `last`, by one small read. None if only `load` can tell."""
-        try:
-            file = self._disk.open(self.path, read_only=True)
-        except FileNotFoundError:
+        entries = self._last_entries(2)
+        if entries is None:
             return None
-        try:
-            size = file.size()
-            if not size or size % TIME_ENTRY_BYTES:
-                return None
-            start = max(size - 2 * TIME_ENTRY_BYTES, 0)
-            entries = list(_TIME_ENTRY.iter_unpack(file.read(start, size - start)))
-        finally:
-            file.close()
         timestamp, relative = entries[-1]
         if timestamp <= 0 or relative < 0:  # zeros may be what Kafka preallocates
             return None
@@ -311,8 +306,8 @@ class IndexMemory:
 
     __slots__ = ("_loaded", "bytes_max", "bytes_used")
 
-    def __init__(self, bytes_max: int = INDEX_MEMORY_BYTES) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self) -> None:
+        self.bytes_max = INDEX_MEMORY_BYTES
         self.bytes_used = 0
         self._loaded: dict[Unloadable, int] = {}
 

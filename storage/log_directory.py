@@ -3,6 +3,7 @@
 import errno
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 
 from barnabas.config.topic import TopicConfig
@@ -81,7 +82,7 @@ class LogDirectory:
         self._is_taken = False
         self._is_begun = False
         self._lock: DirectoryLock | None = None
-        self._recovery_points: dict[tuple[str, int], int] = {}
+        self.recovery_points: dict[tuple[str, int], int] = {}  # that are written down, or soon will be
         self._checkpoints = {
             name: OffsetCheckpoint(env, self.path_of(name), partial(self._collect, name), lambda: self.is_open)
             for name in CHECKPOINT_NAMES
@@ -178,7 +179,7 @@ class LogDirectory:
         disk = self._env.disk
         for name in OFFSET_CHECKPOINTS:
             self._checkpoints[name].written = dict(self.contents.offsets.get(name, {}))
-        self._recovery_points = dict(self._checkpoints[checkpoints.RECOVERY_POINTS].written)
+        self.recovery_points = dict(self._checkpoints[checkpoints.RECOVERY_POINTS].written)
         self._read_cleaner_offsets()
         strays = [name for name in self.contents.names if name.endswith("-stray")]
         if strays:
@@ -198,7 +199,7 @@ class LogDirectory:
             committed = high_watermarks.get(key, log.log_start_offset)
             missing_records.note(
                 log,
-                synced_to=self._recovery_points.get(key, 0),
+                synced_to=self.recovery_points.get(key, 0),
                 # The end of a machine's power may take committed records, and not the checkpoint that tells of them.
                 committed_to=0 if self.may_lack_ends else committed,
                 began_at=folder.leader_epochs[0][1] if self.was_clean and folder.leader_epochs else None,
@@ -283,11 +284,10 @@ class LogDirectory:
         try:
             if disk.total_and_free_bytes(self.path)[1] < _ROOM_BYTES:
                 return False
-            file = disk.open(probe, create=True)
             try:
-                file.write(0, bytes(_PROBE_BYTES))
+                with closing(disk.open(probe, create=True)) as file:
+                    file.write(0, bytes(_PROBE_BYTES))
             finally:
-                file.close()
                 disk.remove(probe)
         except OSError:
             return False
@@ -338,7 +338,7 @@ class LogDirectory:
                 directory,
                 *key,
                 self._topic_config(key[0]),
-                recovery_point=self._recovery_points.get(key, 0),
+                recovery_point=self.recovery_points.get(key, 0),
                 log_start_offset=log_start_offset,
                 clean=clean,
                 found=folder,
@@ -351,7 +351,7 @@ class LogDirectory:
             ) from error
         log.health.on_failed = lambda: self._on_failed(log)
         log.health.on_write_blocked = lambda: self._on_write_blocked(log)
-        log.durability.checkpoint = _RecoveryPoint(self, log)
+        log.durability.checkpoint = _RecoveryPoint(self, log, self._checkpoints[checkpoints.RECOVERY_POINTS])
         self.logs[key] = log
         return log
 
@@ -364,7 +364,7 @@ class LogDirectory:
         if key in self._strays_in_place:
             self._rename_stray(key)  # or it would be opened as this log
         self._check_that_place_is_free(self.path_of(f"{topic}-{partition}"))
-        self._recovery_points.pop(key, None)
+        self.recovery_points.pop(key, None)
         log = at_once(self._open_log(key, None, 0, clean=False))
         self._forget_older_namesake(key)
         self._sync_names_soon()
@@ -477,37 +477,11 @@ class LogDirectory:
             return dict(self.cleaner_offsets)
         offset_of, found = _OFFSET_OF[name], Offsets()
         if name == checkpoints.RECOVERY_POINTS:
-            self._recovery_points = found  # at once: a point that is lowered meanwhile is compared with what is in it
+            self.recovery_points = found  # at once: a point that is lowered meanwhile is compared with what is in it
         for some in chunks(list(self.logs), _LOGS_ASKED_AT_ONCE):
             found |= ((key, offset_of(log)) for key in some if (log := self.logs.get(key)) is not None)
             yield None
         return found if name != checkpoints.LOG_START_OFFSETS else {key: found[key] for key in found if found[key] > 0}
-
-    def recovery_point_is_lower(self, log: Log) -> bool:
-        """Whether the recovery point that is written down, or is being written, is higher than the log's is now."""
-        key = (log.topic, log.partition)
-        if self.logs.get(key) is not log:
-            return False
-        written = self._checkpoints[checkpoints.RECOVERY_POINTS].written.get(key, 0)
-        return max(written, self._recovery_points.get(key, 0)) > log.durability.recovery_point
-
-    def write_recovery_points(self) -> OSError | None:
-        """Write the recovery points. They are durable when this returns."""
-        return self._checkpoints[checkpoints.RECOVERY_POINTS].write_now()
-
-    def write_recovery_points_later(self, log: Log) -> Pending[OSError | None]:
-        """As `write_recovery_points`, without blocking, for a log whose point was lowered."""
-        durable: Pending[OSError | None] = Pending()
-        points = self._checkpoints[checkpoints.RECOVERY_POINTS]
-
-        def written(_: None) -> None:
-            if points.written.get((log.topic, log.partition), 0) > log.durability.recovery_point:
-                durable.complete(points.not_writable or OSError(errno.EIO, "not written", points.path))
-            else:
-                self._env.disk.sync_in_background([], durable.complete, [self.path])
-
-        points.write_later().then(written)
-        return durable
 
     def write_later(self, name: str) -> Pending[None]:
         """Write a checkpoint if anything has changed. The Pending completes when that is done, or has failed."""
@@ -517,17 +491,32 @@ class LogDirectory:
 class _RecoveryPoint:
     """A log's line in the checkpoint of the recovery points (`durability.RecoveryPointCheckpoint`)."""
 
-    __slots__ = ("_directory", "_log")
+    __slots__ = ("_directory", "_key", "_log", "_points")
 
-    def __init__(self, directory: LogDirectory, log: Log) -> None:
+    def __init__(self, directory: LogDirectory, log: Log, points: OffsetCheckpoint) -> None:
         self._directory = directory
         self._log = log
+        self._key = (log.topic, log.partition)
+        self._points = points
 
     def says_too_much(self) -> bool:
-        return self._directory.recovery_point_is_lower(self._log)
+        if self._directory.logs.get(self._key) is not self._log:
+            return False
+        said = max(points.get(self._key, 0) for points in (self._points.written, self._directory.recovery_points))
+        return said > self._log.durability.recovery_point
 
     def write(self) -> OSError | None:
-        return self._directory.write_recovery_points()
+        return self._points.write_now()
 
     def write_later(self) -> Pending[OSError | None]:
-        return self._directory.write_recovery_points_later(self._log)
+        durable: Pending[OSError | None] = Pending()
+        points, disk = self._points, self._log.env.disk
+
+        def written(_: None) -> None:
+            if points.written.get(self._key, 0) > self._log.durability.recovery_point:
+                durable.complete(points.not_writable or OSError(errno.EIO, "not written", points.path))
+            else:
+                disk.sync_in_background([], durable.complete, [self._directory.path])
+
+        points.write_later().then(written)
+        return durable

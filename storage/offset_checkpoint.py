@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Env
@@ -92,13 +93,10 @@ class OffsetCheckpoint:
             self.end_writing()
             return
         try:
-            file = disk.open(temporary, create=True)
-            try:
+            with closing(disk.open(temporary, create=True)) as file:
                 file.truncate(0)
                 file.write(0, "".join(text).encode())
                 disk.sync_in_background([file], synced)
-            finally:
-                file.close()
         except OSError as error:
             self._was_not_written(error)
             self.end_writing()

@@ -368,16 +368,14 @@ class ProducerStateManager:
         if offset == self.last_snapshot_offset:
             return None
         path = self.snapshot_path(offset)
-        file = self._disk.open(path, create=True)
-        try:
-            file.truncate(0)
-            file.write(0, encode_snapshot(self.entries.values()))
-        except OSError:
-            with contextlib.suppress(OSError):  # half a snapshot does no harm: its checksum does not match
-                self._disk.remove(path)
-            raise
-        finally:
-            file.close()
+        with contextlib.closing(self._disk.open(path, create=True)) as file:
+            try:
+                file.truncate(0)
+                file.write(0, encode_snapshot(self.entries.values()))
+            except OSError:
+                with contextlib.suppress(OSError):  # half a snapshot does no harm: its checksum does not match
+                    self._disk.remove(path)
+                raise
         self.last_snapshot_offset = offset
         if offset not in self.snapshots:
             self.snapshots.append(offset)

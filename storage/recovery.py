@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Container, Generator, Sequence
+from contextlib import closing
 from typing import NamedTuple, TypeVar
 
 from barnabas.config.topic import TopicConfig
@@ -240,11 +241,8 @@ class _Folder:
             for entry in kept:
                 index.append(entry)
         if kept:
-            file = self._disk.open(path)
-            try:
+            with closing(self._disk.open(path)) as file:
                 file.sync()
-            finally:
-                file.close()
 
     def _segment(self, base_offset: int, size: int, present: Container[str] = (), suffix: str = "") -> Segment:
         return Segment(

@@ -278,9 +278,9 @@ class Segment:
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else self._files.disk.modified_ms(self.path)
 
-    def batches(self, position: int = 0, end: int | None = None) -> Iterator[StoredBatch]:
+    def batches(self, position: int = 0) -> Iterator[StoredBatch]:
         """Headers of the whole batches from `position` on. CorruptBatchError where there is no batch."""
-        return stored_batches(self._files, self.path, position, self.size if end is None else end)
+        return stored_batches(self._files, self.path, position, self.size)
 
     def batch_bytes(self, batch: StoredBatch) -> bytes:
         return self.bytes_at(batch.position, batch.size)
@@ -526,10 +526,6 @@ class Segment:
     def index_paths(self) -> list[str]:
         """The index files that may not be durable, because they were written since the log was opened."""
         return [each.path for each in (self.offset_index, self.time_index, self.transaction_index) if each.is_written]
-
-    def sync(self) -> None:
-        """Make the batches durable (the indexes can be rebuilt)."""
-        self._files.get(self.path).sync()
 
     def mark_unsynced(self) -> None:
         """Make an empty file beside the segment, which says that a crash may take the segment's end.

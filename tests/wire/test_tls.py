@@ -485,10 +485,10 @@ def test_no_cycle_keeps_the_memory_of_a_connection_that_is_over(world: World) ->
     client = TlsClient(world, context_of())
     client.versions()
     connection = connection_of(world)
-    assert connection.transport.get_protocol() is connection
+    assert connection.transport.above is connection
     client.transport.close()
     advance(world, 100)
-    assert connection.transport.get_protocol() is not connection
+    assert connection.transport.above is not connection
     assert connection.transport.get_extra_info("ssl_object") is None
 
 

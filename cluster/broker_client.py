@@ -8,12 +8,11 @@ The client decides nothing. A request gets its answer or None; what to do then, 
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from barnabas.cluster.broker_login import BrokerLogin, login_of
 from barnabas.cluster.metadata_cache import Endpoint, MetadataCache
@@ -25,6 +24,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode, ProtocolError
 from barnabas.protocol.frames import EncodedFrame
 from barnabas.protocol.message import Message
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Env, Timer
 
@@ -44,15 +44,12 @@ RETIRED_AFTER = 0.8  # of the time for which a login counts
 TOLD_EVERY_MS = 60_000.0
 
 
-class _Request:
-    __slots__ = ("correlation_id", "deadline_ms", "message", "pending", "version")
-
-    def __init__(self, correlation_id: int, message: Message, version: int, deadline_ms: float) -> None:
-        self.correlation_id = correlation_id
-        self.message = message
-        self.version = version
-        self.deadline_ms = deadline_ms
-        self.pending: Pending[Any] = Pending()
+class _Request(NamedTuple):
+    correlation_id: int
+    message: Message
+    version: int
+    deadline_ms: float
+    pending: Pending[Any]
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -318,7 +315,7 @@ class BrokerClient:
         """`config` says how to log in; None: the listener wants no login. `tls` None: it has no TLS."""
         self._config = config
         self.tls = tls
-        self._told_ms = -math.inf  # when it was said last that a login has failed, or that a right is missing
+        self._tells = NowAndThen(env.clock, TOLD_EVERY_MS)  # that a login has failed, or that a right is missing
         self.env = env
         self.endpoint = endpoint
         self.client_id = client_id
@@ -341,10 +338,9 @@ class BrokerClient:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % CORRELATION_IDS
         deadline_ms = self.env.clock.monotonic_ms() + self.request_timeout_ms
-        asked = _Request(correlation_id, request, version, deadline_ms)
         if self._is_closed:
-            asked.pending.complete(None)
-            return asked.pending
+            return Pending.of(None)
+        asked = _Request(correlation_id, request, version, deadline_ms, Pending())
         if self._connection is None:
             self._connection = _Connection(self)
         self._connection.send(asked)
@@ -356,25 +352,18 @@ class BrokerClient:
 
     def tell_failed_login(self, error: Exception) -> None:
         """Log it now and then: the next request tries again."""
-        if self._is_time_to_tell():
+        if self._tells.is_due():
             logger.error("cannot log in to %s: %s", self.name, error)
 
     def tell_missing_right(self, request: Message) -> None:
         """Log it now and then: until somebody gives the right, this broker is none for the other one."""
-        if self._config is not None and self._is_time_to_tell():
+        if self._config is not None and self._tells.is_due():
             logger.error(
                 "%s refuses %s (CLUSTER_AUTHORIZATION_FAILED): it does not know this broker as one. Name the user of "
                 "this broker in super.users of that one, whose log has the name, and start it again; or give that user "
                 "the right: barnabas acls add User:NAME cluster-action cluster",
                 *(self.name, ApiKey(request.API_KEY).name),
             )
-
-    def _is_time_to_tell(self) -> bool:
-        now_ms = self.env.clock.monotonic_ms()
-        if now_ms < self._told_ms + TOLD_EVERY_MS:
-            return False
-        self._told_ms = now_ms
-        return True
 
     def forget(self, connection: _Connection) -> None:
         """A connection is lost: the next request makes another."""

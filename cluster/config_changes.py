@@ -29,10 +29,9 @@ class ConfigChanges:
         node_id: int,
         coordination: Coordination,
         is_registered: Callable[[], bool],
-        on_topic_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
         """`is_registered`: whether this broker is registered in the session that is open now."""
-        self.on_topic_change = on_topic_change  # LogManager.update_topic_config, once there is one
+        self.on_topic_change: Callable[[str], None] = lambda topic: None  # LogManager's, once there is one
         # Told of a user, a client id or an address whose settings have changed, by its path. They are not kept here.
         self.on_client_change: list[Callable[[str], Awaitable[None]]] = []
         self.on_load: list[Callable[[], Awaitable[None]]] = []  # called when everything is read

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,6 +31,7 @@ from barnabas.cluster.tree.port import (
     get_if_there,
 )
 from barnabas.protocol import uuids
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.cluster")
@@ -268,7 +268,7 @@ class Registration:
         Nobody else would.
         """
         backoff_ms = RETRY_BACKOFF_MS
-        said_ms = -math.inf
+        says_other_tree = NowAndThen(self._env.clock, SAID_AGAIN_MS)
         while True:
             try:
                 if self._check_tree is not None:
@@ -276,9 +276,7 @@ class Registration:
                 return await self.register()
             except OtherTreeError as error:
                 self.why_not = str(error)
-                now_ms = self._env.clock.monotonic_ms()
-                if now_ms >= said_ms + SAID_AGAIN_MS:
-                    said_ms = now_ms
+                if says_other_tree.is_due():
                     logger.error(
                         "broker %d does not register in this tree, and serves nothing: %s", self._node_id, error
                     )

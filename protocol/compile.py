@@ -18,6 +18,7 @@ returned.
 """
 
 import struct
+from functools import cache
 from typing import Any, ClassVar
 
 from barnabas.protocol.compiled_calls import GLOBALS, MESSAGE_CHARACTERS_MAX, UNKNOWN_TAGS_MAX
@@ -514,14 +515,9 @@ class EncoderWriter(_Writer):
         self.line(f"else: {outer}.append(0)")
 
 
-_structs: dict[str, struct.Struct] = {}
-
-
+@cache
 def _struct(layout: str) -> struct.Struct:
-    compiled = _structs.get(layout)
-    if compiled is None:
-        compiled = _structs[layout] = struct.Struct(">" + layout)
-    return compiled
+    return struct.Struct(">" + layout)
 
 
 class _Repeated(dict[int, Any]):

@@ -4,6 +4,7 @@
 message: `FetchResponse.PartitionData(partition_index=0, ...)`.
 """
 
+from functools import cache
 from typing import Any
 
 from barnabas.protocol import schema
@@ -29,20 +30,16 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"no message is called {name}")
 
 
+@cache
 def request_class(key: int) -> type[Message]:
     """The request of an API. KeyError when the API has no schema here."""
-    cls = _REQUESTS.get(key)
-    if cls is None:
-        cls = _REQUESTS[key] = _class(key, "Request")
-    return cls
+    return _class(key, "Request")
 
 
+@cache
 def response_class(key: int) -> type[Message]:
     """The response of an API. KeyError when the API has no schema here."""
-    cls = _RESPONSES.get(key)
-    if cls is None:
-        cls = _RESPONSES[key] = _class(key, "Response")
-    return cls
+    return _class(key, "Response")
 
 
 def _class(key: int, suffix: str) -> type[Message]:
@@ -54,7 +51,3 @@ def _class(key: int, suffix: str) -> type[Message]:
     except FileNotFoundError:
         raise KeyError(key) from None
     return cls
-
-
-_REQUESTS: dict[int, type[Message]] = {}
-_RESPONSES: dict[int, type[Message]] = {}

@@ -215,9 +215,15 @@ class RealDisk:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return OPEN_FILES_MAX if limit == resource.RLIM_INFINITY else limit
 
-    def boot_id(self) -> str:
+    @staticmethod
+    @cache
+    def boot_id() -> str:
         """What the kernel of Linux calls itself since it has started; elsewhere it is not known."""
-        return _boot_id()
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def lock(self, path: str) -> DirectoryLock:
         import fcntl
@@ -250,15 +256,6 @@ class RealDisk:
             return False
         finally:
             os.close(descriptor)
-
-
-@cache
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -5,7 +5,6 @@ remove notices that are 15 minutes older than the newest.
 """
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 
 from barnabas.cluster.tree import paths
@@ -21,6 +20,7 @@ from barnabas.cluster.tree.port import (
     WatchEvent,
 )
 from barnabas.runtime.backlog import Backlog
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Env
 
 logger = logging.getLogger("barnabas.cluster")
@@ -68,7 +68,7 @@ class ChangeNotices:
         self._is_registered = is_registered
         self._last_processed = -1
         self._changes = Backlog(env.upkeep, what, self._read_changes)
-        self._said_ms = -math.inf  # when it was said last that they cannot be read
+        self._says_unread = NowAndThen(env.clock, SAID_AGAIN_MS)
         self._has_missed_notices = False  # its session was lost
 
     async def begin(self) -> None:
@@ -100,8 +100,7 @@ class ChangeNotices:
                 self._has_missed_notices = False
             await self._read(apply=True)
         except CoordinationError as error:
-            if self._env.clock.monotonic_ms() >= self._said_ms + SAID_AGAIN_MS:
-                self._said_ms = self._env.clock.monotonic_ms()
+            if self._says_unread.is_due():
                 logger.warning("cannot read the %s, trying again: %s", self._what, error)
             return False
         return True

@@ -41,6 +41,7 @@ from barnabas.cluster.tree.session_files import NEVER, SessionFiles
 from barnabas.cluster.tree.tree_file import Node, TreeFile
 from barnabas.cluster.tree.tree_place import TreePlace
 from barnabas.cluster.tree.watches import Watches
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.upkeep import Task
 
@@ -84,7 +85,7 @@ class EmbeddedCoordination:
         self._polled_ms = 0.0
         self._judges_from_ms = 0.0
         self._repair: asyncio.Task[None] | None = None  # ends dead sessions, or begins a new one after an expiry
-        self._unreadable_said_ms = -math.inf
+        self._says_unreadable = NowAndThen(env.clock, UNREADABLE_SAID_MS)
         self._place = TreePlace(env.disk, path, self._files)
         self._next_liveness_ms = 0.0
         self._data_version = 0
@@ -483,9 +484,7 @@ class EmbeddedCoordination:
             self._say_unreadable(error)
 
     def _say_unreadable(self, error: Exception) -> None:
-        now_ms = self._env.clock.monotonic_ms()
-        if now_ms - self._unreadable_said_ms >= UNREADABLE_SAID_MS:  # every second poll may fail
-            self._unreadable_said_ms = now_ms
+        if self._says_unreadable.is_due():  # every second poll may fail
             logger.warning("the coordination tree cannot be used now, trying again: %s", error)
 
     def _look(self, file: TreeFile, now_ms: float) -> None:

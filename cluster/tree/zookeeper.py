@@ -50,6 +50,7 @@ from barnabas.cluster.tree.zookeeper_requests import (
     stat_of,
 )
 from barnabas.cluster.tree.zookeeper_settings import ZooKeeperSettings, split_connect
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Env, Timer
 from barnabas.runtime.upkeep import Task
 from barnabas.runtime.watchdog import Watchdog
@@ -97,7 +98,8 @@ class ZooKeeperCoordination:
         self._is_lost = False  # nothing was heard from the session for its time-out
         self._is_missing = False  # before `start`: the chroot does not exist
         self._kazoo_session_id = 0  # of the session that kazoo has; it is ours from `start` on
-        self._heard_ms = self._refusal_said_ms = -math.inf
+        self._heard_ms = -math.inf
+        self._says_refusal = NowAndThen(env.clock, SAID_AGAIN_MS)
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._slots = asyncio.Semaphore(min(settings.max_in_flight_requests, IN_FLIGHT_MAX))
         self._waiting: list[asyncio.Future[None]] = []  # for a connection
@@ -268,9 +270,7 @@ class ZooKeeperCoordination:
 
     def _say_refusal(self, client: Client) -> None:
         """The login is tried once a second, and said from time to time. `start` raises it."""
-        now_ms = self._env.clock.monotonic_ms()
-        if self._is_started and now_ms >= self._refusal_said_ms + SAID_AGAIN_MS:
-            self._refusal_said_ms = now_ms
+        if self._is_started and self._says_refusal.is_due():
             logger.error("%s", client.refusal)
 
     def _connected(self, session: Session) -> None:

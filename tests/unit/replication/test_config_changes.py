@@ -19,7 +19,8 @@ class Followed:
         self.told = []
         self.is_registered = True
         config = BrokerConfig.of({"node.id": "1"})
-        self.changes = ConfigChanges(env, config, 1, self.coordination, lambda: self.is_registered, self.told.append)
+        self.changes = ConfigChanges(env, config, 1, self.coordination, lambda: self.is_registered)
+        self.changes.on_topic_change = self.told.append
 
     async def start(self):
         await self.coordination.start()

@@ -44,6 +44,7 @@ from barnabas.cluster.tree.port import (
     Coordination,
     CoordinationError,
     Create,
+    MultiError,
     NodeExistsError,
     Operation,
     Stat,
@@ -557,7 +558,9 @@ async def _write_topic(
     try:
         for chunk in chunks([notice, *missing], PARTITIONS_PER_WRITE):
             await coordination.multi(chunk)
-    except NodeExistsError:
+    except MultiError as error:
+        if not isinstance(error.cause, NodeExistsError):
+            raise
         raise _adopted_elsewhere(name) from None
 
 

@@ -295,14 +295,21 @@ def test_a_broker_that_registers_while_the_tree_is_read_is_of_barnabas(reads_bef
     assert env.run(looked()).others == ""
 
 
+def a_log_of(topic: str) -> Any:
+    """A log manager with one log."""
+    log = SimpleNamespace(
+        topic=topic, partition=1, topic_id=id_of(topic), directory=f"/d/{topic}-1",
+        log_start_offset=0, log_end_offset=5,
+        leader_epochs=SimpleNamespace(latest=0), producers=SimpleNamespace(has_open_transactions=False),
+    )  # fmt: skip
+    return SimpleNamespace(all=lambda: [log], failed_directories=[], contents=[])
+
+
 def test_a_topic_that_another_broker_adopts_meanwhile_is_not_adopted_twice() -> None:
     """It was in no tree when both looked, and would get partitions that its assignment does not have."""
     env = sim_env()
-    log = SimpleNamespace(
-        topic="t", partition=1, topic_id=id_of("t"), directory="/d/t-1", log_start_offset=0, log_end_offset=5,
-        leader_epochs=SimpleNamespace(latest=0), producers=SimpleNamespace(has_open_transactions=False),
-    )  # fmt: skip
-    logs: Any = SimpleNamespace(all=lambda: [log], failed_directories=[], contents=[])
+    logs = a_log_of("t")
+    (log,) = logs.all()
     config = BrokerConfig({})
 
     async def both() -> None:
@@ -317,6 +324,28 @@ def test_a_topic_that_another_broker_adopts_meanwhile_is_not_adopted_twice() -> 
         with pytest.raises(DataDirectoryError, match="Another broker has adopted topic t"):
             await adopt(env, config, tree, logs, 2, ["t"])
         assert await tree.children(partitions("t")) == before
+
+    env.run(both())
+
+
+def test_a_topic_that_another_broker_adopts_just_now_is_not_adopted_twice() -> None:
+    """Neither of them was in the tree when this one looked."""
+    env = sim_env()
+    tree = EmbeddedCoordination(env, ":memory:")
+    look = tree.get_many
+
+    async def found_before_the_other_writes(names: Any, watch: Any = None) -> Any:
+        found = await look(names)
+        tree.get_many = look  # type: ignore[method-assign]
+        await adopt(env, BrokerConfig({}), tree, a_log_of("t"), 2, ["t"])
+        return found
+
+    async def both() -> None:
+        await tree.start()
+        await make_persistent_paths(tree, 1)
+        tree.get_many = found_before_the_other_writes  # type: ignore[method-assign]
+        with pytest.raises(DataDirectoryError, match="Another broker has adopted topic t"):
+            await adopt(env, BrokerConfig({}), tree, a_log_of("t"), 1, ["t"])
 
     env.run(both())
 

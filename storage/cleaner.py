@@ -424,12 +424,7 @@ class Cleaner:
         """Write what stays of the group to one segment, and put that in the group's place; returns it."""
         disk = self._env.disk
         cleaned = Segment.create(
-            self._files,
-            log.directory,
-            group[0].base_offset,
-            now_ms=now_ms,
-            index_interval_bytes=log.config.index_interval_bytes,
-            suffix=".cleaned",
+            self._files, log.directory, group[0].base_offset, log.config, now_ms, suffix=".cleaned"
         )
         cleaned.transaction_index.reset()
         try:

@@ -146,15 +146,10 @@ class Durability:
     # -- what is to be synced
 
     def sync_with_next_flush(self, paths: Iterable[str], *, with_names: bool = False) -> None:
-        """The contents of these small files have changed. `with_names`: they may be new, and must not be missing."""
+        """These small files have changed. `with_names`: they may be new, or others have taken their names."""
         self._unsynced_files += paths
         if with_names:
             self._names_changed()
-
-    def sync_new_with_next_flush(self, path: str) -> None:
-        """This small file is new, or another has taken its name."""
-        self._unsynced_files.append(path)
-        self._names_changed()
 
     def _names_changed(self) -> None:
         """The folder must be synced before the recovery point rises, and before another segment begins."""

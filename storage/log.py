@@ -444,13 +444,7 @@ class Log:
 
     def make_segment(self, base_offset: int) -> Segment:
         """A new empty segment in the log's folder, which is no part of the log yet."""
-        return Segment.create(
-            self._files,
-            self.directory,
-            base_offset,
-            now_ms=self.env.clock.now_ms(),
-            index_interval_bytes=self.config.index_interval_bytes,
-        )
+        return Segment.create(self._files, self.directory, base_offset, self.config, self.env.clock.now_ms())
 
     # -- flush and close
 
@@ -478,7 +472,7 @@ class Log:
         assert self.topic_id is None, "a log keeps the topic id that it has"
         path = f"{self.directory}/{checkpoints.PARTITION_METADATA}"
         checkpoints.write_partition_metadata(self.env.disk, path, topic_id)
-        self.durability.sync_new_with_next_flush(path)
+        self.durability.sync_with_next_flush([path], with_names=True)
         self.topic_id = topic_id
 
     def check_file(self) -> None:

@@ -19,7 +19,6 @@ from barnabas.storage.directory_contents import (
     DataDirectoryError,
     DirectoryContents,
     LogFolder,
-    Meta,
     deleted_folders,
     is_log,
     read_contents,
@@ -79,7 +78,7 @@ class LogDirectory:
         self.cleaner_offsets: dict[tuple[str, int], int] = {}
         self.missing: list[tuple[str, int]] = []  # they had records at the last checkpoint, but have no log
         self.failed: OSError | None = None  # why it could not be opened
-        self._is_taken = False
+        self.is_open = False  # whether this broker uses it now
         self._is_begun = False
         self._lock: DirectoryLock | None = None
         self.recovery_points: dict[tuple[str, int], int] = {}  # that are written down, or soon will be
@@ -90,16 +89,6 @@ class LogDirectory:
         self._names_timer: Timer | None = None
         self._unsynced_deletions: set[tuple[str, int]] = set()
         self._strays_in_place: set[tuple[str, int]] = set()  # they could not be renamed
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this broker uses it now."""
-        return self._is_taken
-
-    @property
-    def meta(self) -> Meta:
-        """Whose directory it is."""
-        return self.contents.meta
 
     @property
     def was_clean(self) -> bool:
@@ -128,7 +117,7 @@ class LogDirectory:
             now_there = [name for name in disk.list_directory(self.path) if name != checkpoints.LOCK]
             if now_there != self.contents.names:  # another broker has used it between the look and the lock
                 raise DataDirectoryError(f"{self.path} was changed while this broker started. Start it again.")
-        self._is_taken = True
+        self.is_open = True
         if self.contents.foreign:
             names = names_in_a_line(self.contents.foreign)
             logger.warning("%s holds files that no broker has made, which are left alone: %s", self.path, names)
@@ -175,7 +164,7 @@ class LogDirectory:
 
     def load(self) -> Pieces[None]:
         """Open every log, and recover it if the last stop was not clean. Yields in long logs and after each log."""
-        assert self._is_taken, "a directory is locked before its logs are opened"
+        assert self.is_open, "a directory is locked before its logs are opened"
         disk = self._env.disk
         for name in OFFSET_CHECKPOINTS:
             self._checkpoints[name].written = dict(self.contents.offsets.get(name, {}))
@@ -255,7 +244,7 @@ class LogDirectory:
 
     def write_meta(self, node_id: int, cluster_id: str, others: Mapping[str, str]) -> None:
         """Write whose it is and which the other directories are, if the file does not say the same."""
-        meta = self.meta
+        meta = self.contents.meta
         meta.node_id, meta.cluster_id, meta.others = node_id, cluster_id, dict(others)
         properties = meta.text_of(others)
         if properties != meta.properties:
@@ -268,7 +257,7 @@ class LogDirectory:
         for log in self.logs.values():
             self._files.close_folder(log.directory)
         self.logs.clear()
-        self._is_taken = False
+        self.is_open = False
         self._release_lock()
 
     def is_full(self) -> bool:
@@ -323,7 +312,7 @@ class LogDirectory:
     def _end_names(self) -> None:
         if self._names_timer is not None:
             self._names_timer.cancel()
-        self._is_taken = False
+        self.is_open = False
 
     # -- logs
 
@@ -358,7 +347,7 @@ class LogDirectory:
     def create(self, topic: str, partition: int) -> Log:
         """Make a log. OSError when it cannot be made."""
         key = (topic, partition)
-        assert self._is_taken, "no log is made in a directory that is not in use"
+        assert self.is_open, "no log is made in a directory that is not in use"
         assert key not in self.logs, "the log is there already"
         self._check_that_it_is_there()
         if key in self._strays_in_place:

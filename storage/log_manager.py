@@ -244,14 +244,16 @@ class LogManager:
         """Write into each directory whose it is, which the others are, and where the tree is if not in one of them."""
         check_node(self.contents, node_id)  # once more, because another broker may have made the tree meanwhile
         check_cluster(self.contents, cluster_id)
+        paths: dict[str, str] = {}
         for directory in self.open_directories:
-            directory.meta.directory_id = directory.meta.directory_id or uuids.to_text(self._env.random_uuid())
-        paths = {d.meta.directory_id: d.path for d in self.open_directories if d.meta.directory_id is not None}
+            meta = directory.contents.meta
+            meta.tree_path = tree_path
+            meta.directory_id = meta.directory_id or uuids.to_text(self._env.random_uuid())
+            paths[meta.directory_id] = directory.path
         if self._plan is not None:
             paths = self._plan.remembered | paths
         for directory in self.open_directories:
-            others = {key: path for key, path in paths.items() if key != directory.meta.directory_id}
-            directory.meta.tree_path = tree_path
+            others = {key: path for key, path in paths.items() if key != directory.contents.meta.directory_id}
             directory.write_meta(node_id, cluster_id, others)
 
     def shutdown(self) -> None:
@@ -309,7 +311,7 @@ class LogManager:
     @property
     def meta(self) -> Meta:
         """Whose directories these are, by the first one that says it."""
-        return next((directory.meta for directory in self.directories if directory.contents.is_formatted), Meta())
+        return next((contents.meta for contents in self.contents if contents.is_formatted), Meta())
 
     @property
     def was_clean(self) -> bool:

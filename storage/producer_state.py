@@ -211,12 +211,7 @@ class ProducerStateManager:
         """A data batch of that producer was appended."""
         if self._refused:
             self._refused.forget(producer_id)
-        entry = self.entries.get(producer_id)
-        if entry is None:
-            entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
-        elif entry.producer_epoch != producer_epoch:
-            entry.batches.clear()
-            entry.producer_epoch = producer_epoch
+        entry = self._entry_in(producer_id, producer_epoch)
         delta = last_offset - base_offset
         assert delta >= 0, "a batch has records"
         batches = entry.batches
@@ -248,12 +243,7 @@ class ProducerStateManager:
         asked = self.verifications.get(producer_id)
         if asked is not None and not (raises_epochs and asked.raises_epochs and asked.producer_epoch == producer_epoch):
             del self.verifications[producer_id]
-        entry = self.entries.get(producer_id)
-        if entry is None:
-            entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
-        elif entry.producer_epoch != producer_epoch:
-            entry.batches.clear()
-            entry.producer_epoch = producer_epoch
+        entry = self._entry_in(producer_id, producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = timestamp
         first_offset = entry.current_transaction_first_offset
@@ -266,6 +256,16 @@ class ProducerStateManager:
             return None
         last_stable_offset = next(iter(self._ongoing), offset + 1)
         return AbortedTransaction(producer_id, first_offset, offset, last_stable_offset)
+
+    def _entry_in(self, producer_id: int, producer_epoch: int) -> ProducerEntry:
+        """The entry of a producer that has appended in this epoch: sequences of another one count no more."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
+        elif entry.producer_epoch != producer_epoch:
+            entry.batches.clear()
+            entry.producer_epoch = producer_epoch
+        return entry
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Transactions whose marker is replicated are decided."""

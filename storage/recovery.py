@@ -99,7 +99,7 @@ def open_log(
         unsynced_folders=(directory, directory.rpartition("/")[0]) if is_new else () if clean else (directory,),
     )
     if before and before != [(segment.base_offset, segment.size) for segment in segments]:
-        log.durability.sync_new_with_next_flush(segments[-1].path)  # it was cut
+        log.durability.sync_with_next_flush([segments[-1].path], with_names=True)  # it was cut
     for passed_bytes in log.producers.rebuild(
         log.segments, log.log_start_offset, checked_from=checked_from, no_producers_from=no_producers_from
     ):
@@ -259,13 +259,7 @@ class _Folder:
 
     def first_segment(self, base_offset: int) -> Segment:
         """A new empty one."""
-        return Segment.create(
-            self._files,
-            self._directory,
-            base_offset,
-            now_ms=self._env.clock.now_ms(),
-            index_interval_bytes=self._config.index_interval_bytes,
-        )
+        return Segment.create(self._files, self._directory, base_offset, self._config, self._env.clock.now_ms())
 
     def segments(self, names: list[str]) -> list[Segment]:
         """The segments that are there, in order. Index files and marks without a log are removed."""

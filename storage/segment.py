@@ -114,11 +114,12 @@ class Segment:
 
     @staticmethod
     def create(
-        files: OpenFiles, directory: str, base_offset: int, *, now_ms: int, index_interval_bytes: int, suffix: str = ""
+        files: OpenFiles, directory: str, base_offset: int, config: TopicConfig, now_ms: int, suffix: str = ""
     ) -> "Segment":
         """A new empty segment. Its index files are made with its first records: most partitions never have any."""
+        interval = config.index_interval_bytes
         segment = Segment(
-            files, directory, base_offset, created_ms=now_ms, index_interval_bytes=index_interval_bytes, suffix=suffix
+            files, directory, base_offset, created_ms=now_ms, index_interval_bytes=interval, suffix=suffix
         )
         try:
             file = files.get(segment.path, create=True)

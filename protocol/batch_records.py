@@ -8,7 +8,7 @@ all, are read without a call.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
@@ -63,18 +63,13 @@ class Record:
         )
 
 
-class RecordChecks:
+class RecordChecks(NamedTuple):
     """What `check_records` found."""
 
-    __slots__ = ("first_keyless_index", "max_timestamp", "max_timestamp_offset_delta", "min_timestamp")
-
-    def __init__(
-        self, min_timestamp: int, max_timestamp: int, max_timestamp_offset_delta: int, first_keyless_index: int | None
-    ) -> None:
-        self.min_timestamp = min_timestamp
-        self.max_timestamp = max_timestamp
-        self.max_timestamp_offset_delta = max_timestamp_offset_delta
-        self.first_keyless_index = first_keyless_index
+    min_timestamp: int
+    max_timestamp: int
+    max_timestamp_offset_delta: int
+    first_keyless_index: int | None
 
 
 def check(data: bytes, count: int, base_timestamp: int) -> RecordChecks:

@@ -149,21 +149,17 @@ def _request_start(
     return out
 
 
-def encode_response(
-    api_key: int, api_version: int, correlation_id: int, message: Message, body_version: int | None = None
-) -> list[Part]:
+def encode_response(api_key: int, api_version: int, correlation_id: int, message: Message) -> list[Part]:
     """A whole response frame, size included, in parts. Large `records` are parts of their own, and not copied.
 
-    `body_version`: the version of the body, if it is not the request's. Only the answer to an ApiVersions that is too
-    new has one (0).
+    `api_version` is that of the request; 0 if it was an ApiVersions that is too new.
     """
-    version = api_version if body_version is None else body_version
     if native_codec is not None:
-        encode: Any = type(message).ENCODERS.get(version) or encoder(type(message), version)
+        encode: Any = type(message).ENCODERS.get(api_version) or encoder(type(message), api_version)
         parts: list[Part] = encode.frame(message, correlation_id, api_key != _API_VERSIONS)
         return parts
     out = _response_start(api_key, api_version, correlation_id, message)
-    return _sized(message, version, out)
+    return _sized(message, api_version, out)
 
 
 def _response_start(api_key: int, api_version: int, correlation_id: int, message: Message) -> bytearray:

@@ -7,6 +7,7 @@ sends: `pattern = yield from compiled(text)`, then `yield from pattern.matches(n
 """
 
 from collections.abc import Generator
+from typing import NamedTuple
 
 from barnabas.protocol.re2_syntax import All, Any, Characters, Node, PatternError, Place, parse
 
@@ -23,33 +24,24 @@ _END = ""
 _Before = tuple[frozenset[int], int]
 
 
-class _Split:
+class _Split(NamedTuple):
     """Goes on in each of these states."""
 
-    __slots__ = ("targets",)
-
-    def __init__(self, *targets: int) -> None:
-        self.targets = targets
+    targets: tuple[int, ...]
 
 
-class _At:
+class _At(NamedTuple):
     """Goes on if this is true of the place."""
 
-    __slots__ = ("place", "target")
-
-    def __init__(self, place: Place, target: int) -> None:
-        self.place = place
-        self.target = target
+    place: Place
+    target: int
 
 
-class _Take:
+class _Take(NamedTuple):
     """Takes a character."""
 
-    __slots__ = ("characters", "target")
-
-    def __init__(self, characters: Characters, target: int) -> None:
-        self.characters = characters
-        self.target = target
+    characters: Characters
+    target: int
 
 
 _State = _Split | _At | _Take | None
@@ -172,10 +164,10 @@ def compiled(text: str) -> Generator[None, None, Pattern]:
             if node.parts:
                 left.append((node.parts[-1], at, end))
             else:
-                states[begin] = _Split(end)
+                states[begin] = _Split((end,))
         elif isinstance(node, Any):
             begins = [new() for _ in node.choices]
-            states[begin] = _Split(*begins)
+            states[begin] = _Split(tuple(begins))
             left.extend((choice, each, end) for choice, each in zip(node.choices, begins, strict=True))
         else:
             part, least, most = node
@@ -186,13 +178,13 @@ def compiled(text: str) -> Generator[None, None, Pattern]:
                 at = following
             if most is None:
                 inside = new()
-                states[at] = _Split(inside, end)
+                states[at] = _Split((inside, end))
                 left.append((part, inside, at))
             else:
                 for _ in range(most - least):
                     inside, following = new(), new()
-                    states[at] = _Split(inside, end)
+                    states[at] = _Split((inside, end))
                     left.append((part, inside, following))
                     at = following
-                states[at] = _Split(end)
+                states[at] = _Split((end,))
     return Pattern(states)

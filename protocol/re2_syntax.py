@@ -38,25 +38,14 @@ class Place(Enum):
 Ranges = tuple[tuple[int, int], ...]
 
 
-class Characters:
+class Characters(NamedTuple):
     """A set of characters: one character of the text must be in it. `ranges` are in order and do not overlap."""
 
-    __slots__ = ("category", "folds", "is_negated", "ranges", "sets")
-
-    def __init__(
-        self,
-        ranges: Ranges = (),
-        *,
-        folds: bool = False,
-        is_negated: bool = False,
-        category: str = "",
-        sets: "tuple[Characters, ...]" = (),
-    ) -> None:
-        self.ranges = ranges
-        self.folds = folds
-        self.is_negated = is_negated
-        self.category = category
-        self.sets = sets
+    ranges: Ranges = ()
+    folds: bool = False
+    is_negated: bool = False
+    category: str = ""
+    sets: "tuple[Characters, ...]" = ()
 
     def has(self, code: int) -> bool:
         """Whether a character is in it."""

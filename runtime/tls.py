@@ -14,6 +14,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, cast
 
@@ -46,32 +47,23 @@ class HandshakeError(Exception):
         self.plain = plain
 
 
+@dataclass(slots=True, eq=False)
 class TlsSide:
-    """What the connections of one listener, or of one client, have in common."""
+    """What the connections of one listener, or of one client, have in common.
 
-    __slots__ = ("buffer", "clock", "context", "on_failure", "on_open", "server_hostname", "turns")
+    `context` is asked for each connection. `server_hostname` None: this is the side of the server. `on_open` hears that
+    the other side is known, before any of its bytes are read, and may close the connection. `on_failure` hears why a
+    handshake has failed, or an alert that has come later.
+    """
 
-    def __init__(
-        self,
-        clock: Clock,
-        turns: Turns,
-        context: Callable[[], ssl.SSLContext],
-        on_open: "Callable[[TlsTransport], None]" = lambda transport: None,
-        on_failure: "Callable[[TlsTransport, HandshakeError], None]" = lambda transport, error: None,
-        server_hostname: str | None = None,
-    ) -> None:
-        """`context` is asked for each connection. `server_hostname` None: this is the side of the server.
-
-        `on_open` hears that the other side is known, before any of its bytes are read, and may close the connection.
-        `on_failure` hears why a handshake has failed, or an alert that has come later.
-        """
-        self.clock = clock
-        self.turns = turns
-        self.context = context
-        self.on_open = on_open
-        self.on_failure = on_failure
-        self.server_hostname = server_hostname
-        self.buffer = memoryview(bytearray(READ_BYTES))  # of all: a read and its handling are one step of the loop
+    clock: Clock
+    turns: Turns
+    context: Callable[[], ssl.SSLContext]
+    on_open: "Callable[[TlsTransport], None]" = lambda transport: None
+    on_failure: "Callable[[TlsTransport, HandshakeError], None]" = lambda transport, error: None
+    server_hostname: str | None = None
+    # The buffer of all: a read and its handling are one step of the loop.
+    buffer: memoryview = field(init=False, default_factory=lambda: memoryview(bytearray(READ_BYTES)))
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):

@@ -109,7 +109,7 @@ def test_api_versions_too_new_is_answered_in_version_0() -> None:
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4)],
     )
-    data = b"".join(frames.encode_response(ApiKey.API_VERSIONS, 99, 7, response, body_version=0))
+    data = b"".join(frames.encode_response(ApiKey.API_VERSIONS, 0, 7, response))
     assert data[4:] == hexed("00000007 0023 00000001 0012 0000 0004")
 
 

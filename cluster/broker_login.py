@@ -33,7 +33,6 @@ class BrokerLogin:
         self._has_begun = False
 
     def first_frame(self) -> bytes:
-        """What is sent first."""
         return self._frame(SaslHandshakeRequest(mechanism=self._side.mechanism), HANDSHAKE_VERSION)
 
     def step(self, frame: bytearray) -> bytes | None:

@@ -101,7 +101,6 @@ class MetadataCache:
         return partitions is not None and (index is None or index in partitions)
 
     def partition(self, topic: str, index: int) -> PartitionMetadata | None:
-        """State of a partition, or None."""
         partitions = self.topics.get(topic)
         return None if partitions is None else partitions.get(index)
 
@@ -138,7 +137,6 @@ class MetadataCache:
         return self._ids.get(topic, NO_TOPIC_ID)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Name of the topic of that id."""
         return self._names.get(topic_id)
 
     def leader(self, topic: str, index: int) -> BrokerMetadata | None:

@@ -62,7 +62,6 @@ class Rate:
         self._windows: list[list[float]] = []  # oldest first: when it began, when its newest value came, the sum
 
     def add(self, windows: Windows, value: float, now_ms: float) -> None:
-        """Note that so much was used."""
         if not self._windows or now_ms - self._windows[-1][0] >= windows.size_ms:
             self._windows.append([now_ms, now_ms, value])
         else:
@@ -71,7 +70,6 @@ class Rate:
             newest[2] += value
 
     def per_second(self, windows: Windows, now_ms: float) -> float:
-        """The rate now."""
         self._drop_old(windows, now_ms)
         return sum(window[2] for window in self._windows) / self._span_ms(windows, now_ms) * MS
 

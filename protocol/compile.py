@@ -110,7 +110,6 @@ class _Writer:
         return found
 
     def build(self) -> Any:
-        """The function, compiled."""
         self.write()
         title = f"<{self.verb} {self.schema.name} v{self.version}{' in pieces' if self.in_pieces else ''}>"
         exec(compile("\n".join(self.lines), title, "exec"), self.globals)

@@ -48,7 +48,6 @@ class Characters(NamedTuple):
     sets: "tuple[Characters, ...]" = ()
 
     def has(self, code: int) -> bool:
-        """Whether a character is in it."""
         return self.is_negated is not (self._has(code) or (self.folds and any(map(self._has, orbit(code)))))
 
     def _has(self, code: int) -> bool:
@@ -184,7 +183,6 @@ class _Group:
         self.parts: list[Node] = []
 
     def as_node(self) -> Node:
-        """The group as a whole."""
         self.end_choice()
         return self.choices[0] if len(self.choices) == 1 else Any(tuple(self.choices))
 
@@ -207,7 +205,6 @@ class _Reader:
     # ---- the whole ----
 
     def read(self) -> Generator[None, None, Node]:
-        """The tree."""
         text = self.text
         was_repeat = False
         count = 0

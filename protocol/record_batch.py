@@ -391,7 +391,6 @@ class PlainRecords:
         self.parts: list[bytes] = []
 
     def add(self, key: bytes, value: bytes | None) -> None:
-        """Write a record."""
         if native_codec is not None:
             self.parts.append(native_codec.plain_record(self.count, key, value))
             self.count += 1

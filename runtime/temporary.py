@@ -42,7 +42,6 @@ def lock(path: str) -> int:
 
 
 def unlock(descriptor: int) -> None:
-    """The folder is no longer used."""
     del _used[descriptor]
     os.close(descriptor)
 

@@ -183,7 +183,6 @@ class Cleaner:
         self._drop_work()
 
     def forget(self, log: Log) -> None:
-        """The log is being deleted."""
         if self._log is log:
             self._drop_work()
 

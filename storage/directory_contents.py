@@ -161,7 +161,6 @@ class DirectoryContents:
 
     @property
     def has_tree(self) -> bool:
-        """Whether the coordination tree is in it."""
         return TREE_FILE in self.names
 
     @property

@@ -31,7 +31,6 @@ class FreeSpace:
         self._points = array("q")  # time and free bytes, in turns
 
     def add(self, now_ms: int, free: int) -> None:
-        """What is free now."""
         points = self._points
         if points and points[-_FIELDS] >= now_ms:  # the clock was set back
             del points[:]

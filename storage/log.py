@@ -141,7 +141,6 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
         return self.segments.size_bytes
 
     @property

@@ -23,12 +23,10 @@ class ProducerBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of its first record."""
         return _sequence_minus(self.last_sequence, self.offset_delta)
 
     @property
     def first_offset(self) -> int:
-        """Offset of its first record."""
         return self.last_offset - self.offset_delta
 
 
@@ -70,6 +68,7 @@ class ProducerEntry:
         return None
 
 
+@dataclass(slots=True, eq=False)
 class Verification:
     """The question to a transaction coordinator whether this partition is in a producer's transaction (KIP-890).
 
@@ -82,17 +81,12 @@ class Verification:
     one; but it bounds the sequences, as in Kafka.
     """
 
-    __slots__ = ("confirmed_epoch", "lowest_sequence", "producer_epoch", "producer_id", "raises_epochs", "started_ms")
-
-    def __init__(
-        self, producer_id: int, producer_epoch: int, first_sequence: int, now_ms: int, raises_epochs: bool
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch  # the highest one that is asked for
-        self.lowest_sequence = first_sequence  # of all batches of that epoch that wait for the answer
-        self.started_ms = now_ms
-        self.raises_epochs = raises_epochs  # each end of a transaction raises the epoch (transaction version 2)
-        self.confirmed_epoch: int | None = None  # the highest one to which the coordinator has said yes
+    producer_id: int
+    producer_epoch: int  # the highest one that is asked for
+    lowest_sequence: int  # of all batches of that epoch that wait for the answer
+    started_ms: int
+    raises_epochs: bool  # each end of a transaction raises the epoch (transaction version 2)
+    confirmed_epoch: int | None = None  # the highest one to which the coordinator has said yes
 
 
 def _sequence_minus(sequence: int, delta: int) -> int:

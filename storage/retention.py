@@ -153,7 +153,6 @@ class Waits:
         return count
 
     def forget(self, log: Log) -> None:
-        """The log is gone."""
         self._held_since.pop(log, None)
 
 

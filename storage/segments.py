@@ -79,12 +79,10 @@ class Segments(Sequence[Segment]):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def base_offsets(self) -> Sequence[int]:
-        """Where each segment begins."""
         return self._bases
 
     def slot_of(self, offset: int) -> int:

@@ -17,7 +17,6 @@ class TopicConfigs:
         self._default: TopicConfig | None = None
 
     def of(self, topic: str) -> TopicConfig:
-        """The settings that a topic has now."""
         config = self._configs.get(topic)
         if config is None:
             overrides = self._overrides_of(topic)

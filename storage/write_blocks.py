@@ -51,7 +51,6 @@ class WriteBlocks:
             self._tell()
 
     def directories(self) -> list[LogDirectory]:
-        """Those that are write-blocked."""
         return list(self._refused_ms)
 
     def is_write_blocked(self, log: Log) -> bool:

@@ -200,7 +200,6 @@ class AclTable:
 
     @property
     def resources(self) -> list[Resource]:
-        """All that have rules."""
         return list(self._rules)
 
     def put(self, resource: Resource, rules: Iterable[Acl]) -> None:

@@ -41,7 +41,6 @@ class Nodes(Protocol):
 
 
 def do(nodes: Nodes, operation: Operation, zxid: int, session_id: int) -> OperationResult:
-    """Do one operation."""
     match operation:
         case Create():
             return nodes.create(operation, zxid, session_id)
@@ -94,5 +93,4 @@ def split(path: str, *, sequential: bool = False) -> tuple[str, str]:
 
 
 def parent_of(path: str) -> str:
-    """The node above a node."""
     return path.rpartition("/")[0] or "/"

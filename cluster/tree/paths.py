@@ -99,7 +99,6 @@ def config(entity_path: str) -> str:
 
 
 def topic_config(name: str) -> str:
-    """Settings of a topic."""
     return f"{CONFIG}/topics/{name}"
 
 

@@ -36,12 +36,10 @@ class ConfigChanges:
         self.on_client_change: list[Callable[[str], Awaitable[None]]] = []
         self.on_load: list[Callable[[], Awaitable[None]]] = []  # called when everything is read
         self._config = config
-        self._node_id = node_id
         self._coordination = coordination
         self._topics: dict[str, Overrides] = {}
         self._groups: dict[str, Overrides] = {}
-        self._cluster: Overrides = {}
-        self._broker: Overrides = {}
+        self._of_brokers: dict[str, Overrides] = {paths.DEFAULT_ENTITY: {}, str(node_id): {}}  # that concern this one
         self._notices = ChangeNotices(
             *(env, coordination, paths.CONFIG_CHANGES, "config changes"),
             self._apply,
@@ -80,9 +78,9 @@ class ConfigChanges:
             self._topics[topic] = await self._read(TOPICS, topic)
         for group in await self._names(GROUPS):
             await self._read_group(group)
-        self._cluster = await self._read(BROKERS, paths.DEFAULT_ENTITY)
-        self._broker = await self._read(BROKERS, str(self._node_id))
-        self._config.set_dynamic(self._cluster, self._broker)
+        for name in self._of_brokers:
+            self._of_brokers[name] = await self._read(BROKERS, name)
+        self._config.set_dynamic(*self._of_brokers.values())
         for load in self.on_load:
             await load()
 
@@ -92,7 +90,7 @@ class ConfigChanges:
             await self._apply_entity(TOPICS, topic)
         for group in sorted({*await self._names(GROUPS), *map(paths.encode_name, self._groups)}):
             await self._apply_entity(GROUPS, group)
-        for name in (paths.DEFAULT_ENTITY, str(self._node_id)):
+        for name in self._of_brokers:
             await self._apply_entity(BROKERS, name)
         for load in self.on_load:
             await load()
@@ -130,12 +128,9 @@ class ConfigChanges:
         elif entity_type in CLIENT_TYPES:
             for told in self.on_client_change:
                 await told(f"{entity_type}/{name}")
-        elif entity_type == BROKERS and name in (paths.DEFAULT_ENTITY, str(self._node_id)):
-            if name == paths.DEFAULT_ENTITY:
-                self._cluster = await self._read(BROKERS, name)
-            else:
-                self._broker = await self._read(BROKERS, name)
-            self._config.set_dynamic(self._cluster, self._broker)
+        elif entity_type == BROKERS and name in self._of_brokers:
+            self._of_brokers[name] = await self._read(BROKERS, name)
+            self._config.set_dynamic(*self._of_brokers.values())
 
     async def _read_group(self, encoded: str) -> None:
         group_id = paths.decode_name(encoded)

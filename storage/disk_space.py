@@ -4,14 +4,14 @@ The rate counts only if the disk fills over the whole time and over its second h
 moment before retention takes segments, is no trend.
 """
 
-from array import array
+from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 LOOK_MS = 60_000.0
 SPAN_MS = 6 * 3_600_000
 ENOUGH_MS = 600_000  # what is known of less time says nothing of the next hours
 _POINTS_MAX = SPAN_MS // int(LOOK_MS) * 2
-_FIELDS = 2
 
 
 class Filling(NamedTuple):
@@ -25,27 +25,18 @@ class Filling(NamedTuple):
 class FreeSpace:
     """The free bytes of one file system, as they were at each look."""
 
-    __slots__ = ("_points",)
+    __slots__ = ("points",)
 
     def __init__(self) -> None:
-        self._points = array("q")  # time and free bytes, in turns
+        self.points: deque[tuple[int, int]] = deque(maxlen=_POINTS_MAX)  # time and free bytes, the oldest first
 
     def add(self, now_ms: int, free: int) -> None:
-        points = self._points
-        if points and points[-_FIELDS] >= now_ms:  # the clock was set back
-            del points[:]
-        points.extend((now_ms, free))
-        if len(points) > _POINTS_MAX * _FIELDS:
-            first = next(at for at in range(0, len(points), _FIELDS) if points[at] >= now_ms - SPAN_MS)
-            del points[: max(first, _FIELDS)]
-
-    @property
-    def points(self) -> list[tuple[int, int]]:
-        """Time and free bytes, the oldest first."""
-        return list(zip(self._points[::_FIELDS], self._points[1::_FIELDS]))
+        if self.points and self.points[-1][0] >= now_ms:  # the clock was set back
+            self.points.clear()
+        self.points.append((now_ms, free))
 
 
-def filling(points: list[tuple[int, int]], now_ms: int) -> Filling:
+def filling(points: Iterable[tuple[int, int]], now_ms: int) -> Filling:
     """How fast the disk fills by these looks, and when it will be full if that goes on."""
     points = [point for point in points if now_ms - SPAN_MS <= point[0] <= now_ms]
     known_ms = points[-1][0] - points[0][0] if points else 0

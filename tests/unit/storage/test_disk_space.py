@@ -58,4 +58,4 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     space = FreeSpace()
     space.add(2_000, 7)
     space.add(1_000, 6)
-    assert space.points == [(1_000, 6)]
+    assert list(space.points) == [(1_000, 6)]

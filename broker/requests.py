@@ -44,6 +44,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import EncodedFrame, encode_response
 from barnabas.protocol.message import Message
 from barnabas.runtime.counted import counted
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Buffer, Clock
 from barnabas.runtime.tasks import Tasks
@@ -439,7 +440,7 @@ class RequestGate:
         self.handler_failures = 0
         self.methods: dict[int, Method] = {}  # of this broker, by API key; those that were asked for
         self._failures_of: dict[int, int] = {}  # by API key
-        self._next_trouble_told_ms = 0.0
+        self._tells_trouble = NowAndThen(clock, TROUBLE_TOLD_EVERY_MS)
 
     def handle(self, api: Api, request: Any, context: RequestContext) -> Any:
         """What the handler of a request of Kafka's protocol returns. If it is `NOT_YET`, see `outcome`."""
@@ -529,10 +530,8 @@ class RequestGate:
 
     def tell_now_and_then(self, what: str, why: str) -> bool:
         """Log that the system refuses something; False: not again now. Clients that try again must not fill the log."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._next_trouble_told_ms:
+        if not self._tells_trouble.is_due():
             return False
-        self._next_trouble_told_ms = now_ms + TROUBLE_TOLD_EVERY_MS
         logger.warning("%s: %s", what, why)
         return True
 

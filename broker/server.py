@@ -24,6 +24,7 @@ from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from barnabas.runtime.counted import counted
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Env, Listener
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.open_files import share_out
@@ -88,7 +89,7 @@ class Server:
         config.on_change.append(self._settings_changed)
         self.connections_elsewhere = 0  # of the HTTP API; they take descriptors, too
         self._descriptors = share_out(env.disk.open_files_max()).connections
-        self._next_refusal_told_ms = 0.0
+        self._tells_refusals = NowAndThen(env.clock, REFUSALS_TOLD_EVERY_MS)
 
     @property
     def requests(self) -> int:
@@ -333,9 +334,7 @@ class Server:
     def note_refused_connection(self, host: str, why: str) -> None:
         """Count a refused connection. Log it once a second at most, because a client that is refused comes again."""
         self.refused_connections += 1
-        now_ms = self.env.clock.monotonic_ms()
-        if now_ms >= self._next_refusal_told_ms:
-            self._next_refusal_told_ms = now_ms + REFUSALS_TOLD_EVERY_MS
+        if self._tells_refusals.is_due():
             logger.warning("refused a connection from %s: %s (%d so far)", host, why, self.refused_connections)
 
     def _limit_of(self, host: str) -> int:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from barnabas.broker.addresses import LOOPBACK, WILDCARD_HOSTS
 from barnabas.config.listeners import HTTPS, Endpoint, is_loopback
 from barnabas.runtime.counted import counted
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Listener
 from barnabas.runtime.upkeep import Task
 
@@ -60,7 +61,7 @@ class HttpServer:
         self.connection_class: type[HttpConnection] | None = None  # None: it is not imported
         self._waiting: list[_Opening] = []  # for the import
         self._sweep: Task[HttpConnection | _Opening] | None = None
-        self._next_refusal_told_ms = 0.0
+        self._tells_refusals = NowAndThen(self.env.clock, REFUSALS_TOLD_EVERY_MS)
         # That of the broker's newest life in this process. It is asked for, because a first life is never collected
         # (gc.freeze): if each had the next, all would stay.
         self.newest: Callable[[], HttpServer] = lambda: self
@@ -158,9 +159,7 @@ class HttpServer:
             why = "more connections would take the files of the logs: raise the limit (ulimit -n)"
         if why is not None:
             self.refused_connections += 1
-            now_ms = self.env.clock.monotonic_ms()
-            if now_ms >= self._next_refusal_told_ms:
-                self._next_refusal_told_ms = now_ms + REFUSALS_TOLD_EVERY_MS
+            if self._tells_refusals.is_due():
                 logger.warning(
                     "refused an HTTP connection from %s: %s (%d so far)", host, why, self.refused_connections
                 )

@@ -368,7 +368,6 @@ def test_a_compaction_waits_for_its_syncs_off_the_loop(world, read, monkeypatch)
     journal = world.disk.journal = []
     inside = []
     monkeypatch.setattr(world.disk, "sync_all", lambda *_: inside.append("sync_all"))
-    monkeypatch.setattr(type(log.segments.active), "sync", lambda *_: inside.append("segment"))
     original = world.disk.sync_in_background
     asked = []
     monkeypatch.setattr(

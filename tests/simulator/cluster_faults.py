@@ -291,7 +291,7 @@ CLUSTER_FAULTS = (
         "producer ids given to two brokers",
         "cluster",
         "controller.tree:ControllerTree.take_producer_ids",
-        "await self.write([write])",
+        "await self.write([writing(paths.PRODUCER_ID_BLOCK, block.encode(), node)])",
         "pass",
         "a producer id is given once",
         1,

@@ -23,7 +23,7 @@ TREE_FAULTS = (
     _fault(
         "nobody notices that a file of the tree is gone",
         "cluster.tree.tree_place:TreePlace.look",
-        "gone = {part for part, now, then in zip(PARTS, here, self._opened) if then and not now}",
+        "gone = {part for part, now, then in zip(PARTS, here, self.files) if then and not now}",
         "gone = set()",
         SAID,
         1,

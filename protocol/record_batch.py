@@ -128,11 +128,6 @@ class BatchHeader:
         return self.base_offset + self.last_offset_delta + 1
 
     @property
-    def last_sequence(self) -> int:
-        """The sequence number of the last record; −1 without sequences. They wrap from 2³¹−1 to 0."""
-        return -1 if self.base_sequence < 0 else self.base_sequence + self.last_offset_delta & 0x7FFF_FFFF
-
-    @property
     def is_log_append_time(self) -> bool:
         """Whether all records have the time `max_timestamp`, which the leader has set."""
         return bool(self.attributes & LOG_APPEND_TIME)
@@ -146,14 +141,6 @@ class BatchHeader:
     def is_control(self) -> bool:
         """Whether a broker has written the batch for brokers: a transaction marker or a leader change."""
         return bool(self.attributes & CONTROL)
-
-    @property
-    def delete_horizon_ms(self) -> int | None:
-        """The time from which tombstones in the batch may be removed, or None.
-
-        It is stored in the field of the base timestamp, and the timestamp deltas are relative to it (KIP-534).
-        """
-        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     def pack(self) -> bytes:
         """The 61 bytes of the header, with `crc` as it is."""
@@ -519,8 +506,9 @@ _assemble_plain: Final = assemble_plain if native_codec is None else native_code
 def rebuild(header: BatchHeader, records: Iterable[Record], *, delete_horizon_ms: int | None = None) -> bytearray:
     """The batch with these of its records (perhaps none), at their own offsets. Compaction writes such batches.
 
-    The batch's offsets, producer, sequence and codec stay. `delete_horizon_ms` sets the delete horizon, and the
-    timestamp deltas become relative to it; None keeps a horizon that is there.
+    The batch's offsets, producer, sequence and codec stay. `delete_horizon_ms`: the time from which tombstones in it
+    may be removed; None keeps what is there. It is in the field of the base timestamp, and the timestamp deltas are
+    relative to it (KIP-534).
     """
     kept = list(records)
     attributes = header.attributes

@@ -72,10 +72,6 @@ class ProducerStateManager:
         """The state of one producer."""
         return self.entries.get(producer_id)
 
-    def active(self, now_ms: int, expiration_ms: int) -> list[ProducerEntry]:
-        """Producers that have not expired, for DescribeProducers."""
-        return [entry for entry in self.entries.values() if not _is_expired(entry, now_ms, expiration_ms)]
-
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is not decided yet, or None."""

@@ -50,9 +50,6 @@ class WriteBlocks:
             )
             self._tell()
 
-    def directories(self) -> list[LogDirectory]:
-        return list(self._refused_ms)
-
     def is_write_blocked(self, log: Log) -> bool:
         """Whether the directory of a log is write-blocked."""
         return any(directory.logs.get((log.topic, log.partition)) is log for directory in self._refused_ms)

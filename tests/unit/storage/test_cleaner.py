@@ -1,6 +1,7 @@
 import random
 
 import pytest
+from barnabas.protocol.batch_layout import DELETE_HORIZON
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import batches, records
@@ -76,7 +77,8 @@ def test_tombstones_stay_until_their_delete_horizon(world, read):
     clean(world, log)
     assert [(key, value) for _, key, value in read(log)] == [(b"b", b"2"), (b"a", None), (b"c", b"3")]
     horizons = [
-        header.delete_horizon_ms for header, _ in batches(log.read(0, 9999, upper_bound=4, at_least_one=True).records)
+        header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        for header, _ in batches(log.read(0, 9999, upper_bound=4, at_least_one=True).records)
     ]
     assert horizons == [None, world.now() + 1000]
     for ahead_ms, left in ((999, True), (1, False)):
@@ -185,7 +187,7 @@ def test_the_last_batch_of_an_active_producer_stays_empty(world, read):
     clean(world, log)
     data = log.read(0, 10**6, upper_bound=log.log_end_offset, at_least_one=True).records
     first = next(batches(data))[0]
-    assert (first.base_offset, first.record_count, first.producer_id, first.last_sequence) == (2, 0, 5, 2)
+    assert (first.base_offset, first.record_count, first.producer_id, first.base_sequence) == (2, 0, 5, 2)
     for name in [name for name in world.disk.list_directory("/data/t-0") if name.endswith(".snapshot")]:
         world.disk.remove(f"/data/t-0/{name}")
     log = world.crash("kept").get("t", 0)

@@ -18,7 +18,6 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from barnabas.protocol.errors import CorruptBatchError
 from barnabas.runtime.ports import Disk, may_pass, read_file
 
-TIME_ENTRY_BYTES: Final = 12
 TRANSACTION_ENTRY_BYTES: Final = 34
 _WRITE_BLOCK_ENTRIES: Final = 512
 INDEX_MEMORY_BYTES: Final = 32 << 20  # enough for 6 GB of log, with an entry every 4096 bytes

@@ -455,18 +455,13 @@ class TransactionIndex:
         self.is_written = False
 
     def write(self) -> None:
-        """Bring the file up to date (not synced)."""
-        entries = self.entries
-        data = b"".join([_TRANSACTION_ENTRY.pack(0, *entry) for entry in entries.from_slot(self._written)])
-        if data:
+        """Bring the file up to date (not synced): there may have been no room for some entries before."""
+        entries = self._entries
+        if entries is not None and self._written < len(entries):
+            data = b"".join([_TRANSACTION_ENTRY.pack(0, *entry) for entry in entries.from_slot(self._written)])
             _write_entries(self._disk, self.path, self._written * TRANSACTION_ENTRY_BYTES, data)
             self._written = len(entries)
             self.is_written = True
-
-    def write_rest(self) -> None:
-        """Write the entries for which there was no room before."""
-        if self._entries is not None and self._written < len(self._entries):
-            self.write()
 
     @property
     def on_disk(self) -> bool:

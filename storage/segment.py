@@ -509,7 +509,7 @@ class Segment:
             for index in (self.offset_index, self.time_index):
                 if index.dirty and ((new_files and self.size) or self._files.disk.exists(index.path)):
                     index.write()
-        self.transaction_index.write_rest()
+        self.transaction_index.write()
         return self.index_paths()
 
     def sync_indexes(self) -> None:

@@ -65,7 +65,7 @@ ALL: dict[str, Sequence[str]] = {
     "crash": ("tests/crash", "tests/zookeeper"),
     "clusters 1": half(CLUSTERS, 1),
 }
-# Without what takes long: planted faults, kills, real disks that are full, most clusters, most of Spark.
+# Without what takes long: planted faults, seeds of the day, kills, full disks, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
     "others": (
         *("tests/unit", "tests/wire", "tests/scenarios"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.request import Request, urlopen
 
+import forked
 import pytest
 from certificates import Authority
 from ports import free_port
@@ -125,7 +126,7 @@ class Secured:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             command = [sys.executable, "-m", "barnabas", "users", "add", "alice", "--mechanism", mechanism]
             command += ["--bootstrap", self.broker.bootstrap]
-            subprocess.run(command, input=f"{KNOWS_RIGHT}\n", check=True, text=True, capture_output=True, timeout=60)
+            forked.run(command, input=f"{KNOWS_RIGHT}\n", check=True, text=True, capture_output=True, timeout=60)
 
     def as_json(self, case: Case, library: str) -> dict[str, Any]:
         """The case as programs read it."""

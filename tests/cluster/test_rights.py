@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.cli.shared import login
 from barnabas.cluster.security import scram
@@ -127,7 +128,7 @@ def test_doctor_finds_a_broker_that_refuses_its_controller(tmp_path: Path) -> No
 
     def ran(number: int, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", f"127.0.0.1:{cluster.ports[number]}"]
-        return subprocess.run([*command, "--command-config", str(config)], capture_output=True, text=True, timeout=60)
+        return forked.run([*command, "--command-config", str(config)], capture_output=True, text=True, timeout=60)
 
     try:
         for number, users in ((1, "User:broker;User:alice"), (2, "User:alice")):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from barnabas.cluster.security import scram
 from certificates import Authority
@@ -82,7 +83,7 @@ class SecuredCluster:
         command = [sys.executable, "-m", "barnabas", "start", "--json", "--data", str(self.folder / str(number))]
         command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         with (self.folder / f"{number}.log").open("a") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            process = forked.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.processes[number] = process
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -45,9 +45,9 @@ def test_a_cluster_whose_disks_are_full_for_a_while_keeps_its_promises(seed: int
 
 def test_in_quiet_times_things_happen_by_the_clock() -> None:
     lines: list[str] = []
-    verdict = cluster_world.run(QUIET_SEED, 0.2, lines.append, quiet_hours=1.0)
+    verdict = cluster_world.run(QUIET_SEED, 0.05, lines.append, quiet_hours=0.6)
     assert verdict.violation is None, str(verdict)
-    assert verdict.quiet_ms == pytest.approx(3_600_000)
+    assert verdict.quiet_ms == pytest.approx(2_160_000)
     assert 0 < verdict.bad_ms < verdict.virtual_ms - verdict.quiet_ms
     for what in ("retention deleted", "compacted up to", "offsets expired"):
         assert any(what in line for line in lines), what

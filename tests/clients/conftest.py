@@ -16,11 +16,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import forked
 import pytest
 from barnabas.cli.shared.kafka_python import take_up_every_assignment
+from barnabas.testing import process as testing_process
 from ports import free_port
 from waiting import until
 
@@ -32,6 +34,14 @@ OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
 PROGRAM = ("-m", "barnabas")
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brokers_are_forks() -> Iterator[None]:
+    """Those of `barnabas.testing` in this process, too. Where a test starts pytest, they start as a user's do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing_process, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": forked.Popen}))
+        yield
 
 
 class BrokerProcess:

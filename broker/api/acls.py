@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker.access import admin as admin_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.security.acls import (
     CLUSTER_NAME,
@@ -109,9 +110,7 @@ def _described(rules: list[Acl], wanted: AclFilter) -> Pieces[DescribeAclsRespon
 # ------------------------------------------------------------------ CreateAcls
 
 
-def create_acls_failed(request: CreateAclsRequest, error: ErrorCode) -> CreateAclsResponse:
-    """Every rule with the error."""
-    return CreateAclsResponse(results=[Created(error_code=error) for _ in request.creations])
+create_acls_failed = each_row(creations="results")
 
 
 @api(ApiKey.CREATE_ACLS, versions=(0, 3), access=admin_access.alters_cluster, failure=create_acls_failed)
@@ -175,9 +174,7 @@ def _rule(asked: CreateAclsRequest.AclCreation, version: int) -> Acl:
 # ------------------------------------------------------------------ DeleteAcls
 
 
-def delete_acls_failed(request: DeleteAclsRequest, error: ErrorCode) -> DeleteAclsResponse:
-    """Every filter with the error."""
-    return DeleteAclsResponse(filter_results=[Filtered(error_code=error) for _ in request.filters])
+delete_acls_failed = each_row(filters="filter_results")
 
 
 def _unknown(wanted: AclFilter) -> str | None:

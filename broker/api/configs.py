@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker.access import admin as admin_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.api.topics import twice
 from barnabas.broker.requests import RequestContext, api
 from barnabas.config.settings import ConfigError
@@ -36,23 +37,11 @@ ResponseT = TypeVar("ResponseT", AlterConfigsResponse, IncrementalAlterConfigsRe
 TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
-def describe_configs_failed(request: DescribeConfigsRequest, error: ErrorCode) -> DescribeConfigsResponse:
-    """Every resource with the error."""
-    return DescribeConfigsResponse(
-        results=[
-            DescribeConfigsResponse.DescribeConfigsResult(
-                error_code=error, resource_type=asked.resource_type, resource_name=asked.resource_name
-            )
-            for asked in request.resources
-        ]
-    )
-
-
 @api(
     ApiKey.DESCRIBE_CONFIGS,
     versions=(0, 4),
     access=admin_access.describe_configs,
-    failure=describe_configs_failed,
+    failure=each_row(resources="results"),
     is_wide=True,
 )
 async def describe_configs(

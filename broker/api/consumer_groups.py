@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import groups as groups_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.protocol import messages
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.protocol.messages import (
         ConsumerGroupDescribeRequest,
-        ConsumerGroupDescribeResponse,
         ConsumerGroupHeartbeatRequest,
     )
 
@@ -56,12 +56,7 @@ def consumer_group_heartbeat(
     return messages.ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{message}.")
 
 
-def consumer_group_describe_failed(
-    request: ConsumerGroupDescribeRequest, error: ErrorCode
-) -> ConsumerGroupDescribeResponse:
-    """Every group that was named, with the error."""
-    make = messages.ConsumerGroupDescribeResponse
-    return make(groups=[make.DescribedGroup(group_id=group, error_code=error) for group in request.group_ids])
+consumer_group_describe_failed = each_row("group_id", group_ids="groups")
 
 
 @api(

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
@@ -20,24 +21,11 @@ if TYPE_CHECKING:
 PartitionResponse = DescribeProducersResponse.PartitionResponse
 
 
-def describe_producers_failed(request: DescribeProducersRequest, error: ErrorCode) -> DescribeProducersResponse:
-    """The same error for every partition asked for."""
-    return DescribeProducersResponse(
-        topics=[
-            DescribeProducersResponse.TopicResponse(
-                name=topic.name,
-                partitions=[PartitionResponse(partition_index=i, error_code=error) for i in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 @api(
     ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     access=records_access.describe_producers,
-    failure=describe_producers_failed,
+    failure=each_row("partition_index", topics="topics", partition_indexes="partitions"),
     is_wide=True,
 )
 def describe_producers(services: "Services", request: DescribeProducersRequest, context: RequestContext) -> Reply:

@@ -8,6 +8,7 @@ replicas, which only a KRaft controller has, so both lists are always empty.
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.api.metadata import TOPIC_OPERATIONS
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import MetadataCache, PartitionMetadata
@@ -26,19 +27,11 @@ Cursor = DescribeTopicPartitionsResponse.Cursor
 PartitionResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-def describe_topic_partitions_failed(
-    request: DescribeTopicPartitionsRequest, error: ErrorCode
-) -> DescribeTopicPartitionsResponse:
-    """The same error for every topic asked for."""
-    topics = [TopicResponse(name=topic.name, error_code=error) for topic in request.topics]
-    return DescribeTopicPartitionsResponse(topics=topics)
-
-
 @api(
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     versions=(0, 0),
     access=topics_access.describe_topic_partitions,
-    failure=describe_topic_partitions_failed,
+    failure=each_row(topics="topics"),
     is_wide=True,
 )
 def describe_topic_partitions(

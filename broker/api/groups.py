@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.access import groups as groups_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.offset_forwarding import forward_offset_fetch, is_forwarded
 from barnabas.broker.requests import Method, Reply, RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -23,12 +24,8 @@ if TYPE_CHECKING:
     from barnabas.protocol.messages import (
         DeleteGroupsRequest,
         DeleteGroupsResponse,
-        DescribeGroupsRequest,
-        DescribeGroupsResponse,
         FindCoordinatorRequest,
         FindCoordinatorResponse,
-        OffsetCommitRequest,
-        OffsetCommitResponse,
         OffsetFetchRequest,
         OffsetFetchResponse,
     )
@@ -146,20 +143,11 @@ def leave_group(services: Services) -> Method:
     return services.group_coordinator.leave_group
 
 
-def describe_groups_failed(request: DescribeGroupsRequest, error: ErrorCode) -> DescribeGroupsResponse:
-    """Every group that was named, with the error."""
-    return messages.DescribeGroupsResponse(
-        groups=[
-            messages.DescribeGroupsResponse.DescribedGroup(group_id=group, error_code=error) for group in request.groups
-        ]
-    )
-
-
 @api(
     ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     access=groups_access.describe_groups,
-    failure=describe_groups_failed,
+    failure=each_row("group_id", groups="groups"),
     is_wide=True,
     returns_method=True,
 )
@@ -194,30 +182,11 @@ def delete_groups(services: Services) -> Method:
     return services.group_coordinator.removals.delete_groups
 
 
-def offset_commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """Every partition that was named, with the error."""
-    return messages.OffsetCommitResponse(
-        topics=[
-            messages.OffsetCommitResponse.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    messages.OffsetCommitResponse.OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index, error_code=error
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 @api(
     ApiKey.OFFSET_COMMIT,
     versions=(0, 10),
     access=groups_access.offset_commit,
-    failure=offset_commit_failed,
+    failure=each_row(topics="topics", partitions="partitions"),
     returns_method=True,
 )
 def offset_commit(services: Services) -> Method:

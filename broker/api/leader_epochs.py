@@ -7,9 +7,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
 if TYPE_CHECKING:
@@ -19,26 +19,11 @@ TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Answer = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
-def offset_for_leader_epoch_failed(
-    request: OffsetForLeaderEpochRequest, error: ErrorCode
-) -> OffsetForLeaderEpochResponse:
-    """Every partition with the error."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            TopicResult(
-                topic=topic.topic,
-                partitions=[Answer(partition=asked.partition, error_code=error) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 @api(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     versions=(0, 4),
     access=records_access.offset_for_leader_epoch,
-    failure=offset_for_leader_epoch_failed,
+    failure=each_row(topics="topics", partitions="partitions"),
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,
 )

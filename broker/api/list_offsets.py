@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -24,27 +25,11 @@ COUNTED_PER_PIECE = 1000
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
-def list_offsets_failed(request: ListOffsetsRequest, error: ErrorCode) -> ListOffsetsResponse:
-    """Every partition with the error."""
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    Answer(partition_index=partition.partition_index, error_code=error)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 @api(
     ApiKey.LIST_OFFSETS,
     versions=(0, 11),
     access=records_access.list_offsets,
-    failure=list_offsets_failed,
+    failure=each_row(topics="topics", partitions="partitions"),
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from barnabas.broker.access import transactions as transactions_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from barnabas.coordinators.coordinator import partition_for
@@ -227,23 +228,11 @@ def end_txn(
 # ---- administration ----
 
 
-def describe_transactions_failed(
-    request: messages.DescribeTransactionsRequest, error: ErrorCode
-) -> messages.DescribeTransactionsResponse:
-    """The same error for every id."""
-    answer = messages.DescribeTransactionsResponse
-    return answer(
-        transaction_states=[
-            answer.TransactionState(transactional_id=each, error_code=error) for each in request.transactional_ids
-        ]
-    )
-
-
 @api(
     ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     access=transactions_access.describe_transactions,
-    failure=describe_transactions_failed,
+    failure=each_row("transactional_id", transactional_ids="transaction_states"),
     is_wide=True,
 )
 def describe_transactions(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import transactions as transactions_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.append_errors import commit_error
@@ -26,30 +27,11 @@ FIRST_VERSION_THAT_ADDS_PARTITIONS = 5
 NO_SEQUENCE = -1  # a coordinator's batch has none
 
 
-def txn_offset_commit_failed(
-    request: messages.TxnOffsetCommitRequest, error: ErrorCode
-) -> messages.TxnOffsetCommitResponse:
-    """Every partition that was named, with the error."""
-    answer = messages.TxnOffsetCommitResponse
-    return answer(
-        topics=[
-            answer.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    answer.TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error)
-                    for row in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
 @api(
     ApiKey.TXN_OFFSET_COMMIT,
     versions=(0, 5),
     access=transactions_access.txn_offset_commit,
-    failure=txn_offset_commit_failed,
+    failure=each_row(topics="topics", partitions="partitions"),
 )
 def txn_offset_commit(
     services: Services, request: messages.TxnOffsetCommitRequest, context: RequestContext

@@ -117,7 +117,7 @@ create_acls_failed = each_row(creations="results")
 async def create_acls(services: "Services", request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
     """Create rules independently of each other. Creating a rule that exists already succeeds."""
     if services.authorizer is None:
-        answer = create_acls_failed(request, ErrorCode.SECURITY_DISABLED)
+        answer: CreateAclsResponse = create_acls_failed(request, ErrorCode.SECURITY_DISABLED)
         for result in answer.results:
             result.error_message = NO_AUTHORIZER
         return answer
@@ -196,7 +196,7 @@ def _unknown(wanted: AclFilter) -> str | None:
 async def delete_acls(services: "Services", request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
     """Remove the rules that match each filter, and list them."""
     if services.authorizer is None:
-        answer = delete_acls_failed(request, ErrorCode.SECURITY_DISABLED)
+        answer: DeleteAclsResponse = delete_acls_failed(request, ErrorCode.SECURITY_DISABLED)
         for result in answer.filter_results:
             result.error_message = NO_AUTHORIZER
         return answer

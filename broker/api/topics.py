@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
-from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
@@ -299,7 +298,9 @@ def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, 
 # --- CreatePartitions ---
 
 
-create_partitions_failed = each_row(topics="results")
+def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode) -> CreatePartitionsResponse:
+    """Every topic with the error."""
+    return CreatePartitionsResponse(results=[GrownTopic(name=topic.name, error_code=error) for topic in request.topics])
 
 
 @api(

@@ -409,56 +409,39 @@ class HttpConnection(asyncio.Protocol):
             self.outlives_broker = row.ends_life
             shown = b"" if row.is_open else bytes(headers.get(b"authorization", b""))
             self._identify(shown.decode("latin-1").strip(), partial(self._handle_of, row, asked))
-        except HttpError as error:
-            self._answer(error.answer)
         except Exception as error:
             self._failed(error)
 
     def _handle_of(self, row: Route, asked: HttpRequest, principal: str) -> None:
-        """It is known who asks."""
+        """It is known who asks: decode the body, a long one in a thread; then ask."""
         asked.principal = principal
-        try:
-            self._read_body(row, asked)
-        except HttpError as error:
-            self._answer(error.answer)
-        except Exception as error:
-            self._failed(error)
-
-    def _read_body(self, row: Route, asked: HttpRequest) -> None:
-        """Decode the body, a long one in a thread; then ask."""
         body = bytes(self._body)
         self._body.clear()
-        if row.body is None:
-            if body:
-                raise HttpError(400, "INVALID_BODY", f"{row.method} {row.path} takes no body.")
-            self._ask(row, asked)
-        elif len(body) <= BODY_AT_ONCE_BYTES_MAX:
-            asked.body = _decoded(row, body)
-            self._ask(row, asked)
-        else:
-
-            def decoded(value: Any) -> None:
-                asked.body = value
-                self._pending = None
-                if self._transport is not None and self._http.our_state is h11.SEND_RESPONSE:
-                    try:
-                        self._ask(row, asked)
-                    except HttpError as error:
-                        self._answer(error.answer)
-                    except Exception as error:
-                        self._failed(error)
-
+        if len(body) > BODY_AT_ONCE_BYTES_MAX:
             decoding = self._clock.in_thread(lambda: _decoded(row, body))
             decoding.on_failure = self._failed
-            decoding.then(decoded)
+            decoding.then(partial(self._ask, row, asked))
+            return
+        try:
+            value = _decoded(row, body)
+        except HttpError as error:
+            self._failed(error)
+        else:
+            self._ask(row, asked, value)
 
-    def _ask(self, row: Route, asked: HttpRequest) -> None:
-        if row.of_group:
-            checked = check_of_group(self._server.services, asked)
-            if checked is not None:
+    def _ask(self, row: Route, asked: HttpRequest, body: Any) -> None:
+        """Ask the handler, unless the client was told meanwhile that there is no answer."""
+        asked.body = body
+        if self._transport is None or self._http.our_state is not h11.SEND_RESPONSE:
+            return
+        try:
+            checked = check_of_group(self._server.services, asked) if row.of_group else None
+            if checked is None:
+                self._expect(row, self._server.gate.handle_http(row, asked, self._failure_answer))
+            else:
                 self._expect(row, checked)
-                return
-        self._expect(row, self._server.gate.handle_http(row, asked, self._failure_answer))
+        except Exception as error:
+            self._failed(error)
 
     def _expect(self, row: Route, reply: Any) -> None:
         """Answer with what a handler has returned, now or later."""
@@ -587,11 +570,14 @@ def _content_length(request: h11.Request) -> int:
 
 def _decoded(row: Route, body: bytes) -> Any:
     """The body of a request. HttpError if it is not what the route asks for."""
+    if row.body is None:
+        if body:
+            raise HttpError(400, "INVALID_BODY", f"{row.method} {row.path} takes no body.")
+        return None
     try:
         value = strict_json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise HttpError(400, "INVALID_BODY", f"the body is not JSON that can be read: {error}.") from None
-    assert row.body is not None
     found = problem(row.body, value)
     if found is not None:
         raise HttpError(400, "INVALID_BODY", f"{found}.")

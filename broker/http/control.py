@@ -60,6 +60,8 @@ RULE_FIELDS: dict[str, Any] = {
     "probability": number("How likely it fires, 0 to 1."),
     "seed": integer("Of these chances."),
 }
+# Those that `Rule` calls so, too.
+SAME_FIELDS = ("group", "topic", "partition", "transactional_id", "nth", "every", "times", "probability", "seed")
 RULE_BODY = record(
     "A fault. Of several rules that would fire for a request, the oldest does; errors for other topics join in.",
     optional=RULE_FIELDS.keys() - {"effect"},
@@ -202,25 +204,10 @@ def _rule_of(body: dict[str, Any]) -> Rule:
     if key is not None and error is not ErrorCode.NONE and not forced and not may_answer(key, error):
         raise _invalid(f"Kafka never answers {key.name} with {error.name}. To do so all the same, set forced=true.")
     return Rule(
-        effect,
-        When(body.get("when", "before")),
-        error,
-        body.get("ms", 0),
-        key,
-        forced=forced,
-        first_version=versions[0],
-        last_version=versions[1],
-        client_id=body.get("client"),
-        group=body.get("group"),
-        topic=body.get("topic"),
-        partition=body.get("partition"),
-        transactional_id=body.get("transactional_id"),
+        *(effect, When(body.get("when", "before")), error, body.get("ms", 0), key, *versions, body.get("client")),
         role=None if body.get("role") is None else Role(body["role"]),
-        nth=body.get("nth", 1),
-        every=body.get("every", 1),
-        times=body.get("times"),
-        probability=body.get("probability", 1.0),
-        seed=body.get("seed", 0),
+        forced=forced,
+        **{name: body[name] for name in SAME_FIELDS if name in body},
     )
 
 
@@ -291,7 +278,7 @@ FILTERS = (
     Parameter("client", text("Only this client.id.")),
     Parameter("group", text("Only requests that name this group.")),
     Parameter("topic", text("Only requests that name this topic.")),
-    Parameter("since", integer("Only from this number on. Default: all that are kept.")),
+    Parameter("since", integer("Only from this number on. Default: all that are kept."), default=0),
 )
 
 
@@ -320,7 +307,7 @@ def found_exchanges(recorder: Recorder, query: dict[str, Any]) -> list[Exchange]
             and (query["topic"] is None or query["topic"] in facts.topics)
         )
 
-    return [each for each in recorder.since(query["since"] or 0) if fits(each.facts)]
+    return [each for each in recorder.since(query["since"]) if fits(each.facts)]
 
 
 def exchanges(recorder: Recorder, found: list[Exchange], *, with_frames: bool = False) -> HttpAnswer:
@@ -352,7 +339,7 @@ FINDING = record(
     summary="What clients could do better",
     query=[
         Parameter("client", text("Only this client.id.")),
-        Parameter("since", integer("Only from this number of a request on. Default: all that are kept.")),
+        Parameter("since", integer("Only from this number of a request on. Default: all that are kept."), default=0),
     ],
     answer=record("What was found.", findings=array(FINDING, "By rule and client.")),
 )
@@ -363,7 +350,7 @@ def lint(services: Services, request: HttpRequest) -> HttpAnswer:
     from barnabas.broker.control.lint import findings  # late: brokers without control do not import it
 
     recorder = gate_of(services).recorder
-    since, client_id = request.query["since"] or 0, request.query["client"]
+    since, client_id = request.query["since"], request.query["client"]
     seen = [each for each in recorder.since(since) if client_id in (None, each.facts.client_id)]
     are_all_kept = since <= 1 and next((each.number for each in recorder.since(0)), 1) == 1
     return HttpAnswer.json({"findings": [each._asdict() for each in findings(seen, are_all_kept=are_all_kept)]})

@@ -92,9 +92,7 @@ def address_of(services: Services, broker_id: int) -> Pending[str | None]:
     """The address of another broker's HTTP API: host:port, empty if it has none; None if it does not answer."""
     client = services.broker_clients.to(broker_id, PURPOSE, ANSWERS_WITHIN_MS)
     if client is None:
-        unknown: Pending[str | None] = Pending()
-        unknown.complete(None)
-        return unknown
+        return Pending.of(None)
     describe = messages.DescribeConfigsRequest
     resource = describe.DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name=str(broker_id), configuration_keys=["http.address"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,18 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.cluster.tree.tree_place import read_by_others
 from barnabas.coordinators.groups.classic import ClassicGroup
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
-from barnabas.coordinators.groups.consumer.states import GroupState
-from barnabas.coordinators.groups.events import Event, Identity, Kind, identity
+from barnabas.coordinators.groups.events import Kind, identity
 from barnabas.coordinators.groups.explanation import STORM_WITHIN_MS, advice
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.coordinators.groups.states import State
-from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES
+from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES, view
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.lag_history import Point
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.directory_contents import strays_in
 from barnabas.storage.disk_space import filling
-from barnabas.storage.log import Log
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -245,11 +243,14 @@ def _logs(services: Services) -> Pieces[dict[str, Any]]:
     return {
         "logs": len(logs),
         "failed_logs": len(failed),
-        "failed": [_log(log, error) for log, error in failed[:LOGS_MAX]],
+        "failed": [_refused(log.topic, log.partition, error) for log, error in failed[:LOGS_MAX]],
         "write_blocked_logs": len(write_blocked) + len(refused),
         "write_blocked": [
             *(_refused(*key, error) for key, error in list(refused.items())[:LOGS_MAX]),
-            *(_log(log, error) for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]),
+            *(
+                _refused(log.topic, log.partition, error)
+                for log, error in write_blocked[: max(LOGS_MAX - len(refused), 0)]
+            ),
         ],
     }
 
@@ -288,10 +289,6 @@ def _groups(services: Services, now_ms: int, stalled_ms: int) -> Pieces[dict[str
         "expiring_groups": expiring_count,
         "groups": (row for rows in (living, empty, stopped) for row in rows),
     }
-
-
-def _log(log: Log, error: OSError) -> dict[str, Any]:
-    return _refused(log.topic, log.partition, error)
 
 
 def _refused(topic: str, partition: int, error: OSError) -> dict[str, Any]:
@@ -395,14 +392,16 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
     """What is known of a group; None if nothing of it can be a problem."""
     sampling = services.lag_sampling
     group, consumer = shard.groups.get(group_id), shard.consumer.by_id.get(group_id)  # no id is in both
-    member_count = len(consumer.members if consumer is not None else () if group is None else group.members.by_id)
+    members: Collection[str] = () if group is None else group.members.by_id
+    if consumer is not None:
+        members = consumer.members
     standing = [each for each in sampling.standstills.of_group(group_id) if now_ms - each.since_ms >= stalled_ms]
     past_end, lost = sampling.past_end.get(group_id, 0), sampling.lost.get(group_id, 0)
     threat = sampling.threatened.get(group_id)
     gone = [topic for topic in shard.offsets.topics(group_id) if not services.metadata_cache.contains(topic)]
     expiring, expires_ms = _expiring(services, shard, group_id, now_ms)
-    events = [] if not member_count else services.group_coordinator.events.of_group(group_id)
-    recent = list(_recent(events, now_ms))
+    events = [] if not members else services.group_coordinator.events.of_group(group_id)
+    recent = [event for event in events if event.at_ms >= now_ms - STORM_WITHIN_MS]
     times = [event.at_ms for event in recent if event.kind is Kind.REBALANCE]
     waits_ms, waited_for = _waits(group, consumer, services.env.clock.monotonic_ms())
     has_storm = len(times) >= _REBALANCES_MIN
@@ -411,12 +410,13 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
         return None
     standing.sort(key=lambda each: each.since_ms)
     advices = advice(events) if has_storm or hangs or standing else []
+    seen = view(shard, group_id)
     return {
         "group": group_id,
         "type": CLASSIC if consumer is None else CONSUMER,
-        "state": _state(group, consumer).value,
-        "members": member_count,
-        "clients": [each._asdict() for each in _clients(group, consumer)],
+        "state": State.EMPTY.value if seen is None else seen.state,
+        "members": len(members),
+        "clients": [_named(group, consumer, each) for each in islice(members, NAMES_MAX)],
         "standing_partitions": len(standing),
         "unread_partitions": sampling.standstills.unread_partitions(group_id),
         "is_moving": bool(standing) and _moves(sampling.histories.of_group(group_id), now_ms - stalled_ms),
@@ -437,23 +437,6 @@ def _group(services: Services, shard: Shard, group_id: str, now_ms: int, stalled
         "last_rebalance_ms": times[-1] if times else None,
         "advice": advices[0][1] if advices else None,
     }
-
-
-def _state(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> State | GroupState:
-    if consumer is not None:
-        return consumer.state
-    return State.EMPTY if group is None else group.state
-
-
-def _clients(group: ClassicGroup | None, consumer: ConsumerGroup | None) -> list[Identity]:
-    """Who the members are; at most NAMES_MAX."""
-    if consumer is not None:
-        return [identity(each) for each in islice(consumer.members.values(), NAMES_MAX)]
-    return [] if group is None else [identity(each) for each in islice(group.members.by_id.values(), NAMES_MAX)]
-
-
-def _recent(events: list[Event], now_ms: int) -> Iterator[Event]:
-    return (event for event in events if event.at_ms >= now_ms - STORM_WITHIN_MS)
 
 
 def _moves(points: list[Point], since_ms: int) -> bool:

@@ -67,7 +67,9 @@ def take_snapshot(services: Services, request: HttpRequest) -> Pending[HttpAnswe
     def note(lives: Lives, directories: list[str], shared: SharedTree | None) -> Pending[Path | SnapshotError]:
         noted = lives.snapshot(directories, request.body.get("folder"), shared)
         if shared is None:
-            _end_long_segments(services)
+            for log in services.log_manager.all():
+                if log.segments.active.size > ROLLED_BYTES:
+                    log.roll()
         return noted
 
     return _changed(services, request, note)
@@ -142,10 +144,3 @@ def _shared_tree(services: Services, directories: list[str], node_ids: list[int]
     if node_id not in told:
         raise HttpError(400, "INVALID_BODY", f"brokers are those that are told the same, this one ({node_id}) also.")
     return SharedTree(tree, node_id, tuple(sorted(told)))
-
-
-def _end_long_segments(services: Services) -> None:
-    """What ends here need not be copied."""
-    for log in services.log_manager.all():
-        if log.segments.active.size > ROLLED_BYTES:
-            log.roll()

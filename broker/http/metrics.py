@@ -331,18 +331,19 @@ def position(shard: Shard, group_id: str, bounds: Bounds) -> Position:
 
 
 def _put_group(lines: dict[str, list[str]], group_id: str, of_group: Position, group: GroupView | None) -> None:
-    label = f'{{group="{_escaped(group_id)}"}} '
-    lines["barnabas_group_lag_records"].append(f"barnabas_group_lag_records{label}{of_group.lag}\n")
-    lines["barnabas_group_lag_records_max"].append(f"barnabas_group_lag_records_max{label}{of_group.lag_max}\n")
-    lines["barnabas_group_partitions"].append(f"barnabas_group_partitions{label}{of_group.partitions}\n")
-    if of_group.without_lag:
-        name = "barnabas_group_partitions_without_lag"
-        lines[name].append(f"{name}{label}{of_group.without_lag}\n")
-    members, generation = (0, 0) if group is None else (group.member_count, group.generation)
-    lines["barnabas_group_members"].append(f"barnabas_group_members{label}{members}\n")
-    lines["barnabas_group_generation"].append(f"barnabas_group_generation{label}{generation}\n")
-    name = "barnabas_group_last_commit_timestamp_seconds"
-    lines[name].append(f"{name}{label}{of_group.last_commit_ms / 1000:.3f}\n")
+    values = {
+        "barnabas_group_lag_records": of_group.lag,
+        "barnabas_group_lag_records_max": of_group.lag_max,
+        "barnabas_group_partitions": of_group.partitions,
+        "barnabas_group_partitions_without_lag": of_group.without_lag or None,
+        "barnabas_group_members": 0 if group is None else group.member_count,
+        "barnabas_group_generation": 0 if group is None else group.generation,
+        "barnabas_group_last_commit_timestamp_seconds": f"{of_group.last_commit_ms / 1000:.3f}",
+    }
+    label = _escaped(group_id)
+    for name, value in values.items():
+        if value is not None:
+            lines[name].append(f'{name}{{group="{label}"}} {value}\n')
 
 
 def _escaped(value: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.access.http import everybody
 from barnabas.broker.http.routes import JSON, TABLE, HttpAnswer, HttpRequest, Route, route
-from barnabas.broker.http.schemas import Schema, record, text
+from barnabas.broker.http.schemas import record, text
 from barnabas.protocol.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -62,7 +62,10 @@ def _operation(row: Route) -> dict[str, Any]:
             *map(_parameter, row.query),
         ],
         "responses": {
-            "200": {"description": row.summary, "content": {row.content_type: {"schema": _answer(row)}}},
+            "200": {
+                "description": row.summary,
+                "content": {row.content_type: {"schema": row.answer or {"type": "string"}}},
+            },
             "default": {
                 "description": "An error.",
                 "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -76,10 +79,6 @@ def _operation(row: Route) -> dict[str, Any]:
     if row.of_group:
         operation["responses"]["307"] = {"description": "Another broker coordinates the group: Location names it."}
     return operation
-
-
-def _answer(row: Route) -> Schema:
-    return {"type": "string"} if row.answer is None else row.answer
 
 
 def _parameter(parameter: Any) -> dict[str, Any]:

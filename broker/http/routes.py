@@ -92,7 +92,7 @@ class HttpRequest:
         self.method = method
         self.target = target  # as it was sent: path and query
         self.path = path
-        self.query = query  # every parameter of the route; None or (): it was not given
+        self.query = query  # every parameter of the route; one that was not given has its default; or ()
         self.body = body
         self.client_host = client_host  # as Kafka writes it: "/127.0.0.1"
         self.client_id = client_id  # the User-Agent
@@ -173,11 +173,12 @@ def in_pieces(document: dict[str, Any]) -> Iterator[bytes | None]:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the query. `many`: it may be repeated."""
+    """A parameter of the query. `many`: it may be repeated. `default`: its value if it is not given."""
 
     name: str
     schema: Schema
     many: bool = False
+    default: Any = None
 
     def read(self, values: list[str]) -> Any:
         """Its value; HttpError for what cannot be one."""
@@ -186,7 +187,7 @@ class Parameter:
         found = [self._read(each) for each in values]
         if self.many:
             return tuple(found)
-        return found[0] if found else None
+        return found[0] if found else self.default
 
     def _read(self, value: str) -> Any:
         kind = self.schema["type"]

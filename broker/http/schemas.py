@@ -42,9 +42,9 @@ def number(meaning: str, *, nullable: bool = False) -> Schema:
     return _of("number", meaning, nullable)
 
 
-def boolean(meaning: str, *, nullable: bool = False) -> Schema:
+def boolean(meaning: str) -> Schema:
     """True or false."""
-    return _of("boolean", meaning, nullable)
+    return _of("boolean", meaning, False)
 
 
 def array(items: Schema, meaning: str, *, nullable: bool = False) -> Schema:
@@ -52,20 +52,12 @@ def array(items: Schema, meaning: str, *, nullable: bool = False) -> Schema:
     return _of("array", meaning, nullable, items=items)
 
 
-def record(meaning: str = "", *, optional: Iterable[str] = (), nullable: bool = False, **fields: Schema) -> Schema:
+def record(meaning: str, *, optional: Iterable[str] = (), nullable: bool = False, **fields: Schema) -> Schema:
     """Named fields. All of them are there, but those that are `optional`."""
     left_out = set(optional)
     assert left_out <= fields.keys()
     required = [name for name in fields if name not in left_out]
-    schema = _of("object", meaning, nullable, properties=fields, required=required, additionalProperties=False)
-    if not meaning:
-        del schema["description"]
-    return schema
-
-
-def by_name(values: Schema, meaning: str) -> Schema:
-    """Values of one kind under names that are not known before."""
-    return _of("object", meaning, False, additionalProperties=values)
+    return _of("object", meaning, nullable, properties=fields, required=required, additionalProperties=False)
 
 
 def anything(meaning: str) -> Schema:

@@ -168,7 +168,10 @@ class HttpServer:
         server.connections_elsewhere += 1
         if self._sweep is None:  # only while there are connections
             self._sweep = self.env.upkeep.every(
-                "HTTP connections", lambda: SWEEP_INTERVAL_MS, lambda: list(self.connections), _end_if_late
+                "HTTP connections",
+                lambda: SWEEP_INTERVAL_MS,
+                lambda: list(self.connections),
+                lambda each: each.end_if_late(),
             )
         return True
 
@@ -235,10 +238,6 @@ class HttpServer:
         self.handler_failures += 1
         if self.handler_failures <= TRACEBACKS_MAX or self.handler_failures % TRACEBACK_EVERY == 0:
             logger.error("%s failed (%s so far)", what, counted(self.handler_failures, "failure"), exc_info=error)
-
-
-def _end_if_late(connection: "HttpConnection | _Opening") -> None:
-    connection.end_if_late()
 
 
 def _import() -> "type[HttpConnection]":

@@ -40,7 +40,9 @@ WAIT_MS_MAX = 55_000
 DEFAULT_WAIT_MS = 10_000
 OTHERS_ANSWER_WITHIN_MS = 5_000.0
 PURPOSE = "waits"
-TIMEOUT = Parameter("timeout_ms", integer(f"How long to wait: 0 to {WAIT_MS_MAX}. Default: {DEFAULT_WAIT_MS}."))
+TIMEOUT = Parameter(
+    "timeout_ms", integer(f"How long to wait: 0 to {WAIT_MS_MAX}. Default: {DEFAULT_WAIT_MS}."), default=DEFAULT_WAIT_MS
+)
 
 GROUP_STATE = record(
     "What was waited for.",
@@ -70,15 +72,10 @@ TRANSACTION_STATE = record(
 
 def _until(request: HttpRequest, services: Services) -> float:
     """When the wait is over, by the monotonic clock. HttpError for a time that nobody waits."""
-    timeout_ms = _timeout_ms(request)
+    timeout_ms: int = request.query["timeout_ms"]
     if not 0 <= timeout_ms <= WAIT_MS_MAX:
         raise HttpError(400, "INVALID_QUERY", f"the parameter timeout_ms is from 0 to {WAIT_MS_MAX}.")
     return services.env.clock.monotonic_ms() + timeout_ms
-
-
-def _timeout_ms(request: HttpRequest) -> int:
-    found: int | None = request.query["timeout_ms"]
-    return DEFAULT_WAIT_MS if found is None else found
 
 
 async def _wait(
@@ -134,7 +131,7 @@ async def _moved(services: Services, request: HttpRequest, end_ms: float) -> Htt
 
 
 def _over(request: HttpRequest, seen: str, why: str = "") -> HttpError:
-    message = f"not so within {_timeout_ms(request)} ms: {seen.rstrip('.')}."
+    message = f"not so within {request.query['timeout_ms']} ms: {seen.rstrip('.')}."
     return HttpError(408, "WAIT_TIMED_OUT", f"{message} {why}".rstrip())
 
 
@@ -351,7 +348,11 @@ def _transaction_row(services: Services, name: str) -> Pieces[Row]:
     "GET",
     "/v1/control/requests/wait",
     summary="Wait until clients have asked something",
-    query=[*FILTERS, Parameter("count", integer("So many of these requests have been answered. Default: 1.")), TIMEOUT],
+    query=[
+        *FILTERS,
+        Parameter("count", integer("So many of these requests have been answered. Default: 1."), default=1),
+        TIMEOUT,
+    ],
     answer=EXCHANGES,
 )
 def wait_for_requests(services: Services, request: HttpRequest) -> Waiting:
@@ -361,7 +362,7 @@ def wait_for_requests(services: Services, request: HttpRequest) -> Waiting:
 
 async def _wait_for_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     recorder, clock = gate_of(services).recorder, services.env.clock
-    end_ms, count = _until(request, services), 1 if request.query["count"] is None else request.query["count"]
+    end_ms, count = _until(request, services), request.query["count"]
     while True:
         found = found_exchanges(recorder, request.query)
         over = sum(each.fate != "waits" for each in found)
@@ -376,12 +377,12 @@ async def _wait_for_requests(services: Services, request: HttpRequest) -> HttpAn
     "GET",
     "/v1/control/rules/{rule}/wait",
     summary="Wait until a fault has fired",
-    query=[Parameter("fired", integer("So often, at least. Default: 1.")), TIMEOUT],
+    query=[Parameter("fired", integer("So often, at least. Default: 1."), default=1), TIMEOUT],
     answer=ACTIVE_RULE,
 )
 def wait_for_rule(services: Services, request: HttpRequest) -> Waiting:
     """On this broker."""
-    wanted = 1 if request.query["fired"] is None else request.query["fired"]
+    wanted = request.query["fired"]
     rules, number = gate_of(services).rules, request.path["rule"]
     rule_of(rules, number)
 

@@ -442,7 +442,7 @@ def test_a_body_waits_for_100_continue(http_world: World, add_route: Callable[..
         "POST",
         "/v1/echo",
         lambda broker, asked: HttpAnswer.json(asked.body),
-        body=schemas.record(a=schemas.integer("")),
+        body=schemas.record("", a=schemas.integer("")),
     )
 
     async def conversation(client: HttpClient) -> None:
@@ -483,7 +483,7 @@ def test_the_head_has_a_limit(http_world: World, size: int, place: str) -> None:
 @pytest.mark.parametrize("excess", [-1, 0, 1])
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_has_a_limit(http_world: World, add_route: Callable[..., None], excess: int, is_chunked: bool) -> None:
-    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record(a=schemas.text("")))
+    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record("", a=schemas.text("")))
     size = 1024 * 1024 + excess
     body = b'{"a":"' + b"x" * (size - 8) + b'"}'
 
@@ -504,7 +504,7 @@ def test_a_body_in_many_chunks_does_not_hold_the_loop(
     http_world: World, add_route: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another client is answered between them."""
-    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record(a=schemas.text("")))
+    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record("", a=schemas.text("")))
     body = b'{"a":"' + b"x" * 20_000 + b'"}'
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
 
@@ -805,7 +805,7 @@ def test_without_a_token_other_hosts_are_refused(make_world: type[Any]) -> None:
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
 def test_what_a_web_page_can_send_changes_nothing(http_world: World, add_route: Callable[..., None], kind: str) -> None:
     handled = []
-    add_route("POST", "/v1/change", lambda broker, asked: handled.append(1), body=schemas.record())
+    add_route("POST", "/v1/change", lambda broker, asked: handled.append(1), body=schemas.record(""))
     headers = {"Content_Type": kind} if kind else {}
     for method in ("POST", "DELETE"):
         answer = http_world.env.run(ask(http_world.env, http_world.broker, method, "/v1/change", **headers))

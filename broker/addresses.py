@@ -38,7 +38,7 @@ class Addresses:
     def bootstrap(self) -> str:
         """host:port of the first listener, for a client on this machine."""
         first = self._listeners[0]
-        host = _reachable(first.host)
+        host = LOOPBACK if first.host in WILDCARD_HOSTS else first.host
         return f"[{host}]:{self._ports[first.name]}" if ":" in host else f"{host}:{self._ports[first.name]}"
 
     async def registered(self, network: Network) -> list[RegisteredEndpoint]:
@@ -68,7 +68,3 @@ class Addresses:
         broker = self._metadata_cache.brokers.get(node_id)
         found = broker.endpoint(name) if broker is not None else None
         return Endpoint(name, found.host, found.port) if found is not None else None
-
-
-def _reachable(host: str) -> str:
-    return LOOPBACK if host in WILDCARD_HOSTS else host

@@ -48,6 +48,10 @@ class Arrivals:
     def _windows(self) -> Windows:
         return Windows(self._config.quota_window_num, self._config.quota_window_size_seconds)
 
+    def is_protected(self, listener: str) -> bool:
+        """Whether a listener is for brokers only, so that no limit of the whole broker concerns it, as in Kafka."""
+        return len(self._config.endpoints) > 1 and listener == self._config.inter_broker_listener
+
     def is_full(self, listener: str) -> bool:
         """Whether as many connections of the listener wait as may."""
         return len(self._queues.get(listener, ())) >= self._config.socket_listen_backlog_size
@@ -113,18 +117,15 @@ class Arrivals:
 
     def _throttle_listener_ms(self, listener: str) -> int:
         """Count a connection of the listener, and of the broker. How long it has to wait."""
-        own = sasl.of_listener(self._config, listener, RATE) if self._has_own(listener) else None
         throttle_ms = 0
-        if own is not None:
-            throttle_ms = self._use(self._of_listener.setdefault(listener, Rate()), float(own))
-        is_protected = len(self._config.endpoints) > 1 and listener == self._config.inter_broker_listener
+        if self._config.text(f"listener.name.{listener.lower()}.{RATE}") is not None:  # it has a rate of its own
+            own = sasl.of_listener(self._config, listener, RATE)
+            if own is not None:
+                throttle_ms = self._use(self._of_listener.setdefault(listener, Rate()), float(own))
         bound = self._config.max_connection_creation_rate
-        if bound == NO_LIMIT or is_protected:
+        if bound == NO_LIMIT or self.is_protected(listener):
             return throttle_ms
         return max(throttle_ms, self._use(self._of_broker, bound))
-
-    def _has_own(self, listener: str) -> bool:
-        return self._config.text(f"listener.name.{listener.lower()}.{RATE}") is not None
 
     def _throttle_address_ms(self, address: str) -> int:
         """The same for one address. What has to wait is refused, so it does not count."""

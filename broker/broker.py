@@ -56,6 +56,7 @@ from barnabas.coordinators.groups.lag_sampling import LagSampling
 from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.replication.replica_manager import ReplicaManager
 from barnabas.runtime.ports import Env
+from barnabas.runtime.turns import ended
 from barnabas.storage import log_end
 from barnabas.storage.directory_contents import number_of_directories, place_of_tree
 from barnabas.storage.directory_plan import NO_CHOICE, StartChoice
@@ -408,21 +409,14 @@ class Broker:
         topics = set(await in_tree(lambda: self.coordination.children(paths.TOPICS))).difference(deleted)
         await self.controller.start()
         cache = self.metadata_cache
-        told = asyncio.Event()
 
         def is_told() -> bool:
             return self.node_id in cache.brokers and topics <= cache.topics.keys() and self.replica_manager.hosts_all()
 
-        cache.wait_for(is_told, TOLD_WITHIN_MS).then(lambda in_time: self._told(told, in_time))
-        await told.wait()
-
-    @staticmethod
-    def _told(told: asyncio.Event, in_time: bool) -> None:
-        if not in_time:
+        if not await ended(cache.wait_for(is_told, TOLD_WITHIN_MS)):
             logger.warning(
                 "not all partitions were sent by the controller within %d ms: serving the others", TOLD_WITHIN_MS
             )
-        told.set()
 
     async def stop(self, *, hands_over: bool = True, keeps_data: bool = True) -> None:
         """A controlled stop: answer what can be answered, write checkpoints and the clean marker, end the session.
@@ -507,8 +501,8 @@ class Broker:
         """Do steps of the end in order. One that fails keeps no other from its turn: the logs are closed cleanly."""
         for step in steps:
             try:
-                ended = step()
-                if isawaitable(ended):
-                    await ended
+                end = step()
+                if isawaitable(end):
+                    await end
             except Exception:
                 logger.exception("a step of the stop has failed: %s", step)

@@ -133,36 +133,28 @@ class JournalOfBroker:
     def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Buffer | None]:
         """The last batch before an offset, or of all, from the broker that leads it; None: it did not answer."""
         client = self._client(leader_id)
-        found: Pending[Buffer | None] = Pending()
         if client is None:
-            found.complete(None)
-            return found
+            return Pending.of(None)
         if before is not None:
-            _fetch(client, partition, before - 1, found)
-            return found
+            return _fetch(client, partition, before - 1)
         topic_type = messages.ListOffsetsRequest.ListOffsetsTopic
         row = messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
         request = messages.ListOffsetsRequest(topics=[topic_type(name=JOURNAL_TOPIC, partitions=[row])])
 
-        def ended(response: ListOffsetsResponse | None) -> None:
+        def ended(response: ListOffsetsResponse | None) -> Pending[Buffer | None] | None:
             row = None if response is None else response.topics[0].partitions[0]
-            if row is None or row.error_code:
-                found.complete(None)
-            else:
-                _fetch(client, partition, row.offset - 1, found)
+            return None if row is None or row.error_code else _fetch(client, partition, row.offset - 1)
 
-        client.send(request, LIST_OFFSETS_VERSION).then(ended)
-        return found
+        return client.send(request, LIST_OFFSETS_VERSION).and_then(ended)
 
     def _client(self, leader_id: int) -> BrokerClient | None:
         # Under this name a client may write to internal topics, as in Kafka.
         return self._services.broker_clients.to(leader_id, PURPOSE, ANSWER_WITHIN_MS, ADMIN_CLIENT_ID)
 
 
-def _fetch(client: BrokerClient, partition: int, offset: int, found: Pending[Buffer | None]) -> None:
+def _fetch(client: BrokerClient, partition: int, offset: int) -> Pending[Buffer | None]:
     if offset < 0:
-        found.complete(b"")
-        return
+        return Pending.of(b"")
     topic_type = messages.FetchRequest.FetchTopic
     row = messages.FetchRequest.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=READ_BYTES)
     request = messages.FetchRequest(
@@ -171,16 +163,13 @@ def _fetch(client: BrokerClient, partition: int, offset: int, found: Pending[Buf
         topics=[topic_type(topic=JOURNAL_TOPIC, partitions=[row])],
     )
 
-    def fetched(response: FetchResponse | None) -> None:
+    def fetched(response: FetchResponse | None) -> Buffer | None:
         row = None if response is None or response.error_code else response.responses[0].partitions[0]
         if row is not None and row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            found.complete(b"")  # all of it is older than its retention
-        elif row is None or row.error_code:
-            found.complete(None)
-        else:
-            found.complete(row.records or b"")
+            return b""  # all of it is older than its retention
+        return None if row is None or row.error_code else row.records or b""
 
-    client.send(request, FETCH_VERSION).then(fetched)
+    return client.send(request, FETCH_VERSION).map(fetched)
 
 
 def _produced(response: ProduceResponse | None) -> ErrorCode:

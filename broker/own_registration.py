@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from barnabas.broker import before_registering
@@ -74,17 +75,13 @@ class OwnRegistration:
         self._log_manager.write_boot_ids()
         self._is_loss_settled = True
 
-        async def register() -> None:
-            self._log_manager.broker_epoch = self._replica_manager.broker_epoch = await place.register()
-            await self._tree_mark.registered()
-
-        async def register_again() -> None:
-            self._log_manager.broker_epoch = self._replica_manager.broker_epoch = await place.register_again()
+        async def register(step: Callable[[], Awaitable[int]]) -> None:
+            self._log_manager.broker_epoch = self._replica_manager.broker_epoch = await step()
             await self._tree_mark.registered()
 
         while True:
-            await until_answered(self._env.clock, register)
-            self._controller.register_again = register_again
+            await until_answered(self._env.clock, partial(register, place.register))
+            self._controller.register_again = partial(register, place.register_again)
             if place.is_of_this_session:
                 return
 

@@ -256,7 +256,8 @@ class Server:
 
     def _place(self, connection: Connection) -> str | None:
         """Give a connection a place, or let it wait for one. Returns why it is refused, or None."""
-        if len(self.connections) >= self.config.max_connections and not self._is_protected(connection.listener_name):
+        is_protected = self.arrivals.is_protected(connection.listener_name)
+        if len(self.connections) >= self.config.max_connections and not is_protected:
             if len(self._waiting) >= self.config.socket_listen_backlog_size:
                 return f"max.connections={self.config.max_connections} are open, and as many wait as may"
             self._waiting[connection] = None
@@ -272,9 +273,6 @@ class Server:
         """Whether another connection would take a descriptor that is for the logs."""
         waiting = len(self._waiting) + len(self.arrivals.waiting)
         return len(self.connections) + waiting + self.connections_elsewhere >= self._descriptors
-
-    def _is_protected(self, listener_name: str) -> bool:
-        return len(self.config.endpoints) > 1 and listener_name == self.config.inter_broker_listener
 
     def is_served(self, connection: Connection) -> bool:
         """Whether the connection has a place, and the broker serves."""

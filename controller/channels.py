@@ -125,13 +125,11 @@ class _LocalChannel(_Channel):
         self._receiver = receiver
 
     def _reach(self, request: ControlRequest) -> Pending[ControlResponse | None]:
-        answer: Pending[ControlResponse | None] = Pending()
         try:
-            answer.complete(self._handle(request))
+            return Pending.of(self._handle(request))
         except Exception:  # a bug: without an answer the controller would wait for ever
             logger.exception("%s of this broker's own controller failed", type(request).__name__)
-            answer.complete(_FAILURES[type(request)](error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
-        return answer
+            return Pending.of(_FAILURES[type(request)](error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _handle(self, request: ControlRequest) -> ControlResponse:
         if isinstance(request, LeaderAndIsrRequest):
@@ -164,11 +162,7 @@ class _RemoteChannel(_Channel):
         return None
 
     def _reach(self, request: ControlRequest) -> Pending[ControlResponse | None]:
-        if self._client is not None:
-            return self._client.send(request, _VERSIONS[type(request)])
-        answer: Pending[ControlResponse | None] = Pending()
-        answer.complete(None)
-        return answer
+        return Pending.of(None) if self._client is None else self._client.send(request, _VERSIONS[type(request)])
 
     def renew(self, broker: LiveBroker) -> None:
         super().renew(broker)

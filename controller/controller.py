@@ -162,16 +162,6 @@ class Controller:
         self._resign()
         self._events.appendleft((self._begin_session if self._must_register else self._elect, None))
 
-    async def idle(self) -> None:
-        """Return when the events that are queued now have been handled."""
-        done = asyncio.Event()
-
-        async def mark() -> None:
-            done.set()
-
-        self._enqueue(mark)
-        await done.wait()
-
     # --- the queue ---
 
     def _enqueue(self, handler: Handler, term: Term | None = None) -> None:
@@ -254,10 +244,9 @@ class Controller:
 
     def _ask(self, act: Callable[[Term], Awaitable[R]], refused: Callable[[ErrorCode], R]) -> Pending[R]:
         """Queue a request. NOT_CONTROLLER if this broker is not the controller, or resigns before the answer."""
-        pending: Pending[R] = Pending()
         if self.term is None:
-            pending.complete(refused(ErrorCode.NOT_CONTROLLER))
-            return pending
+            return Pending.of(refused(ErrorCode.NOT_CONTROLLER))
+        pending: Pending[R] = Pending()
         term = self.term
 
         def refuse(error: ErrorCode) -> None:

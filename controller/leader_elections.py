@@ -7,7 +7,6 @@ from typing import NamedTuple
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller import election
-from barnabas.controller.requests import RequestBatch
 from barnabas.controller.state import ControllerState, TopicPartition
 from barnabas.controller.state_machines import StateMachines
 from barnabas.protocol.errors import ErrorCode
@@ -41,13 +40,10 @@ FAILURES = {
 class LeaderElections:
     """Elections in one term of the controller."""
 
-    def __init__(
-        self, state: ControllerState, config: BrokerConfig, machines: StateMachines, batch: RequestBatch
-    ) -> None:
+    def __init__(self, state: ControllerState, config: BrokerConfig, machines: StateMachines) -> None:
         self._state = state
         self._config = config
         self._machines = machines
-        self._batch = batch
 
     async def elect(
         self, election_type: ElectionType, partitions: Sequence[TopicPartition]

@@ -90,7 +90,7 @@ class Term:
         self._deletion = TopicDeletion(self.state, self.tree, self._batch, self._machines)
         self.alterations = Alterations(self.state, self.tree, self._batch, self._isrs_altered)
         self.feature_levels = FeatureLevels(self.state, self.tree, coordination, node_id)
-        self.elections = LeaderElections(self.state, config, self._machines, self._batch)
+        self.elections = LeaderElections(self.state, config, self._machines)
         self._watches: dict[str, Watch] = {}  # the last one left on each path
         self._changed_topics: dict[str, None] = {}  # topics whose nodes have changed
 
@@ -291,16 +291,17 @@ class Term:
         state = self.state
         deleting = [r for r in replicas if state.is_being_deleted(r[0])]
         remaining = [r for r in replicas if not state.is_being_deleted(r[0]) and r[:2] in state.states]
-        leaderless = [
-            partition
-            for partition in dict.fromkeys(r[:2] for r in remaining)
-            if state.partition_states.get(partition) is PartitionState.ONLINE and not state.has_online_leader(partition)
-        ]
-        await self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
-        await self._machines.bring_online(leaderless)
+        await self._machines.bring_online(await self._become_leaderless(dict.fromkeys(r[:2] for r in remaining)))
         await self._machines.move_replicas(remaining, ReplicaState.OFFLINE)
         if deleting:
             await self._deletion.replicas_failed(deleting)
+
+    async def _become_leaderless(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Move to OFFLINE those of the partitions whose leader cannot serve any more; returns them."""
+        online, state = PartitionState.ONLINE, self.state
+        gone = [p for p in partitions if state.partition_states.get(p) is online and not state.has_online_leader(p)]
+        await self._machines.move_partitions(gone, PartitionState.OFFLINE)
+        return gone
 
     async def _broker_changed(self, broker_id: int) -> None:
         """The node of a broker changed: endpoints or rack. `_brokers_changed` sees when it goes."""
@@ -467,12 +468,7 @@ class Term:
         # Those without a later epoch, too: a write that came too late may have made this controller read it before.
         for partition in kept:
             self._batch.add_leader_and_isr(state.replicas(partition), partition)
-        leaderless = [
-            partition
-            for partition in kept
-            if state.partition_states.get(partition) is PartitionState.ONLINE and not state.has_online_leader(partition)
-        ]
-        await self._machines.move_partitions(leaderless, PartitionState.OFFLINE)
+        await self._become_leaderless(kept)
         await self._machines.bring_online(kept)
         await self._machines.leave_isrs(
             (*partition, member)

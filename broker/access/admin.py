@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from barnabas.broker.access.rules import CLUSTER, GROUP, MESSAGES, TOPIC, joined, say, then, whole, with_rows
-from barnabas.broker.access.topics import NOT_ASKED, cluster_operations
+from barnabas.broker.access.rules import CLUSTER, GROUP, MESSAGES, NOT_ASKED, TOPIC, joined, say, then, whole, with_rows
+from barnabas.broker.access.topics import cluster_operations
 from barnabas.broker.requests import AUTHORIZATION_ERRORS, Access, Asked, Reply
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 

@@ -7,6 +7,7 @@ from barnabas.broker.access.rules import (
     CLUSTER,
     GROUP,
     MESSAGES,
+    NOT_ASKED,
     TOPIC,
     TRANSACTIONAL_ID,
     divided,
@@ -27,7 +28,6 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import JoinGroupResponse, OffsetDeleteResponse, OffsetFetchResponse
 from barnabas.runtime.turns import Pieces
 
-NOT_ASKED = -(2**31)
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 KEY_TYPES = {0: GROUP, 1: TRANSACTIONAL_ID}  # of FindCoordinator
 FIRST_VERSION_WITH_ERROR = 2  # of OffsetFetch: at the top of the answer, and not in each row

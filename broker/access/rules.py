@@ -16,6 +16,7 @@ from barnabas.runtime.turns import Pieces, chunks
 CLUSTER, GROUP, TOPIC = ResourceType.CLUSTER, ResourceType.GROUP, ResourceType.TOPIC
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 ROWS_PER_PIECE = 50  # some hundredths of a millisecond each, if the log says that they are refused
+NOT_ASKED = -(2**31)  # in the place of the operations that somebody may do
 T = TypeVar("T")
 NameOf = Callable[[Any], str]  # the name of what a row is about
 

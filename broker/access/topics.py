@@ -8,13 +8,13 @@ from typing import Any
 from barnabas.broker.access.rules import (
     CLUSTER,
     MESSAGES,
+    NOT_ASKED,
     ROWS_PER_PIECE,
     TOPIC,
     divided,
     each,
     handled,
     in_turns,
-    joined,
     parted,
     then,
     with_rows,
@@ -25,17 +25,16 @@ from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     DeleteTopicsResponse,
-    DescribeTopicPartitionsResponse,
     MetadataRequest,
     MetadataResponse,
 )
 from barnabas.runtime.turns import Pieces, chunks
 
-NOT_ASKED = -(2**31)
 FIRST_VERSION_WITH_IDS = 12  # of Metadata; 10 and 11 have the field, too
 NOT_AUTHORISED = MESSAGES[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 create_partitions = each(AclOperation.ALTER, TOPIC, "topics")
+_describe = each(AclOperation.DESCRIBE, TOPIC, "topics")
 
 
 def metadata(asked: Asked) -> Reply:
@@ -65,7 +64,7 @@ def _of_named(asked: Asked) -> Pieces[Any]:
     refused: list[Any] = []
     for some in chunks(request.topics, ROWS_PER_PIECE):
         yield
-        if asked.context.api_version < FIRST_VERSION_WITH_IDS and any(map(_has_id, some)):
+        if asked.context.api_version < FIRST_VERSION_WITH_IDS and any(map(has_id, some)):
             return (yield from handled(asked, None))  # the handler refuses all of it, and says nothing of topics
         fine, not_allowed = parted(some, is_allowed)
         allowed += fine
@@ -80,7 +79,7 @@ def _of_named(asked: Asked) -> Pieces[Any]:
     return answer
 
 
-def _has_id(row: MetadataRequest.MetadataRequestTopic) -> bool:
+def has_id(row: MetadataRequest.MetadataRequestTopic) -> bool:
     """Whether a topic is meant by its id."""
     return row.name is None or row.topic_id != NO_TOPIC_ID
 
@@ -134,27 +133,15 @@ def cluster_operations(asked: Asked) -> int:
 
 def describe_topic_partitions(asked: Asked) -> Reply:
     """To describe each topic that is named. If none is, the handler leaves out those that may not be described."""
-    request = asked.request
-    allowed, refused = parted(request.topics, lambda row: asked.may(AclOperation.DESCRIBE, TOPIC, row.name))
-    answer = DescribeTopicPartitionsResponse(
-        topics=[
-            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
-                name=row.name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            )
-            for row in refused
-        ]
-    )
-    if refused and not allowed:
-        return answer
 
-    def told(there: Any) -> Pieces[Any]:
-        for topic in there.topics:
+    def told(answer: Any) -> Pieces[Any]:
+        for topic in answer.topics:
             yield
             if topic.topic_authorized_operations != NOT_ASKED:
                 topic.topic_authorized_operations = asked.rights.operations(TOPIC, topic.name)
-        return joined(there, answer)
+        return answer
 
-    return in_turns(asked, asked.handle(with_rows(request, "topics", allowed)), told)
+    return in_turns(asked, _describe(asked), told)
 
 
 def create_topics(asked: Asked) -> Reply:

@@ -7,7 +7,8 @@ brokers do not exist without KRaft: a broker that is not alive is not listed.
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
-from barnabas.broker.api.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from barnabas.broker.access.rules import NOT_ASKED
+from barnabas.broker.api.metadata import CLUSTER_OPERATIONS
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

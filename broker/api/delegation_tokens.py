@@ -79,11 +79,10 @@ async def renew_delegation_token(
     services: "Services", request: RenewDelegationTokenRequest, context: RequestContext
 ) -> RenewDelegationTokenResponse:
     """Let a token count longer: its owner and its renewers may."""
-    problem = _problem(services, context)
-    if problem is not None:
-        return RenewDelegationTokenResponse(error_code=problem, expiry_timestamp_ms=NO_TIME)
-    renewing = services.delegation_tokens.renew(context.principal, bytes(request.hmac), request.renew_period_ms)
-    error, expires_ms = await renewing
+    error, expires_ms = _problem(services, context), NO_TIME
+    if error is None:
+        asked = context.principal, bytes(request.hmac), request.renew_period_ms
+        error, expires_ms = await services.delegation_tokens.renew(*asked)
     return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
 
 
@@ -92,11 +91,10 @@ async def expire_delegation_token(
     services: "Services", request: ExpireDelegationTokenRequest, context: RequestContext
 ) -> ExpireDelegationTokenResponse:
     """Let a token end at another time, or now."""
-    problem = _problem(services, context)
-    if problem is not None:
-        return ExpireDelegationTokenResponse(error_code=problem, expiry_timestamp_ms=NO_TIME)
-    ending = services.delegation_tokens.expire(context.principal, bytes(request.hmac), request.expiry_time_period_ms)
-    error, expires_ms = await ending
+    error, expires_ms = _problem(services, context), NO_TIME
+    if error is None:
+        asked = context.principal, bytes(request.hmac), request.expiry_time_period_ms
+        error, expires_ms = await services.delegation_tokens.expire(*asked)
     return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=expires_ms)
 
 

@@ -4,7 +4,6 @@ Any replica answers, not only the leader. CoordinatorEpoch is the epoch in the p
 before the first marker. A producer is listed until the periodic expiry removes it.
 """
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
@@ -14,6 +13,7 @@ from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -33,9 +33,7 @@ def describe_producers(services: "Services", request: DescribeProducersRequest, 
     return services.env.turns.run(_describe_all(services, request))
 
 
-def _describe_all(
-    services: "Services", request: DescribeProducersRequest
-) -> Generator[None, None, DescribeProducersResponse]:
+def _describe_all(services: "Services", request: DescribeProducersRequest) -> Pieces[DescribeProducersResponse]:
     response = DescribeProducersResponse()
     for topic in request.topics:
         answer = DescribeProducersResponse.TopicResponse(name=topic.name)

@@ -3,7 +3,6 @@
 Consumers ask as well, to notice that the log was truncated.
 """
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
@@ -11,6 +10,7 @@ from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -34,9 +34,7 @@ def offset_for_leader_epoch(
     return services.env.turns.run(_end_offsets(services, request))
 
 
-def _end_offsets(
-    services: "Services", request: OffsetForLeaderEpochRequest
-) -> Generator[None, None, OffsetForLeaderEpochResponse]:
+def _end_offsets(services: "Services", request: OffsetForLeaderEpochRequest) -> Pieces[OffsetForLeaderEpochResponse]:
     topics = []
     for topic in request.topics:
         answers = []

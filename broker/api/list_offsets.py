@@ -5,7 +5,6 @@ find nothing.
 """
 
 from collections import Counter
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
@@ -14,7 +13,7 @@ from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
-from barnabas.runtime.turns import chunks
+from barnabas.runtime.turns import Pieces, chunks
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -40,7 +39,7 @@ def list_offsets(services: "Services", request: ListOffsetsRequest, context: Req
 
 def _list_offsets(
     services: "Services", request: ListOffsetsRequest, context: RequestContext
-) -> Generator[None, None, ListOffsetsResponse]:
+) -> Pieces[ListOffsetsResponse]:
     version = context.api_version
     asked: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:

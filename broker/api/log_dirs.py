@@ -5,7 +5,6 @@ list of topics asks for all. Topics and partitions that are not here are left ou
 replicas, because no log is ever moved between directories, and cordoned directories (version 5).
 """
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
@@ -13,6 +12,7 @@ from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -32,18 +32,14 @@ def describe_log_dirs(services: "Services", request: DescribeLogDirsRequest, con
     return services.env.turns.run(_describe_all(services, wanted))
 
 
-def _describe_all(
-    services: "Services", wanted: set[tuple[str, int]] | None
-) -> Generator[None, None, DescribeLogDirsResponse]:
+def _describe_all(services: "Services", wanted: set[tuple[str, int]] | None) -> Pieces[DescribeLogDirsResponse]:
     response = DescribeLogDirsResponse()
     for directory in services.log_manager.directories:
         response.results.append((yield from _describe(services, directory, wanted)))
     return response
 
 
-def _describe(
-    services: "Services", directory: "LogDirectory", wanted: set[tuple[str, int]] | None
-) -> Generator[None, None, Result]:
+def _describe(services: "Services", directory: "LogDirectory", wanted: set[tuple[str, int]] | None) -> Pieces[Result]:
     offline = Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
     if directory.failed is not None:
         return offline

@@ -6,13 +6,14 @@ asks again; Kafka 4.1 gives this answer at once.
 REBOOTSTRAP_REQUIRED (version 13) is never answered: only brokers that know another cluster need it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
+from barnabas.broker.access.rules import NOT_ASKED
 from barnabas.broker.auto_topics import absence_error
 from barnabas.broker.requests import Reply, RequestContext, api
-from barnabas.cluster.metadata_cache import NO_TOPIC_ID, PartitionMetadata
+from barnabas.cluster.metadata_cache import PartitionMetadata
 from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
@@ -22,7 +23,6 @@ from barnabas.runtime.turns import Pieces, chunks
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
 
-NOT_ASKED = -(2**31)
 NAMES_PER_PIECE = 500  # looked at
 # All operations that a resource of the kind has, as bits. Without an authorizer every client may do them all.
 TOPIC_OPERATIONS = 3576  # read, write, create, delete, alter, describe, describe configs, alter configs
@@ -50,11 +50,6 @@ def metadata(services: "Services", request: MetadataRequest, context: RequestCon
     return services.env.turns.run(_metadata(services, request, context, {}))
 
 
-def by_id(topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> bool:
-    """Whether topics are asked for by id. One id is enough, as in Kafka, because its Java Admin leaves names empty."""
-    return any(topic.topic_id != NO_TOPIC_ID or topic.name is None for topic in topics)
-
-
 def _after_creations(
     services: "Services", request: MetadataRequest, context: RequestContext
 ) -> Pieces[MetadataResponse]:
@@ -64,7 +59,8 @@ def _after_creations(
     is_by_id = False
     for topics in chunks(request.topics or (), NAMES_PER_PIECE):
         yield
-        is_by_id = is_by_id or by_id(topics)
+        # One id is enough, as in Kafka, because its Java Admin leaves names empty.
+        is_by_id = is_by_id or any(map(topics_access.has_id, topics))
         there = services.metadata_cache.topics
         absent.update({topic.name: None for topic in topics if topic.name is not None and topic.name not in there})
     if absent and not is_by_id:
@@ -85,7 +81,7 @@ def _metadata(
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     for entries in chunks(asked or (), NAMES_PER_PIECE):
-        ids.update({entry.topic_id: None for entry in entries if entry.topic_id != NO_TOPIC_ID or entry.name is None})
+        ids.update({entry.topic_id: None for entry in entries if topics_access.has_id(entry)})
         names.update({entry.name: None for entry in entries if entry.name is not None})
         yield
     if ids and 10 <= version < 12:

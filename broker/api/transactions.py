@@ -75,17 +75,13 @@ def add_partitions_failed(
     return messages.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(dict.fromkeys(partitions, error)))
 
 
-def _is_of_broker(request: messages.AddPartitionsToTxnRequest) -> bool:
-    return bool(request.transactions)
-
-
 @api(
     ApiKey.ADD_PARTITIONS_TO_TXN,
     versions=(0, 5),
     access=transactions_access.add_partitions_to_txn,
     failure=add_partitions_failed,
     is_wide=True,
-    is_of_brokers=_is_of_broker,
+    is_of_brokers=lambda request: bool(request.transactions),
 )
 def add_partitions_to_txn(
     services: Services, request: messages.AddPartitionsToTxnRequest, context: RequestContext

@@ -11,7 +11,7 @@ from barnabas.protocol.schema import Field, Structure
 
 GROUP_FIELDS = frozenset(("group_id", "groups", "group_ids", "groups_names", "consumer_group_id"))
 INDEX_FIELDS = ("partition_index", "partition", "index", "partition_id")
-GROUP_KEY, TRANSACTION_KEY = 0, 1  # key types of FindCoordinator
+GROUP_KEY = 0  # of the key types of FindCoordinator; the other is of transactional ids
 
 
 class Facts(NamedTuple):

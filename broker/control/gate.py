@@ -274,18 +274,9 @@ class ControlledGate(RequestGate):
 
     def _later(self, delay_ms: int, make: Callable[[], Any]) -> Pending[Any]:
         """The reply that `make` returns after a while, also if its client is gone by then."""
-        pending: Pending[Any] = Pending()
-
-        def go_on() -> None:
-            reply = make()
-            if isinstance(reply, Pending):
-                reply.on_failure = pending.fail
-                reply.then(pending.complete)
-            else:
-                pending.complete(reply)
-
-        self._clock.call_later(delay_ms, go_on)
-        return pending
+        delay: Pending[None] = Pending()
+        self._clock.call_later(delay_ms, lambda: delay.complete(None))
+        return delay.and_then(lambda _: make())
 
 
 def _half(api: Api, context: RequestContext, answer: Any) -> Any:

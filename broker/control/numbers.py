@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple, Self
 
+from barnabas.broker.later_numbers import last_producer_id
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.tree import paths
@@ -24,8 +25,6 @@ from barnabas.cluster.tree.port import (
     Set,
 )
 
-FIRST = 0  # a leader epoch that nothing is less than
-
 
 class Numbers(NamedTuple):
     """The largest that clients may have been told. It goes from broker to broker as JSON."""
@@ -40,7 +39,7 @@ class Numbers(NamedTuple):
         for each in told:
             producer_id = max(producer_id, each[0])
             for topic, index, epoch in each[1]:
-                epochs[topic, index] = max(epochs.get((topic, index), FIRST), epoch)
+                epochs[topic, index] = max(epochs.get((topic, index), 0), epoch)
         return cls(producer_id, [(*partition, epoch) for partition, epoch in epochs.items()])
 
 
@@ -48,14 +47,12 @@ async def known(tree: Coordination, cache: MetadataCache) -> Numbers:
     """As this broker knows them, which is about to end."""
     producer_id = -1
     with suppress(CoordinationError):  # another broker may reach it
-        (node,) = await tree.get_many([paths.PRODUCER_ID_BLOCK])
-        block = None if node is None else ProducerIdBlock.decode(node[0])
-        producer_id = -1 if block is None else block.last
+        producer_id = await last_producer_id(tree)
     epochs = [
         (topic, index, partition.leader_epoch)
         for topic, partitions in cache.topics.items()
         for index, partition in partitions.items()
-        if partition.leader_epoch > FIRST
+        if partition.leader_epoch > 0  # less than the first
     ]
     return Numbers(producer_id, epochs)
 

@@ -11,14 +11,18 @@ HIDDEN: Final = "(hidden)"
 BROKER: Final = 4  # the type of a resource whose settings may be passwords
 
 
-def _hide(row: Any, *names: str) -> Any:
-    """A copy without the values of these fields, as far as it has them."""
-    hidden = copy.copy(row)
-    for name in names:
-        value = getattr(row, name, None)
-        if value is not None and len(value):
-            setattr(hidden, name, HIDDEN if isinstance(value, str) else HIDDEN.encode())
-    return hidden
+def _fields(*names: str) -> Callable[[Any], Any]:
+    """Makes a copy without the values of these fields, as far as there are any."""
+
+    def hide(row: Any) -> Any:
+        hidden = copy.copy(row)
+        for name in names:
+            value = getattr(row, name, None)
+            if value is not None and len(value):
+                setattr(hidden, name, HIDDEN if isinstance(value, str) else HIDDEN.encode())
+        return hidden
+
+    return hide
 
 
 def _in_rows(rows: str, hide: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -34,26 +38,18 @@ def _in_rows(rows: str, hide: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return hide_all
 
 
-def _hide_setting(row: Any) -> Any:
-    return _hide(row, "value") if is_sensitive(row.name) else row
+_hide_value, _hide_hmac = _fields("value"), _fields("hmac")
+_hide_passwords = _in_rows("configs", lambda row: _hide_value(row) if is_sensitive(row.name) else row)
 
 
 def _hide_settings(resource: Any) -> Any:
-    return _in_rows("configs", _hide_setting)(resource) if resource.resource_type == BROKER else resource
-
-
-def _hide_login(message: Any) -> Any:
-    return _hide(message, "auth_bytes")
-
-
-def _hide_hmac(message: Any) -> Any:
-    return _hide(message, "hmac")
+    return _hide_passwords(resource) if resource.resource_type == BROKER else resource
 
 
 # Of requests and of answers alike: what one of them does not have is passed over.
 _HIDE: Final[dict[int, Callable[[Any], Any]]] = {
-    ApiKey.SASL_AUTHENTICATE: _hide_login,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _in_rows("upsertions", lambda row: _hide(row, "salt", "salted_password")),
+    ApiKey.SASL_AUTHENTICATE: _fields("auth_bytes"),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _in_rows("upsertions", _fields("salt", "salted_password")),
     ApiKey.CREATE_DELEGATION_TOKEN: _hide_hmac,
     ApiKey.RENEW_DELEGATION_TOKEN: _hide_hmac,
     ApiKey.EXPIRE_DELEGATION_TOKEN: _hide_hmac,

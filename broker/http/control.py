@@ -204,7 +204,10 @@ def _rule_of(body: dict[str, Any]) -> Rule:
     if key is not None and error is not ErrorCode.NONE and not forced and not may_answer(key, error):
         raise _invalid(f"Kafka never answers {key.name} with {error.name}. To do so all the same, set forced=true.")
     return Rule(
-        *(effect, When(body.get("when", "before")), error, body.get("ms", 0), key, *versions, body.get("client")),
+        *(effect, When(body.get("when", "before")), error, body.get("ms", 0), key),
+        first_version=versions[0],
+        last_version=versions[1],
+        client_id=body.get("client"),
         role=None if body.get("role") is None else Role(body["role"]),
         forced=forced,
         **{name: body[name] for name in SAME_FIELDS if name in body},

@@ -483,7 +483,9 @@ def test_the_head_has_a_limit(http_world: World, size: int, place: str) -> None:
 @pytest.mark.parametrize("excess", [-1, 0, 1])
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_has_a_limit(http_world: World, add_route: Callable[..., None], excess: int, is_chunked: bool) -> None:
-    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record("", a=schemas.text("")))
+    add_route(
+        "POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record("", a=schemas.text(""))
+    )
     size = 1024 * 1024 + excess
     body = b'{"a":"' + b"x" * (size - 8) + b'"}'
 
@@ -504,7 +506,9 @@ def test_a_body_in_many_chunks_does_not_hold_the_loop(
     http_world: World, add_route: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another client is answered between them."""
-    add_route("POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record("", a=schemas.text("")))
+    add_route(
+        "POST", "/v1/echo", lambda broker, asked: HttpAnswer.json({}), body=schemas.record("", a=schemas.text(""))
+    )
     body = b'{"a":"' + b"x" * 20_000 + b'"}'
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
 

@@ -1,5 +1,6 @@
 """A controller over a real tree with three brokers that are only channels."""
 
+import asyncio
 import json
 
 from barnabas.cluster import registration
@@ -135,7 +136,13 @@ class Cluster:
     async def settle(self):
         for _ in range(30):
             await self.env.clock.sleep(0)
-        await self.controller.idle()
+        handled = asyncio.Event()
+
+        async def mark():
+            handled.set()
+
+        self.controller._enqueue(mark)
+        await handled.wait()
 
     async def join(self, broker_id, port=None):
         endpoints = (BrokerEndpoint("PLAINTEXT", f"host-{broker_id}", port or 9092),)

@@ -16,6 +16,7 @@ from barnabas.broker.http.coordinators import RETRY, no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import anything, array, boolean, integer, number, record, text
 from barnabas.broker.requests import TABLE
+from barnabas.broker.services import Services
 from barnabas.cluster.quota_rates import WAIT_MAX_MS
 from barnabas.coordinators.groups.consumer.group import ConsumerGroup
 from barnabas.coordinators.groups.shard import Shard
@@ -26,7 +27,6 @@ from barnabas.runtime.clock import CLOCK_MS_MAX
 if TYPE_CHECKING:
     from barnabas.broker.control.gate import ControlledGate
     from barnabas.broker.control.recorder import Exchange, Recorder
-    from barnabas.broker.services import Services
     from barnabas.runtime.clock import MovableClock
 
 EXCHANGES_PER_ANSWER = 1_000

@@ -3,11 +3,10 @@
 Brokers talk to each other in Kafka's messages only: the address is a setting in the other broker's DescribeConfigs.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest
+from barnabas.broker.services import Services
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.config.listeners import url_of
 from barnabas.coordinators.coordinator import coordinator_of, partition_for
@@ -19,9 +18,6 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 PURPOSE = "http-address"
 BROKER_RESOURCE = 4

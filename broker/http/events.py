@@ -1,20 +1,16 @@
 """`/v1/groups/{group}/events`: why the group has rebalanced lately."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access.http import described_group
 from barnabas.broker.http.coordinators import no_group, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, member, number, record, text
+from barnabas.broker.services import Services
 from barnabas.coordinators.groups.events import MOVED_MAX, Event, Identity
 from barnabas.coordinators.groups.explanation import Rebalance, advice, rebalances, sentence
 from barnabas.coordinators.groups.views import view
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 MEMBER = member("A member.", "Its member id then.", nullable=True)
 EVENT = record(

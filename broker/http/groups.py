@@ -1,15 +1,15 @@
 """`/v1/groups`: the groups that this broker coordinates, and one of them with its members and offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access.http import described_group, everybody
 from barnabas.broker.http.coordinators import group_with_offsets, shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, integer, member, record, text
+from barnabas.broker.services import Services
 from barnabas.broker.waits_for_transactions import as_json, waits
+from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.views import CLASSIC, CONSUMER, STATES, GroupView, group_ids, member_views, view
@@ -18,11 +18,6 @@ from barnabas.offsets.records import NO_TOPIC_ID, GroupOffsets
 from barnabas.protocol import uuids
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-    from barnabas.coordinators.groups.coordinator import GroupCoordinator
-
 
 GROUP_ROW = record(
     "A group.",

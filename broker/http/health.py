@@ -1,14 +1,13 @@
 """`/v1/health`: what this broker knows of its own troubles, as facts. `barnabas doctor` judges them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access.http import sees_all
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, member, number, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.cluster.tree.tree_place import read_by_others
 from barnabas.coordinators.groups.classic import ClassicGroup
@@ -25,9 +24,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.directory_contents import strays_in
 from barnabas.storage.disk_space import filling
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 LOGS_MAX = 50
 GROUPS_MAX = 500  # with members, and as many without

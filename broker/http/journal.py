@@ -1,19 +1,13 @@
 """`/v1/groups/{group}/journal`: how far the offset journal is, so that nobody goes by one that is behind."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access.http import described_group
 from barnabas.broker.http.coordinators import shard_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, integer, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets.journal_place import NOT_WRITTEN
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 PROGRESS = record(
     "How far the offset journal of a group's partition is. Positions are offsets in __consumer_offsets.",

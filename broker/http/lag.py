@@ -1,22 +1,16 @@
 """`/v1/groups/{group}/lag`: how far a group is behind; `/v1/positions`: what a leader knows of positions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access.http import of_path, of_topics
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.coordinators import group_with_offsets
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, boolean, integer, number, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.offsets.lag import Position, Status, topic_id_of
 from barnabas.offsets.lag_history import rates
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 POSITIONS_MAX = 5_000
 

@@ -1,17 +1,11 @@
 """`/v1/control/leftovers`: what a test should not have left when it ends, in one answer."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from barnabas.broker.http.control import ACTIVE_RULE, gate_of, row_of
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.services import Services
 from barnabas.coordinators.groups.views import group_ids, view
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 OPEN = "Ongoing"  # Kafka's name of the state
 LEFTOVERS = record(

@@ -1,13 +1,12 @@
 """`/v1/groups/{group}/live-reset`: other committed offsets for a group whose members read on."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access.http import of_topics
 from barnabas.broker.http.coordinators import still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, member, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.security.acls import AclOperation
 from barnabas.coordinators.groups.live_reset import LiveReset
 from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, GroupOffsets
@@ -15,9 +14,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 OFFSETS_MAX = 5_000  # they are written in one batch
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, cast
 from barnabas.broker.http.control import gate_of
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
+from barnabas.broker.services import Services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from barnabas.broker.services import Services
     from barnabas.runtime.clock import MovableClock
     from barnabas.runtime.lives import Lives, SharedTree, SnapshotError
     from barnabas.runtime.pending import Pending

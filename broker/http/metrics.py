@@ -11,24 +11,20 @@ there are series of their own; the oldest have them. How many are left out is a 
 metric_names.py is the table of all metrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from barnabas.broker.access.http import sees_all
 from barnabas.broker.http.metric_names import METRICS, Metric
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.refusals import api_name
+from barnabas.broker.services import Services
+from barnabas.broker.throttles import Throttles
+from barnabas.coordinators.groups.shard import Shard
 from barnabas.coordinators.groups.views import STATES, GroupView, view
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.build import build_name
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-    from barnabas.broker.throttles import Throttles
-    from barnabas.coordinators.groups.shard import Shard
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 LINES_PER_PIECE = 100

@@ -1,21 +1,15 @@
 """`/v1/groups/{group}/offsets-cleanup`: remove committed offsets, also of topics that are gone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access.http import of_topics
 from barnabas.broker.http.coordinators import no_group, still_loading
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.security.acls import AclOperation
+from barnabas.offsets.records import TopicPartition
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-    from barnabas.offsets.records import TopicPartition
 
 SEEN = record(
     "A committed offset as it was seen.",

@@ -1,17 +1,13 @@
 """The OpenAPI document of the HTTP API, made from the table of routes."""
 
-from __future__ import annotations
-
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access.http import everybody
 from barnabas.broker.http.routes import JSON, TABLE, HttpAnswer, HttpRequest, Route, route
 from barnabas.broker.http.schemas import record, text
+from barnabas.broker.services import Services
 from barnabas.protocol.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 ERROR = record(
     "Why there is no other answer.",

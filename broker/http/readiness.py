@@ -3,15 +3,9 @@
 `/v1/health` is something else: what this broker knows of its troubles, for `barnabas doctor`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import boolean, record, text
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+from barnabas.broker.services import Services
 
 READINESS = record(
     "Whether this process lives, and whether it serves.",

@@ -1,17 +1,11 @@
 """`/v1/status`: what this broker is, and how far it is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access.http import of_cluster
 from barnabas.broker.http.routes import HttpAnswer, HttpRequest, route
 from barnabas.broker.http.schemas import array, integer, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.security.acls import AclOperation
 from barnabas.protocol.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 STATUS = record(
     "A broker.",

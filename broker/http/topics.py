@@ -1,21 +1,17 @@
 """`/v1/topics`: the topics of the cluster, and one of them with its partitions, as the controller has said."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access.http import everybody, of_path
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
+from barnabas.broker.services import Services
 from barnabas.cluster.metadata_cache import PartitionMetadata
 from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol import uuids
 from barnabas.protocol.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 SUMMARY: dict[str, Any] = {
     "topic": text("Its name."),

@@ -3,12 +3,10 @@
 Each answers as soon as all that is asked for is so. When the time is over, the error (408) says what was seen last.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Coroutine
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.group_lag import lags, positions_of
 from barnabas.broker.http.control import ACTIVE_RULE, EXCHANGES, FILTERS, exchanges, found_exchanges, gate_of, rule_of
@@ -17,6 +15,7 @@ from barnabas.broker.http.coordinators import RETRY, check_of_group, group_with_
 from barnabas.broker.http.routes import HttpAnswer, HttpError, HttpRequest, Parameter, route
 from barnabas.broker.http.schemas import array, boolean, integer, record, text
 from barnabas.broker.log_ranges import log_ends
+from barnabas.broker.services import Services
 from barnabas.coordinators.groups.explanation import advice, rebalances
 from barnabas.coordinators.groups.states import State
 from barnabas.coordinators.groups.views import STATES, member_views
@@ -27,9 +26,6 @@ from barnabas.replication.offset_lookup import EARLIEST, LATEST
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, ended
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 Row = dict[str, Any]
 Waiting = Coroutine[Any, Any, HttpAnswer]

@@ -82,7 +82,6 @@ class Arrivals:
         self.waiting.pop(connection, None)
 
     def close(self) -> None:
-        """End all that wait."""
         waiting, self.waiting = self.waiting, {}
         self._queues.clear()
         for connection, timer in waiting.items():

@@ -79,7 +79,6 @@ class AutoTopics:
         )
 
     def _sizes(self, name: str) -> tuple[int, int]:
-        """How many partitions and replicas the topic gets."""
         config = self._config
         if name == OFFSETS_TOPIC:
             return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor
@@ -178,7 +177,6 @@ class AutoTopics:
         logger.log(level, "topic %s cannot be created: %s", name, why)
 
     def stop(self) -> None:
-        """Give up the creations that are under way."""
         for task in list(self._creating.values()):
             task.cancel()
 

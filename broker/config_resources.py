@@ -136,7 +136,6 @@ async def alter(
 async def alter_incrementally(
     services: "Services", resource_type: int, name: str, operations: list[Operation], *, validate_only: bool
 ) -> Outcome:
-    """Change single settings of one resource."""
     if resource_type == Resource.BROKER_LOGGER:
         return _alter_loggers(services, name, operations, validate_only)
     return await _change(

@@ -125,7 +125,6 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def of(self, session_id: int) -> FetchSession | None:
-        """The session of this id; None: there is none."""
         return self._sessions.get(session_id)
 
     def open(
@@ -162,7 +161,6 @@ class FetchSessionCache:
         return session
 
     def close(self, session_id: int) -> None:
-        """Remove a session, if there is one of this id."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.end()

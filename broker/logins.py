@@ -233,6 +233,5 @@ class Logins:
         )
 
     def stop(self) -> None:
-        """Ask no more."""
         if self._refreshing is not None:
             self._refreshing.stop()

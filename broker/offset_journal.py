@@ -103,16 +103,13 @@ class JournalOfBroker:
             logger.warning(text, JOURNAL_TOPIC, OFFSETS_TOPIC)
 
     def local(self, partition: int) -> LedJournalLog | None:
-        """Its log, if this broker leads it."""
         led = self._services.replica_manager.partitions.get((JOURNAL_TOPIC, partition))
         return LedJournalLog(self._services.node_id, led) if led is not None and led.is_leader else None
 
     def exists(self) -> bool:
-        """Whether there is a journal."""
         return self._services.metadata_cache.contains(JOURNAL_TOPIC)
 
     def create(self) -> None:
-        """Begin to create the journal."""
         self._services.auto_topics.create(JOURNAL_TOPIC)
 
     def send(self, partition: int, leader_id: int, batch: Buffer) -> Pending[ErrorCode]:

@@ -86,7 +86,6 @@ class OwnRegistration:
                 return
 
     def stop(self) -> None:
-        """Watch the registration no more."""
         if self._registration is not None:
             self._registration.stop()
 

@@ -214,7 +214,6 @@ class Server:
         self._listeners.clear()
 
     def close(self) -> None:
-        """Close the listeners and all connections."""
         self.stop_accepting()
         if self._sweep is not None:
             self._sweep.stop()

@@ -252,7 +252,6 @@ class Throttles:
         return Mutations(self, bucket, windows, is_strict=is_strict)
 
     def now_ms(self) -> float:
-        """The time."""
         return self._clock.monotonic_ms()
 
     def note(self, key: str, throttle_ms: int) -> None:

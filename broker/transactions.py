@@ -89,13 +89,11 @@ class Transactions:
             self.coordinator.shutdown()
 
     def on_leadership(self, became_leader: Sequence[Partition], became_follower: Sequence[Partition]) -> None:
-        """This broker leads or follows other partitions now."""
         changed = (*became_leader, *became_follower)
         if self.has_coordinator or any(partition.topic == TRANSACTIONS_TOPIC for partition in changed):
             self.coordinator.on_leadership(became_leader, became_follower)
 
     def on_partitions_deleted(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """This broker has no replicas of these partitions any more."""
         if self.has_coordinator:
             self.coordinator.on_partitions_deleted(partitions)
 

@@ -46,7 +46,6 @@ class WaitedGroups:
         self._task: Task[str] | None = None
 
     def start(self) -> None:
-        """Begin to ask."""
         config, every = self._services.config, self._services.env.upkeep.every
         self._task = every(
             "waited groups",
@@ -56,7 +55,6 @@ class WaitedGroups:
         )
 
     def stop(self) -> None:
-        """Ask no more."""
         if self._task is not None:
             self._task.stop()
             self._task = None

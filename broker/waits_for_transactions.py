@@ -100,6 +100,5 @@ def transactions_of(services: "Services", producer_ids: Collection[int]) -> Piec
 
 
 def as_json(wait: Wait, known: Known | None) -> Mapping[str, Any]:
-    """For the HTTP API."""
     transactional_id, since_ms, ends_ms = known or (None, None, None)
     return {**wait._asdict(), "transactional_id": transactional_id, "since_ms": since_ms, "ends_ms": ends_ms}

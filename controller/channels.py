@@ -79,7 +79,6 @@ class _Channel:
         self._has_ended = False
 
     def send(self, request: ControlRequest, done: Done) -> None:
-        """Send it behind those that wait."""
         self._waiting.append((request, done))
         if len(self._waiting) == 1:
             self._clock.call_soon(self._send_first)

@@ -85,17 +85,14 @@ class ControllerState:
         return [(topic, index) for index in sorted(self.assignments.get(topic, ()))]
 
     def all_partitions(self) -> Iterator[TopicPartition]:
-        """All partitions of all topics."""
         for topic, assignment in self.assignments.items():
             for index in assignment:
                 yield topic, index
 
     def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[Replica]:
-        """The replicas of these partitions."""
         return [(*partition, broker) for partition in partitions for broker in self.replicas(partition)]
 
     def replicas_on(self, broker_ids: Iterable[int]) -> list[Replica]:
-        """The replicas on these brokers."""
         wanted = set(broker_ids)
         return [replica for replica in self.replicas_of(self.all_partitions()) if replica[2] in wanted]
 
@@ -123,7 +120,6 @@ class ControllerState:
         return [broker for broker in self.online_replicas(partition) if self.can_write(broker, partition)]
 
     def offline_replicas(self, partition: TopicPartition) -> list[int]:
-        """Replicas that cannot."""
         return [broker for broker in self.replicas(partition) if not self.is_online(broker, partition)]
 
     def has_online_leader(self, partition: TopicPartition) -> bool:
@@ -132,7 +128,6 @@ class ControllerState:
         return state is not None and state.leader != NO_LEADER and self._is_usable(state.leader, partition)
 
     def is_being_deleted(self, topic: str) -> bool:
-        """Whether the topic is queued for deletion."""
         return topic in self.topics_to_delete
 
     def in_states(self, *wanted: PartitionState) -> list[TopicPartition]:
@@ -203,7 +198,6 @@ class ControllerState:
         self.write_blocked_logs.pop(broker_id, None)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop everything known of a topic."""
         for partition in self.partitions_of(topic):
             self.states.pop(partition, None)
             self.unreadable.discard(partition)

@@ -31,7 +31,6 @@ def of_path(api_key: ApiKey, operation: AclOperation, type: ResourceType, parame
 
 
 def of_cluster(api_key: ApiKey, operation: AclOperation) -> HttpAccess:
-    """One right on the cluster."""
     return HttpAccess(api_key, lambda request: ((operation, CLUSTER, CLUSTER_NAME),))
 
 

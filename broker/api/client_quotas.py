@@ -32,7 +32,6 @@ Altered = AlterClientQuotasResponse.EntryData
 
 
 def describe_failed(request: DescribeClientQuotasRequest, error: ErrorCode) -> DescribeClientQuotasResponse:
-    """The error, and no entries."""
     return DescribeClientQuotasResponse(error_code=error, error_message=None, entries=None)
 
 
@@ -81,7 +80,6 @@ def _refused(error: ErrorCode, problem: Exception) -> DescribeClientQuotasRespon
 
 
 def alter_failed(request: AlterClientQuotasRequest, error: ErrorCode) -> AlterClientQuotasResponse:
-    """Every entity with the error."""
     return AlterClientQuotasResponse(entries=[_answer(entry, error, None) for entry in request.entries])
 
 

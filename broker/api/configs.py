@@ -89,7 +89,6 @@ def _entry(
 
 
 def alter_configs_failed(request: AlterConfigsRequest, error: ErrorCode) -> AlterConfigsResponse:
-    """Every resource with the error."""
     return AlterConfigsResponse(responses=[_altered(AlterConfigsResponse, a, (error, None)) for a in request.resources])
 
 
@@ -111,7 +110,6 @@ async def alter_configs(
 def incremental_alter_configs_failed(
     request: IncrementalAlterConfigsRequest, error: ErrorCode
 ) -> IncrementalAlterConfigsResponse:
-    """Every resource with the error."""
     return IncrementalAlterConfigsResponse(
         responses=[_altered(IncrementalAlterConfigsResponse, asked, (error, None)) for asked in request.resources]
     )

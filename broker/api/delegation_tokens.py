@@ -41,7 +41,6 @@ def _problem(services: "Services", context: RequestContext) -> ErrorCode | None:
 
 
 def create_failed(request: Any, error: ErrorCode) -> CreateDelegationTokenResponse:
-    """No token."""
     return CreateDelegationTokenResponse(
         error_code=error, issue_timestamp_ms=NO_TIME, expiry_timestamp_ms=NO_TIME, max_timestamp_ms=NO_TIME
     )

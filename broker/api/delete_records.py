@@ -23,7 +23,6 @@ Topics = dict[str, DeleteRecordsResponse.DeleteRecordsTopicResult]
 
 
 def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> DeleteRecordsResponse:
-    """Every partition with the error."""
     topics: Topics = {}
     for topic in request.topics:
         add_results(topics, [DeleteRecordsResult(topic.name, each.partition_index, error) for each in topic.partitions])
@@ -51,7 +50,6 @@ def _delete(services: "Services", request: DeleteRecordsRequest) -> Pieces[Delet
 
 
 def add_results(topics: Topics, results: Iterable[DeleteRecordsResult]) -> None:
-    """Add results to the answers, which are grouped by topic."""
     for result in results:
         topic = topics.get(result.topic)
         if topic is None:

@@ -111,7 +111,6 @@ class _Fetch:
         return reads.map(self.answer_to_follower) if isinstance(reads, Pending) else self.answer_to_follower(reads)
 
     def answer_to_follower(self, reads: Reads[SessionPartition]) -> FetchResponse:
-        """The answer with what was read."""
         self.asked = list(reads[0])
         return self.response(reads[1])
 
@@ -258,7 +257,6 @@ class _Fetch:
 
 
 def is_of_follower(request: FetchRequest) -> bool:
-    """Whether a replica asks."""
     return request.replica_id >= 0 or request.replica_state.replica_id >= 0
 
 

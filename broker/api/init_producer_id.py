@@ -25,7 +25,6 @@ WAIT_MS = 1_000.0  # for a block of ids
 
 
 def refusal(request: messages.InitProducerIdRequest, error: ErrorCode) -> messages.InitProducerIdResponse:
-    """The response with an error, and no producer id."""
     return messages.InitProducerIdResponse(error_code=error, producer_id=NONE, producer_epoch=NONE)
 
 

@@ -63,7 +63,6 @@ Answer = ProduceResponse.PartitionProduceResponse
 
 
 def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
-    """Every partition with the error."""
     return ProduceResponse(
         responses=[
             ProduceResponse.TopicProduceResponse(
@@ -338,7 +337,6 @@ def fill(
 
 
 def note_refusal(services: Services, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
-    """Log why records were not appended."""
     why = result.error_message or next((message for _, message in result.record_errors or ()), None)
     services.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no details")
 

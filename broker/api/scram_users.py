@@ -71,7 +71,6 @@ async def describe_user_scram_credentials(
 
 
 def alter_failed(request: AlterUserScramCredentialsRequest, error: ErrorCode) -> AlterUserScramCredentialsResponse:
-    """Every user with the error."""
     changes: list[Change] = [*request.deletions, *request.upsertions]
     names = dict.fromkeys(change.name for change in changes)
     return AlterUserScramCredentialsResponse(results=[Altered(user=name, error_code=error) for name in names])

@@ -67,12 +67,10 @@ async def exists(services: "Services", name: str, timeout_ms: int) -> bool:
 
 
 def create_topics_failed(request: CreateTopicsRequest, error: ErrorCode) -> CreateTopicsResponse:
-    """Every topic with the error."""
     return CreateTopicsResponse(topics=[refused(topic.name, error, None) for topic in request.topics])
 
 
 def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsResponse.CreatableTopicResult:
-    """The result for a topic that is not created."""
     return CreatedTopic(name=name, error_code=error, error_message=message)
 
 
@@ -144,7 +142,6 @@ async def note_refusals(
         | CreatePartitionsResponse.CreatePartitionsTopicResult
     ],
 ) -> None:
-    """Log which topics were refused, and why."""
     pace = services.env.turns.pace()
     for result in results:
         if result.error_code:
@@ -224,7 +221,6 @@ def _described(services: "Services", configs: Mapping[str, str]) -> list[CreateT
 
 
 def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> DeleteTopicsResponse:
-    """Every topic with the error."""
     by_name = [DeletedTopic(name=name, error_code=error) for name in request.topic_names]
     return DeleteTopicsResponse(
         responses=by_name
@@ -291,7 +287,6 @@ async def delete_topics(
 
 
 def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str | None) -> None:
-    """Write into the result why a topic is not deleted."""
     result.error_code, result.error_message = error, message
 
 
@@ -299,7 +294,6 @@ def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, 
 
 
 def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode) -> CreatePartitionsResponse:
-    """Every topic with the error."""
     return CreatePartitionsResponse(results=[GrownTopic(name=topic.name, error_code=error) for topic in request.topics])
 
 

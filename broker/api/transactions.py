@@ -68,7 +68,6 @@ def _partitions(topics: Topics) -> list[tuple[str, int]]:
 def add_partitions_failed(
     request: messages.AddPartitionsToTxnRequest, error: ErrorCode
 ) -> messages.AddPartitionsToTxnResponse:
-    """The same error for everything."""
     if request.transactions:
         return messages.AddPartitionsToTxnResponse(error_code=error)
     partitions = _partitions(request.v3_and_below_topics)

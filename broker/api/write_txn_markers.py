@@ -60,7 +60,6 @@ class _Answers:
         self._errors.setdefault(place.marker.producer_id, {}).setdefault(place.topic, {})[place.partition] = error
 
     def response(self) -> messages.WriteTxnMarkersResponse:
-        """The answer."""
         response = messages.WriteTxnMarkersResponse
         return response(
             markers=[
@@ -85,7 +84,6 @@ class _Answers:
 def write_txn_markers_failed(
     request: messages.WriteTxnMarkersRequest, error: ErrorCode
 ) -> messages.WriteTxnMarkersResponse:
-    """The same error for every partition."""
     answers = _Answers()
     for marker in request.markers:
         for topic in marker.topics:

@@ -88,7 +88,6 @@ class ControlledGate(RequestGate):
             await until_answered(self._clock, go_on)
 
     def add(self, rule: Rule) -> ActiveRule:
-        """From now on the rule holds."""
         active = self.rules.add(rule)
         if rule.effect is Effect.STALE_METADATA:
 
@@ -136,7 +135,6 @@ class ControlledGate(RequestGate):
         )
 
     def ask(self, request: Message, version: int) -> Pending[Any]:
-        """The answer to a request that this broker sends to itself."""
         before, self._asks_itself = self._asks_itself, True
         try:
             return super().ask(request, version)

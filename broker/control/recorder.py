@@ -162,7 +162,6 @@ class Recorder:
         self.next_number = 1
 
     def begin(self, now_ms: int, context: RequestContext, facts: Facts, request: Any) -> Exchange:
-        """A request has come."""
         exchange = Exchange(self.next_number, now_ms, context, facts, without_secrets(context.api_key, request))
         self.next_number += 1
         self._exchanges.append(exchange)

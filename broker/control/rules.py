@@ -140,13 +140,11 @@ class Rules:
         return iter(list(self._rules.values()))
 
     def add(self, rule: Rule) -> ActiveRule:
-        """From now on the rule holds."""
         active = self._rules[self._next_number] = ActiveRule(self._next_number, rule)
         self._next_number += 1
         return active
 
     def get(self, number: int) -> ActiveRule | None:
-        """The rule of that number; None: there is none."""
         return self._rules.get(number)
 
     def remove(self, number: int) -> ActiveRule | None:

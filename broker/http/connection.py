@@ -107,7 +107,6 @@ class HttpConnection(asyncio.Protocol):
         self._server.forget(self)
 
     def data_received(self, data: bytes) -> None:
-        """Go on with the request."""
         if self._transport is None or self._is_draining:
             return
         if self._request is None and not self._is_handling and not self._http.trailing_data[0]:

@@ -64,7 +64,6 @@ class Collector:
         self._family = family
 
     def collect(self) -> Iterable[Any]:
-        """The family."""
         return (self._family,)
 
 
@@ -98,7 +97,6 @@ class Sums:
         self.group_lines: dict[str, list[str]] = {name: [] for name in OF_GROUPS}
 
     def put(self, name: str, value: float, *labels: str) -> None:
-        """A value of a family."""
         self.rows[name].append((labels, value))
 
 

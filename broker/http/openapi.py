@@ -29,7 +29,6 @@ INFO = {
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
     for row in sorted(TABLE.values(), key=lambda row: (row.path, row.method)):
         paths.setdefault(row.path, {})[row.method.lower()] = _operation(row)

@@ -24,7 +24,6 @@ def _of(kind: str, meaning: str, nullable: bool, **more: Any) -> Schema:
 
 
 def text(meaning: str, *, one_of: Iterable[str] = (), nullable: bool = False) -> Schema:
-    """A text, perhaps one of a few words."""
     words = list(one_of)
     if not words:
         return _of("string", meaning, nullable)
@@ -32,23 +31,19 @@ def text(meaning: str, *, one_of: Iterable[str] = (), nullable: bool = False) ->
 
 
 def integer(meaning: str, *, nullable: bool = False, least: int | None = None, most: int | None = None) -> Schema:
-    """A whole number."""
     bounds = {"minimum": least, "maximum": most}
     return _of("integer", meaning, nullable) | {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def number(meaning: str, *, nullable: bool = False) -> Schema:
-    """A number that may have a fraction."""
     return _of("number", meaning, nullable)
 
 
 def boolean(meaning: str) -> Schema:
-    """True or false."""
     return _of("boolean", meaning, False)
 
 
 def array(items: Schema, meaning: str, *, nullable: bool = False) -> Schema:
-    """Any number of items of one kind."""
     return _of("array", meaning, nullable, items=items)
 
 

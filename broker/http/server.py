@@ -283,12 +283,10 @@ class _Opening(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
         self._transport = None
         self._server.forget(self)
 
     def begin(self, connection_class: "Callable[[HttpServer], HttpConnection]") -> None:
-        """The protocol is there."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -310,6 +308,5 @@ class _Opening(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,7 +1,7 @@
 """The addresses that clients and other brokers are given: what is advertised, or else what the client dialled."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from barnabas.cluster.metadata_cache import Endpoint as RegisteredEndpoint
 from barnabas.cluster.metadata_cache import MetadataCache
@@ -68,3 +68,14 @@ class Addresses:
         broker = self._metadata_cache.brokers.get(node_id)
         found = broker.endpoint(name) if broker is not None else None
         return Endpoint(name, found.host, found.port) if found is not None else None
+
+    def tell_leader(self, response: Any, answer: Any, leader: tuple[int, int], context: Dialled) -> None:
+        """Add to a partition's answer who leads it, and to the response where that broker is (KIP-951)."""
+        leader_id, leader_epoch = leader
+        answer.current_leader = response.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+        endpoint = self.of(leader_id, context)
+        if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
+            rack = self._metadata_cache.brokers[leader_id].rack
+            response.node_endpoints.append(
+                response.NodeEndpoint(node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=rack)
+            )

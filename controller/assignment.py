@@ -43,41 +43,6 @@ def assign(
             f"Replication factor: {replication_factor} larger than available brokers: {len(brokers)}."
         )
     racks = {broker_id: rack or NO_RACK for broker_id, rack in brokers.items()}
-    if len(set(racks.values())) > 1:
-        return _assign_over_racks(racks, partition_count, replication_factor, start, shift, first_partition)
-    order = sorted(brokers)
-    broker_count = len(order)
-    assignment = {}
-    for partition in range(first_partition, first_partition + partition_count):
-        if partition > 0 and partition % broker_count == 0:
-            shift += 1
-        first = (partition + start) % broker_count
-        replicas = [order[first]]
-        replicas += [order[_replica_index(first, shift, j, broker_count)] for j in range(replication_factor - 1)]
-        assignment[partition] = replicas
-    return assignment
-
-
-def fixed_start(brokers: Sequence[int], existing_head: int) -> int:
-    """Start and shift for added partitions: where partition 0's first replica stands among the sorted brokers."""
-    for index, broker_id in enumerate(brokers):
-        if broker_id >= existing_head:
-            return index
-    return 0
-
-
-def _replica_index(first: int, shift: int, replica: int, count: int) -> int:
-    return (first + 1 + (shift + replica) % (count - 1)) % count
-
-
-def _assign_over_racks(
-    racks: Mapping[int, str],
-    partition_count: int,
-    replication_factor: int,
-    start: int,
-    shift: int,
-    first_partition: int,
-) -> dict[int, list[int]]:
     order = rack_alternated(racks)
     broker_count = len(order)
     rack_count = len(set(racks.values()))
@@ -99,3 +64,15 @@ def _assign_over_racks(
             racks_used.add(racks[broker_id])
         assignment[partition] = replicas
     return assignment
+
+
+def fixed_start(brokers: Sequence[int], existing_head: int) -> int:
+    """Start and shift for added partitions: where partition 0's first replica stands among the sorted brokers."""
+    for index, broker_id in enumerate(brokers):
+        if broker_id >= existing_head:
+            return index
+    return 0
+
+
+def _replica_index(first: int, shift: int, replica: int, count: int) -> int:
+    return (first + 1 + (shift + replica) % (count - 1)) % count

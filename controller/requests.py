@@ -24,6 +24,7 @@ from barnabas.protocol.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Turns, chunks
 
 # Of a partition whose state cannot be read, brokers hear that it exists. Otherwise a broker that starts would tell
@@ -274,18 +275,29 @@ class RequestBatch:
     async def _send_stop_replicas(self, broker_id: int, partitions: dict[TopicPartition, bool]) -> None:
         """Send in pieces. `_on_deletions` is called once, when all pieces are answered."""
         answered = self._answered(broker_id, {topic for topic, _ in partitions})
-        deletions = _Deletions(answered, self._on_deletions)
         pace = self._turns.pace()
         size = FOLDERS_PER_REQUEST if any(partitions.values()) else ROLES_PER_REQUEST
+        answers = []
         for piece in chunks(list(partitions.items()), size):
             await pace.rest()
-            deletions.unanswered += 1
-            self._send_stop_replica(broker_id, dict(piece), deletions)
-        deletions.all_are_sent()
+            answers.append(self._send_stop_replica(broker_id, dict(piece)))
+
+        def tell(found: list[dict[TopicPartition, int]]) -> None:
+            done, failed = list[Replica](), list[Replica]()
+            for errors in found:
+                for partition, error in errors.items():
+                    (failed if error else done).append((*partition, broker_id))
+            if done or failed:
+                self._on_deletions(answered, done, failed)
+
+        Pending.all(answers).then(tell)
 
     def _send_stop_replica(
-        self, broker_id: int, partitions: dict[TopicPartition, bool], deletions: "_Deletions"
-    ) -> None:
+        self, broker_id: int, partitions: dict[TopicPartition, bool]
+    ) -> Pending[dict[TopicPartition, int]]:
+        """What becomes of those that are to be deleted: their errors. None if the broker goes away: by its death they
+        are ineligible.
+        """
         topics: dict[str, StopReplicaRequest.StopReplicaTopicState] = {}
         for (topic, index), delete in partitions.items():
             topic_state = topics.get(topic)
@@ -309,44 +321,14 @@ class RequestBatch:
             broker_epoch=self._broker_epoch(broker_id),
             topic_states=list(topics.values()),
         )
+        answer: Pending[ControlResponse | None] = Pending()
+        self._channels.send(broker_id, request, answer.complete)
         deleting = [partition for partition, delete in partitions.items() if delete]
-        self._channels.send(broker_id, request, lambda response: deletions.answered(deleting, response))
+        return answer.map(lambda response: _errors_of(deleting, response))
 
 
-class _Deletions:
-    """The answers of a broker about replicas that it must delete, collected over several requests."""
-
-    __slots__ = ("_answered", "_done", "_failed", "_is_sent", "_on_deletions", "unanswered")
-
-    def __init__(
-        self, answered: Answered, on_deletions: Callable[[Answered, list[Replica], list[Replica]], None]
-    ) -> None:
-        self._answered = answered
-        self._on_deletions = on_deletions
-        self._done: list[Replica] = []
-        self._failed: list[Replica] = []
-        self._is_sent = False
-        self.unanswered = 0
-
-    def all_are_sent(self) -> None:
-        """No further request follows."""
-        self._is_sent = True
-        self._tell()
-
-    def answered(self, deleting: list[TopicPartition], response: ControlResponse | None) -> None:
-        """Note one answer. None: the broker went away, and its death makes the replicas ineligible."""
-        assert self.unanswered > 0, "each request is answered once"
-        self.unanswered -= 1
-        if isinstance(response, StopReplicaResponse):
-            whole_error = response.error_code
-            errors = {
-                (error.topic_name, error.partition_index): error.error_code for error in response.partition_errors
-            }
-            for partition in deleting:
-                error = whole_error or errors.get(partition, ErrorCode.NONE)
-                (self._done if error == ErrorCode.NONE else self._failed).append((*partition, self._answered.broker_id))
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._is_sent and not self.unanswered and (self._done or self._failed):
-            self._on_deletions(self._answered, self._done, self._failed)
+def _errors_of(deleting: list[TopicPartition], response: ControlResponse | None) -> dict[TopicPartition, int]:
+    if not isinstance(response, StopReplicaResponse):
+        return {}
+    errors = {(each.topic_name, each.partition_index): each.error_code for each in response.partition_errors}
+    return {partition: response.error_code or errors.get(partition, ErrorCode.NONE) for partition in deleting}

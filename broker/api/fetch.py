@@ -236,24 +236,8 @@ class _Fetch:
             epoch, end_offset = result.diverging_epoch
             answer.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
         if version >= FIRST_VERSION_WITH_ENDPOINTS and result.leader is not None:
-            self._tell_leader(response, answer, *result.leader)
+            self.services.addresses.tell_leader(response, answer, result.leader, self.context)
         return answer
-
-    def _tell_leader(
-        self, response: FetchResponse, answer: FetchResponse.PartitionData, leader_id: int, leader_epoch: int
-    ) -> None:
-        """Add who leads the partition, and that broker's address (KIP-951)."""
-        answer.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-        endpoint = self.services.addresses.of(leader_id, self.context)
-        if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
-            response.node_endpoints.append(
-                FetchResponse.NodeEndpoint(
-                    node_id=leader_id,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    rack=self.services.metadata_cache.brokers[leader_id].rack,
-                )
-            )
 
 
 def is_of_follower(request: FetchRequest) -> bool:

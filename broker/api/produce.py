@@ -333,30 +333,11 @@ def fill(
                     for index, message in result.record_errors
                 ]
             if result.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= FIRST_VERSION_WITH_LEADERS:
-                tell_leader(services, response, answer, place, context)
+                leader = services.replica_manager.fetching.leader_of(*place)
+                if leader is not None:
+                    services.addresses.tell_leader(response, answer, leader, context)
 
 
 def note_refusal(services: Services, context: RequestContext, place: tuple[str, int], result: AppendResult) -> None:
     why = result.error_message or next((message for _, message in result.record_errors or ()), None)
     services.refusals.note(context, result.error, f"{REFUSED_RECORDS}: %s", *place, why or "no details")
-
-
-def tell_leader(
-    services: Services,
-    response: ProduceResponse,
-    answer: ProduceResponse.PartitionProduceResponse,
-    place: tuple[str, int],
-    context: RequestContext,
-) -> None:
-    """Add who leads the partition instead, and that broker's address (KIP-951)."""
-    leader = services.replica_manager.fetching.leader_of(*place)
-    if leader is None:
-        return
-    leader_id, leader_epoch = leader
-    answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
-    endpoint = services.addresses.of(leader_id, context)
-    if endpoint is not None and all(known.node_id != leader_id for known in response.node_endpoints):
-        rack = services.metadata_cache.brokers[leader_id].rack
-        response.node_endpoints.append(
-            ProduceResponse.NodeEndpoint(node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=rack)
-        )

@@ -9,13 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.controller import election
 from barnabas.controller.requests import RequestBatch
-from barnabas.controller.state import (
-    ControllerState,
-    PartitionState,
-    Replica,
-    ReplicaState,
-    TopicPartition,
-)
+from barnabas.controller.state import ControllerState, PartitionState, Replica, ReplicaState, TopicPartition
 from barnabas.controller.tree import ControllerTree
 from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import Turns

@@ -23,11 +23,7 @@ from barnabas.broker.requests import Asked, Reply
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.security.acls import CLUSTER_NAME, AclOperation
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import (
-    DeleteTopicsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
+from barnabas.protocol.messages import DeleteTopicsResponse, MetadataRequest, MetadataResponse
 from barnabas.runtime.turns import Pieces, chunks
 
 FIRST_VERSION_WITH_IDS = 12  # of Metadata; 10 and 11 have the field, too

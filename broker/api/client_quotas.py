@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
-from barnabas.cluster.quota_table import (
-    Match,
-    Problem,
-    check_filter,
-    check_value,
-    entity_of,
-    has_key,
-    is_matched,
-)
+from barnabas.cluster.quota_table import Match, Problem, check_filter, check_value, entity_of, has_key, is_matched
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode

@@ -20,10 +20,7 @@ from barnabas.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
-    from barnabas.protocol.messages import (
-        ConsumerGroupDescribeRequest,
-        ConsumerGroupHeartbeatRequest,
-    )
+    from barnabas.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 PROTOCOL = "consumer"
 WHAT_TO_DO = "set group.protocol=classic in this client, or let an operator turn the consumer protocol on: {}"

@@ -15,17 +15,7 @@ from barnabas.broker.control.facts import NOTHING, Facts, detached, facts_of, fa
 from barnabas.broker.control.numbers import Numbers
 from barnabas.broker.control.parts import READS, TopicName, failure_of, merge, split, with_session
 from barnabas.broker.control.recorder import Exchange, Recorder
-from barnabas.broker.control.rules import (
-    OF_DISK,
-    OF_NETWORK,
-    OF_TREE,
-    ActiveRule,
-    Effect,
-    Role,
-    Rule,
-    Rules,
-    When,
-)
+from barnabas.broker.control.rules import OF_DISK, OF_NETWORK, OF_TREE, ActiveRule, Effect, Role, Rule, Rules, When
 from barnabas.broker.control.stale_metadata import stale
 from barnabas.broker.own_registration import until_answered
 from barnabas.broker.refusals import Refusals

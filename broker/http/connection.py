@@ -25,15 +25,7 @@ from typing import Any, cast
 import h11
 from barnabas.broker.http import logins
 from barnabas.broker.http.coordinators import check_of_group
-from barnabas.broker.http.routes import (
-    METHODS_THAT_CHANGE,
-    HttpAnswer,
-    HttpError,
-    HttpRequest,
-    Route,
-    find,
-    is_open,
-)
+from barnabas.broker.http.routes import METHODS_THAT_CHANGE, HttpAnswer, HttpError, HttpRequest, Route, find, is_open
 from barnabas.broker.http.schemas import problem
 from barnabas.broker.http.server import HttpServer
 from barnabas.cluster.security.acls import ANONYMOUS, THIS_BROKER

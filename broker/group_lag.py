@@ -4,17 +4,14 @@ The coordinator of the group answers. It names the leaders of the other partitio
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from barnabas.broker.services import Services
 from barnabas.offsets.lag import PartitionLag, Position, lag_of
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.positions import PositionInLog, look_at
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.unread import HEADERS_MAX
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 HEADERS_OF_ALL_MAX = 50_000  # headers of batches that are read for all positions of a request
 HEADERS_MIN = 100
@@ -29,7 +26,7 @@ def positions_of(offsets: GroupOffsets) -> list[Position]:
     ]
 
 
-def lags(services: "Services", positions: Sequence[Position]) -> Pieces[list[PartitionLag]]:
+def lags(services: Services, positions: Sequence[Position]) -> Pieces[list[PartitionLag]]:
     """The lag of each position, as far as this broker knows it."""
     headers_left = HEADERS_OF_ALL_MAX
     rows = []

@@ -5,8 +5,9 @@ a producer has, and when its timeout ends the transaction, is asked of all trans
 """
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from barnabas.broker.services import Services
 from barnabas.coordinators.groups.shard import Shard
 from barnabas.offsets.records import GroupOffsets
 from barnabas.protocol.messages import (
@@ -16,9 +17,6 @@ from barnabas.protocol.messages import (
     ListTransactionsResponse,
 )
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 RECORDS, OFFSETS = "records", "offsets"
 PURPOSE = "waits"
@@ -45,7 +43,7 @@ class Wait(NamedTuple):
 
 
 def waits(
-    services: "Services", shard: Shard, group_id: str, committed: GroupOffsets
+    services: Services, shard: Shard, group_id: str, committed: GroupOffsets
 ) -> Pieces[list[tuple[Wait, Known | None]]]:
     """What of the group waits, each with its transaction; None: no coordinator that answers knows the transaction."""
     found = yield from _found(services, shard, group_id, committed)
@@ -55,7 +53,7 @@ def waits(
     return [(each, known.get(each.producer_id)) for each in found]
 
 
-def _found(services: "Services", shard: Shard, group_id: str, committed: GroupOffsets) -> Pieces[list[Wait]]:
+def _found(services: Services, shard: Shard, group_id: str, committed: GroupOffsets) -> Pieces[list[Wait]]:
     found = []
     if group_id in shard.offsets.pending_counts:
         for producer_id, groups in list(shard.offsets.pending.items()):
@@ -77,7 +75,7 @@ def _found(services: "Services", shard: Shard, group_id: str, committed: GroupOf
     return found[:WAITS_MAX]
 
 
-def transactions_of(services: "Services", producer_ids: Collection[int]) -> Pieces[dict[int, Known]]:
+def transactions_of(services: Services, producer_ids: Collection[int]) -> Pieces[dict[int, Known]]:
     """The open transactions of producers, by producer id. A coordinator that does not answer is passed over."""
     found: dict[int, Known] = {}
     for broker_id in sorted(services.metadata_cache.brokers):

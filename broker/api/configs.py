@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BUILT_IN = 5  # the source of a value that nobody has set
 Outcome = tuple[ErrorCode, str | None]
 ResponseT = TypeVar("ResponseT", AlterConfigsResponse, IncrementalAlterConfigsResponse)
+alter_failed = each_row(also={"error_message": None}, resources="responses")
 TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
@@ -88,11 +89,7 @@ def _entry(
     )
 
 
-def alter_configs_failed(request: AlterConfigsRequest, error: ErrorCode) -> AlterConfigsResponse:
-    return AlterConfigsResponse(responses=[_altered(AlterConfigsResponse, a, (error, None)) for a in request.resources])
-
-
-@api(ApiKey.ALTER_CONFIGS, versions=(0, 2), access=admin_access.alter_configs, failure=alter_configs_failed)
+@api(ApiKey.ALTER_CONFIGS, versions=(0, 2), access=admin_access.alter_configs, failure=alter_failed)
 async def alter_configs(
     services: "Services", request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
@@ -107,19 +104,11 @@ async def alter_configs(
     return await _alter_each(services, AlterConfigsResponse(), request.resources, change)
 
 
-def incremental_alter_configs_failed(
-    request: IncrementalAlterConfigsRequest, error: ErrorCode
-) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        responses=[_altered(IncrementalAlterConfigsResponse, asked, (error, None)) for asked in request.resources]
-    )
-
-
 @api(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     versions=(0, 1),
     access=admin_access.alter_configs,
-    failure=incremental_alter_configs_failed,
+    failure=alter_failed,
 )
 async def incremental_alter_configs(
     services: "Services", request: IncrementalAlterConfigsRequest, context: RequestContext

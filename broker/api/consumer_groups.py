@@ -53,7 +53,7 @@ def consumer_group_heartbeat(
     return messages.ConsumerGroupHeartbeatResponse(error_code=error, error_message=f"{message}.")
 
 
-consumer_group_describe_failed = each_row("group_id", group_ids="groups")
+consumer_group_describe_failed = each_row(value="group_id", group_ids="groups")
 
 
 @api(

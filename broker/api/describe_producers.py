@@ -25,7 +25,7 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
     ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
     access=records_access.describe_producers,
-    failure=each_row("partition_index", topics="topics", partition_indexes="partitions"),
+    failure=each_row(value="partition_index", topics="topics", partition_indexes="partitions"),
     is_wide=True,
 )
 def describe_producers(services: "Services", request: DescribeProducersRequest, context: RequestContext) -> Reply:

@@ -1,5 +1,7 @@
 """Answers that have one error for everything that was asked, as the rows of APIs want them (`failure=`)."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from barnabas.broker.requests import Failure
@@ -9,15 +11,15 @@ from barnabas.protocol.message import Message, Struct
 from barnabas.protocol.schema import Structure
 
 # Fields that say what a row is about. They have the same names in requests and in answers.
-_ABOUT = ("name", "topic", "topic_id", "partition", "partition_index", "resource_type", "resource_name")
+_ABOUT = ("name", "topic", "topic_id", "partition", "partition_index", "index", "resource_type", "resource_name")
 
 
-def each_row(value: str = "", /, **lists: str) -> Failure:
+def each_row(*, value: str = "", also: Mapping[str, object] = MappingProxyType({}), **lists: str) -> Failure:
     """Each row of a request fails.
 
     `lists`: the list of rows in the request, then the list in each of these rows, if there is one; and how they are
-    called in the answer. The innermost rows of the answer have the error. `value`: what a row that is only a name or a
-    number is called in the answer.
+    called in the answer. The innermost rows of the answer have the error, and what they have `also`. `value`: what a
+    row that is only a name or a number is called in the answer.
     """
 
     def rows(
@@ -32,7 +34,7 @@ def each_row(value: str = "", /, **lists: str) -> Failure:
             about = {value: row}
             if isinstance(row, Struct):
                 about = {name: getattr(row, name) for name in _ABOUT if name in row._FIELDS and name in make._FIELDS}
-            about |= rows(answer, field.structure, row, inner, error) if inner else {"error_code": error}
+            about |= rows(answer, field.structure, row, inner, error) if inner else {"error_code": error, **also}
             found.append(make(**about))
         return {given: found}
 

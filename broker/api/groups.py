@@ -147,7 +147,7 @@ def leave_group(services: Services) -> Method:
     ApiKey.DESCRIBE_GROUPS,
     versions=(0, 6),
     access=groups_access.describe_groups,
-    failure=each_row("group_id", groups="groups"),
+    failure=each_row(value="group_id", groups="groups"),
     is_wide=True,
     returns_method=True,
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker import transactional_writes
 from barnabas.broker.access import records as records_access
+from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import CLOSE, Reply, RequestContext, api
 from barnabas.broker.transactional_writes import Refusal
 from barnabas.config.topic import TopicConfig
@@ -60,25 +61,10 @@ FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 FIRST_VERSION_WITH_LEADERS: Final = 10
 
 Answer = ProduceResponse.PartitionProduceResponse
+_failed = each_row(also={"base_offset": -1}, topic_data="responses", partition_data="partition_responses")
 
 
-def produce_failed(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
-    return ProduceResponse(
-        responses=[
-            ProduceResponse.TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    Answer(index=partition.index, error_code=error, base_offset=-1)
-                    for partition in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-
-
-@api(ApiKey.PRODUCE, versions=(3, 13), access=records_access.produce, announced=(0, 13), failure=produce_failed)
+@api(ApiKey.PRODUCE, versions=(3, 13), access=records_access.produce, announced=(0, 13), failure=_failed)
 def produce(services: Services, request: ProduceRequest, context: RequestContext) -> Reply:
     """Append to each partition. The answer goes out when the outcome of all is known."""
     if context.is_long and count_rows(request, "topic_data", "partition_data") > APPENDS_PER_PIECE:

@@ -227,7 +227,7 @@ def end_txn(
     ApiKey.DESCRIBE_TRANSACTIONS,
     versions=(0, 0),
     access=transactions_access.describe_transactions,
-    failure=each_row("transactional_id", transactional_ids="transaction_states"),
+    failure=each_row(value="transactional_id", transactional_ids="transaction_states"),
     is_wide=True,
 )
 def describe_transactions(

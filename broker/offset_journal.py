@@ -128,7 +128,7 @@ class JournalOfBroker:
         return answer.map(_produced)
 
     def fetch_last_batch(self, partition: int, leader_id: int, before: int | None) -> Pending[Buffer | None]:
-        """The last batch before an offset, or of all, from the broker that leads it; None: it did not answer."""
+        """The last batch before an offset, or of all, from the broker that leads it; None: it cannot be read now."""
         client = self._client(leader_id)
         if client is None:
             return Pending.of(None)
@@ -164,7 +164,8 @@ def _fetch(client: BrokerClient, partition: int, offset: int) -> Pending[Buffer 
         row = None if response is None or response.error_code else response.responses[0].partitions[0]
         if row is not None and row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return b""  # all of it is older than its retention
-        return None if row is None or row.error_code else row.records or b""
+        # Without an error and without records: its followers lack the batch, as just after a change of the leader.
+        return None if row is None or row.error_code else row.records or None
 
     return client.send(request, FETCH_VERSION).map(fetched)
 

@@ -3,9 +3,11 @@
 import errno
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from barnabas.broker.offset_journal import JournalOfBroker
 from barnabas.coordinators.coordinator import partition_for
 from barnabas.offsets import journal_writer
 from barnabas.offsets.journal import Cause, Changes, Gap, decode, encode_gap, without_repetitions
@@ -13,6 +15,7 @@ from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import FindCoordinatorRequest
+from barnabas.runtime.turns import ended
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http_examples import commit
@@ -143,3 +146,19 @@ def test_a_coordinator_with_another_clock_can_write_to_its_leader(make_world: Ma
 def records_at(time_ms: int) -> bytes:
     """A batch of one record."""
     return record_batch.build([record_batch.Record(0, time_ms, b"", encode_gap(Gap(-1, -1, 0, time_ms, -1, "x")), [])])
+
+
+def test_a_batch_that_followers_lack_is_not_taken_for_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the coordinator would take a journal whose leader has just changed for empty, and begin it anew."""
+    index = partition_for(GROUP, 3)
+    log = world.broker.replica_manager.partitions[JOURNAL, index].log
+    client = SimpleNamespace(send=world.broker.request_gate.ask)
+    monkeypatch.setattr(world.broker.broker_clients, "to", lambda *asked: client)
+
+    def last_batch() -> Any:
+        place = JournalOfBroker(world.broker)
+        return world.env.run(ended(place.fetch_last_batch(index, world.broker.node_id, None)))
+
+    assert len(last_batch()) > 0
+    log.high_watermark = log.log_start_offset
+    assert last_batch() is None

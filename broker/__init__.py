@@ -60,16 +60,13 @@ directory says so), and one of them registers within a session. A replica that c
 itself is taken off that list (`last_known`): else one that has more would leave the leadership to it.
 
 **An older copy of the tree is back.** What it says of leaders and ISRs was true once. A broker knows it by its mark, a
-number that it counts up in the tree and on its disks when the controller tells something, and now and then
-(`tree_mark.py`), or by later leader epochs in its logs. Such a tree would give leader epochs and producer ids again
-that clients have seen, also of which no log knows. So a broker keeps beside its mark the last id of the blocks that it
-was given, before it uses them, and the largest leader epoch of which it was told. Before it registers in an older tree,
-all partitions go on in an epoch that is a multiple of 10,000, and ids with a multiple of 10^10, beyond what it knows
-and, with much room, what others were given (`later_numbers.py`). Then it writes into the states of its partitions where
-its logs end (`restored_tree.py`). From then on nobody is in sync there, so nobody leads, until all replicas have done
-so; the others do it when the controller tells them. Those with the most are in sync then (`LeaderAndIsr.with_log_end`
-in `cluster/leader_and_isr.py`). Who led meanwhile without knowing cuts off what it has written alone, because its
-epochs may be those of others. An unclean election does not wait (`controller/election.py`).
+number that it counts up in the tree and on its disks (`tree_mark.py`), or by later leader epochs in its logs. Before it
+registers in such a tree, it lets leader epochs and producer ids go on beyond all that clients may have seen
+(`later_numbers.py`), and writes into the states of its partitions where its logs end (`restored_tree.py`). From then on
+nobody is in sync there, so nobody leads, until all replicas have done so; the others do it when the controller tells
+them. Those with the most are in sync then (`LeaderAndIsr.with_log_end` in `cluster/leader_and_isr.py`). Who led
+meanwhile without knowing cuts off what it has written alone, because its epochs may be those of others. An unclean
+election does not wait (`controller/election.py`).
 
 **A disk is full.** The first log that is refused a write, or a look at the disk, blocks writes to the whole directory
 (`storage/write_blocks.py`). The broker has the controller ask, and says `CANNOT_WRITE` for its replicas there

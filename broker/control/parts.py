@@ -110,11 +110,8 @@ def _kept(item: Any, field: str, rule: Rule, topic_name: TopicName, topic: str, 
     """The item of a list, or what is left of it, if any is."""
     if isinstance(item, Struct):
         own = topic_of(item, topic_name)
-        if rule.group is not None and getattr(item, "group_id", rule.group) != rule.group:
-            if not is_hit:
-                yield item
-            return
-        if not own and any(getattr(item, "topic_id", b"")):  # nobody knows this one
+        is_unknown = not own and any(getattr(item, "topic_id", b""))
+        if is_unknown or (rule.group is not None and getattr(item, "group_id", rule.group) != rule.group):
             if not is_hit:
                 yield item
             return

@@ -43,7 +43,11 @@ class Exchange:
         self.came_ms = came_ms
         self.context = context
         self.facts = facts
-        self.frame = self._encoded(request)  # the request as it was sent; None: it is not kept
+        self.frame: bytes | None = None  # the request as it was sent; None: it is not kept
+        if _is_short(request):  # encoded anew, because the frame that came is overwritten
+            self.frame = frames.encode_request(
+                context.api_key, context.api_version, context.correlation_id, context.client_id, request
+            )
         self._text = "" if self.frame is not None else json.dumps(as_json(request))
         self._answer: Kept = NOTHING
         self.answered_ms: int | None = None
@@ -51,15 +55,6 @@ class Exchange:
         self.fate = "waits"
         self.rule: int | None = None  # the rule that fired for it
         self.size_bytes = len(self._text)  # without the frame
-
-    def _encoded(self, request: Any) -> bytes | None:
-        """Encoded anew, because the frame that came is overwritten."""
-        context = self.context
-        if not _is_short(request):
-            return None
-        return frames.encode_request(
-            context.api_key, context.api_version, context.correlation_id, context.client_id, request
-        )
 
     @property
     def request(self) -> Any:

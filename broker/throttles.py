@@ -124,10 +124,6 @@ class Throttles:
         """In which bytes and request time are counted."""
         return Windows(self._config.quota_window_num, self._config.quota_window_size_seconds)
 
-    @property
-    def _controller_windows(self) -> Windows:
-        return Windows(self._config.controller_quota_window_num, self._config.controller_quota_window_size_seconds)
-
     def rates(self, most: int) -> list[tuple[Sharing, float]]:
         """What is used now, a second: bytes, or percent of a processor. If there are too many: what was used last."""
         now_ms, windows = self.now_ms(), self.windows
@@ -242,7 +238,7 @@ class Throttles:
     def mutations(self, context: Asked) -> "Mutations":
         """The quota for what a request does to partitions."""
         limit = self._limit(MUTATIONS, context)
-        windows = self._controller_windows
+        windows = Windows(self._config.controller_quota_window_num, self._config.controller_quota_window_size_seconds)
         if limit is None:
             return Mutations(self, None, windows, is_strict=False)
         make = partial(TokenBucket, limit.bound)

@@ -23,8 +23,10 @@ Described = DescribeClientQuotasResponse.EntryData
 Altered = AlterClientQuotasResponse.EntryData
 
 
-def describe_failed(request: DescribeClientQuotasRequest, error: ErrorCode) -> DescribeClientQuotasResponse:
-    return DescribeClientQuotasResponse(error_code=error, error_message=None, entries=None)
+def describe_failed(
+    request: DescribeClientQuotasRequest, error: ErrorCode, message: str | None = None
+) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(error_code=error, error_message=message, entries=None)
 
 
 @api(
@@ -42,9 +44,9 @@ async def describe_client_quotas(
     try:
         check_filter(matches)
     except Problem as problem:
-        return _refused(ErrorCode.INVALID_REQUEST, problem)
+        return describe_failed(request, ErrorCode.INVALID_REQUEST, str(problem))
     except NotImplementedError as problem:
-        return _refused(ErrorCode.UNSUPPORTED_VERSION, problem)
+        return describe_failed(request, ErrorCode.UNSUPPORTED_VERSION, str(problem))
     response = DescribeClientQuotasResponse(error_message="", entries=[])
     pace = services.env.turns.pace()
     for entity, values in list(services.client_quotas.table.all.items()):
@@ -65,10 +67,6 @@ async def describe_client_quotas(
             )
         )
     return response
-
-
-def _refused(error: ErrorCode, problem: Exception) -> DescribeClientQuotasResponse:
-    return DescribeClientQuotasResponse(error_code=error, error_message=str(problem), entries=None)
 
 
 def alter_failed(request: AlterClientQuotasRequest, error: ErrorCode) -> AlterClientQuotasResponse:

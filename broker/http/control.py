@@ -6,7 +6,7 @@ Each broker has rules and a record of its own; commands for a cluster go to all 
 from __future__ import annotations
 
 import base64
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from barnabas.broker.control.clock import let_pass
@@ -416,15 +416,12 @@ def show_clock(services: Services, request: HttpRequest) -> HttpAnswer:
 
 
 @route("POST", "/v1/control/clock", summary="Let wall time pass, or stand still", body=CLOCK_BODY, answer=CLOCK)
-def set_clock(services: Services, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer]:
+async def set_clock(services: Services, request: HttpRequest) -> HttpAnswer:
     """Retention, compaction, expiry and time-outs of transactions go by the wall clock. Sessions, connections and
     delays do not, so clients notice no jump. The answer comes when what was due has happened. Give all brokers of a
     cluster the same.
     """
-    return _set_clock(services, _clock_of(services), request.body)
-
-
-async def _set_clock(services: Services, clock: MovableClock, body: dict[str, Any]) -> HttpAnswer:
+    clock, body = _clock_of(services), request.body
     advance_ms, stands = body.get("advance_ms", 0), body.get("stands")
     if clock.moved_ms + advance_ms > CLOCK_MS_MAX:
         raise HttpError(400, "INVALID_BODY", "the clock would be so far ahead that dates could not be told.")

@@ -351,12 +351,8 @@ def _transaction_row(services: Services, name: str) -> Pieces[Row]:
     ],
     answer=EXCHANGES,
 )
-def wait_for_requests(services: Services, request: HttpRequest) -> Waiting:
+async def wait_for_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     """Of this broker. Answers with the requests that have come; one that waits for its answer does not count yet."""
-    return _wait_for_requests(services, request)
-
-
-async def _wait_for_requests(services: Services, request: HttpRequest) -> HttpAnswer:
     recorder, clock = gate_of(services).recorder, services.env.clock
     end_ms, count = _until(request, services), request.query["count"]
     while True:

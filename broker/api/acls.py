@@ -5,11 +5,12 @@ SECURITY_DISABLED. A rule of a name with a slash is refused, as there: it could 
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.security.acls import (
     CLUSTER_NAME,
     OPERATIONS_OF,
@@ -33,9 +34,6 @@ from barnabas.protocol.messages import (
     DescribeAclsResponse,
 )
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 RULES_PER_PIECE = 100
 NO_AUTHORIZER = "No Authorizer is configured."
@@ -74,7 +72,7 @@ def _filter(asked: Any, version: int) -> AclFilter:
 
 
 @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), access=admin_access.describes_cluster, is_wide=True)
-def describe_acls(services: "Services", request: DescribeAclsRequest, context: RequestContext) -> Reply:
+def describe_acls(services: Services, request: DescribeAclsRequest, context: RequestContext) -> Reply:
     """The rules that match the filter, by resource. No rule matches an unknown resource type."""
     if services.authorizer is None:
         return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
@@ -114,7 +112,7 @@ create_acls_failed = each_row(creations="results")
 
 
 @api(ApiKey.CREATE_ACLS, versions=(0, 3), access=admin_access.alters_cluster, failure=create_acls_failed)
-async def create_acls(services: "Services", request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
+async def create_acls(services: Services, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
     """Create rules independently of each other. Creating a rule that exists already succeeds."""
     if services.authorizer is None:
         answer: CreateAclsResponse = create_acls_failed(request, ErrorCode.SECURITY_DISABLED)
@@ -193,7 +191,7 @@ def _unknown(wanted: AclFilter) -> str | None:
     failure=delete_acls_failed,
     is_wide=True,
 )
-async def delete_acls(services: "Services", request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+async def delete_acls(services: Services, request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
     """Remove the rules that match each filter, and list them."""
     if services.authorizer is None:
         answer: DeleteAclsResponse = delete_acls_failed(request, ErrorCode.SECURITY_DISABLED)

@@ -7,17 +7,14 @@ range that begins with level 0, so such a feature is left out of those supported
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import rules as rules_access
 from barnabas.broker.requests import Api, RequestContext, announced, api
+from barnabas.broker.services import Services
 from barnabas.cluster.features import SUPPORTED
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 FIRST_VERSION_WITH_LEVEL_0 = 4
 
@@ -25,7 +22,7 @@ SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @api(ApiKey.API_VERSIONS, versions=(0, 4), access=rules_access.everybody)
-def api_versions(services: "Services", request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+def api_versions(services: Services, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     """All APIs offered; INVALID_REQUEST if a client's software name or version has wrong characters (KIP-511)."""
     if context.api_version >= 3 and not (
         SOFTWARE_NAME.fullmatch(request.client_software_name)

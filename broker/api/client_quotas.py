@@ -1,10 +1,10 @@
 """DescribeClientQuotas (key 48) and AlterClientQuotas (49), versions 0-1 (KIP-546, 612). Any broker answers."""
 
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.quota_table import Match, Problem, check_filter, check_value, entity_of, has_key, is_matched
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
@@ -15,9 +15,6 @@ from barnabas.protocol.messages import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 Described = DescribeClientQuotasResponse.EntryData
 Altered = AlterClientQuotasResponse.EntryData
@@ -37,7 +34,7 @@ def describe_failed(
     is_wide=True,
 )
 async def describe_client_quotas(
-    services: "Services", request: DescribeClientQuotasRequest, context: RequestContext
+    services: Services, request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:
     """The quotas of all entities that match."""
     matches = [Match(each.entity_type, each.match_type, each.match) for each in request.components]
@@ -93,7 +90,7 @@ def _answer(entry: AlterClientQuotasRequest.EntryData, error: ErrorCode, message
     is_wide=True,
 )
 async def alter_client_quotas(
-    services: "Services", request: AlterClientQuotasRequest, context: RequestContext
+    services: Services, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
     """Set and remove quotas: of one entity all that was asked, or nothing."""
     response = AlterClientQuotasResponse()

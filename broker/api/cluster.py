@@ -4,24 +4,20 @@ EndpointType 2 asks for controllers, which only a KRaft controller answers: MISM
 brokers do not exist without KRaft: a broker that is not alive is not listed.
 """
 
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.access.rules import NOT_ASKED
 from barnabas.broker.api.metadata import CLUSTER_OPERATIONS
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeClusterRequest, DescribeClusterResponse
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 BROKERS, CONTROLLERS = 1, 2
 
 
 @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2), access=admin_access.describe_cluster)
-def describe_cluster(services: "Services", request: DescribeClusterRequest, context: RequestContext) -> Reply:
+def describe_cluster(services: Services, request: DescribeClusterRequest, context: RequestContext) -> Reply:
     """The live brokers, each with its address on the listener that the request came by."""
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(

@@ -4,12 +4,13 @@ ExpireDelegationToken (40), versions 1-2.
 Any broker answers. Nobody hears of tokens over a listener where clients are not known, or by a token.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from barnabas.broker.access import rules as access_rules
 from barnabas.broker.access import tokens as token_access
 from barnabas.broker.access.tokens import may_ask, may_describe, named, owner_of, parted
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.security.acls import THIS_BROKER
 from barnabas.cluster.tree.payloads import DelegationToken
 from barnabas.protocol.api_keys import ApiKey
@@ -25,15 +26,12 @@ from barnabas.protocol.messages import (
     RenewDelegationTokenResponse,
 )
 
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-
 Described = DescribeDelegationTokenResponse.DescribedDelegationToken
 USER = "User"
 NO_TIME = -1
 
 
-def _problem(services: "Services", context: RequestContext) -> ErrorCode | None:
+def _problem(services: Services, context: RequestContext) -> ErrorCode | None:
     """Why tokens are not spoken of at all."""
     if not may_ask(services.config, context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
@@ -48,7 +46,7 @@ def create_failed(request: Any, error: ErrorCode) -> CreateDelegationTokenRespon
 
 @api(ApiKey.CREATE_DELEGATION_TOKEN, versions=(1, 3), access=token_access.creates_tokens, failure=create_failed)
 async def create_delegation_token(
-    services: "Services", request: CreateDelegationTokenRequest, context: RequestContext
+    services: Services, request: CreateDelegationTokenRequest, context: RequestContext
 ) -> CreateDelegationTokenResponse:
     """Give out a token: its secret is told now, and to those who may describe it."""
     owner = owner_of(request, context)
@@ -75,7 +73,7 @@ async def create_delegation_token(
 
 @api(ApiKey.RENEW_DELEGATION_TOKEN, versions=(1, 2), access=access_rules.everybody)
 async def renew_delegation_token(
-    services: "Services", request: RenewDelegationTokenRequest, context: RequestContext
+    services: Services, request: RenewDelegationTokenRequest, context: RequestContext
 ) -> RenewDelegationTokenResponse:
     """Let a token count longer: its owner and its renewers may."""
     error, expires_ms = _problem(services, context), NO_TIME
@@ -87,7 +85,7 @@ async def renew_delegation_token(
 
 @api(ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(1, 2), access=access_rules.everybody)
 async def expire_delegation_token(
-    services: "Services", request: ExpireDelegationTokenRequest, context: RequestContext
+    services: Services, request: ExpireDelegationTokenRequest, context: RequestContext
 ) -> ExpireDelegationTokenResponse:
     """Let a token end at another time, or now."""
     error, expires_ms = _problem(services, context), NO_TIME
@@ -99,7 +97,7 @@ async def expire_delegation_token(
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(1, 3), access=access_rules.everybody, is_wide=True)
 async def describe_delegation_token(
-    services: "Services", request: DescribeDelegationTokenRequest, context: RequestContext
+    services: Services, request: DescribeDelegationTokenRequest, context: RequestContext
 ) -> DescribeDelegationTokenResponse:
     """The tokens that the client may see; `owners`: of these only. With their secrets, as in Kafka."""
     problem = _problem(services, context)

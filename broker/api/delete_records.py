@@ -1,10 +1,10 @@
 """DeleteRecords (key 21), versions 0-2: raise the log start offset on all live replicas."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -12,10 +12,6 @@ from barnabas.replication import record_deletion
 from barnabas.replication.record_deletion import DeleteRecordsResult
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-
 
 PARTITIONS_PER_PIECE = 20
 
@@ -30,12 +26,12 @@ def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> De
 
 
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2), access=records_access.delete_records, failure=delete_records_failed)
-def delete_records(services: "Services", request: DeleteRecordsRequest, context: RequestContext) -> Reply:
+def delete_records(services: Services, request: DeleteRecordsRequest, context: RequestContext) -> Reply:
     """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs."""
     return services.env.turns.run(_delete(services, request), to_the_end=True)
 
 
-def _delete(services: "Services", request: DeleteRecordsRequest) -> Pieces[DeleteRecordsResponse]:
+def _delete(services: Services, request: DeleteRecordsRequest) -> Pieces[DeleteRecordsResponse]:
     outcomes = []
     for topic in request.topics:
         for piece in chunks(topic.partitions, PARTITIONS_PER_PIECE):

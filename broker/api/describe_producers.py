@@ -4,19 +4,15 @@ Any replica answers, not only the leader. CoordinatorEpoch is the epoch in the p
 before the first marker. A producer is listed until the periodic expiry removes it.
 """
 
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access import records as records_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.topic_names import topic_name_problem
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 PartitionResponse = DescribeProducersResponse.PartitionResponse
 
@@ -28,12 +24,12 @@ PartitionResponse = DescribeProducersResponse.PartitionResponse
     failure=each_row(value="partition_index", topics="topics", partition_indexes="partitions"),
     is_wide=True,
 )
-def describe_producers(services: "Services", request: DescribeProducersRequest, context: RequestContext) -> Reply:
+def describe_producers(services: Services, request: DescribeProducersRequest, context: RequestContext) -> Reply:
     """The active producers of each partition asked for."""
     return services.env.turns.run(_describe_all(services, request))
 
 
-def _describe_all(services: "Services", request: DescribeProducersRequest) -> Pieces[DescribeProducersResponse]:
+def _describe_all(services: Services, request: DescribeProducersRequest) -> Pieces[DescribeProducersResponse]:
     response = DescribeProducersResponse()
     for topic in request.topics:
         answer = DescribeProducersResponse.TopicResponse(name=topic.name)
@@ -44,7 +40,7 @@ def _describe_all(services: "Services", request: DescribeProducersRequest) -> Pi
     return response
 
 
-def describe(services: "Services", topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+def describe(services: Services, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     """The producers of one partition; an error if this broker has no replica of it."""
     result = PartitionResponse(partition_index=index)
     problem = topic_name_problem(topic)

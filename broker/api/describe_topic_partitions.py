@@ -5,12 +5,11 @@ max.request.partition.size.limit); NextCursor says where the next page begins. L
 replicas, which only a KRaft controller has, so both lists are always empty.
 """
 
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access import topics as topics_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.api.metadata import TOPIC_OPERATIONS
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.metadata_cache import MetadataCache, PartitionMetadata
 from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.cluster.topic_names import INTERNAL_TOPICS, topic_name_problem
@@ -18,9 +17,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 TopicResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Cursor = DescribeTopicPartitionsResponse.Cursor
@@ -35,7 +31,7 @@ PartitionResponse = DescribeTopicPartitionsResponse.DescribeTopicPartitionsRespo
     is_wide=True,
 )
 def describe_topic_partitions(
-    services: "Services", request: DescribeTopicPartitionsRequest, context: RequestContext
+    services: Services, request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> Reply:
     """One page of partitions, from the cursor on."""
     cursor = request.cursor
@@ -60,7 +56,7 @@ def describe_topic_partitions(
 
 
 def describe_page(
-    services: "Services", names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
+    services: Services, names: list[str], *, cursor_topic: str, cursor_partition: int, limit: int
 ) -> Pieces[DescribeTopicPartitionsResponse]:
     """At most `limit` partitions of the sorted `names`, from the cursor on. A topic with an error counts as none."""
     response = DescribeTopicPartitionsResponse()

@@ -5,18 +5,15 @@ answer.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.controller.leader_elections import ElectionResult, ElectionType
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
 from barnabas.runtime.turns import ended
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 TopicPartition = tuple[str, int]
 TopicResult = ElectLeadersResponse.ReplicaElectionResult
@@ -44,7 +41,7 @@ def named(request: ElectLeadersRequest) -> list[TopicPartition]:
     is_wide=True,
 )
 async def elect_leaders(
-    services: "Services", request: ElectLeadersRequest, context: RequestContext
+    services: Services, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Have the controller elect, and wait until this broker's clients see the new leaders, up to TimeoutMs.
 

@@ -5,18 +5,15 @@ A broker that is not the controller says so, as for other requests to the contro
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.features import ALL_FAILED, UPGRADE, Update
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 from barnabas.runtime.turns import ended
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 Result = UpdateFeaturesResponse.UpdatableFeatureResult
 
@@ -25,7 +22,7 @@ FIRST_VERSION_WITHOUT_RESULTS = 2
 
 @api(ApiKey.UPDATE_FEATURES, versions=(0, 2), access=admin_access.alters_cluster, is_wide=True)
 async def update_features(
-    services: "Services", request: UpdateFeaturesRequest, context: RequestContext
+    services: Services, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
     """Have the controller write the levels, all or none. When it answers, they hold on the controller's own broker.
 

@@ -5,11 +5,12 @@ the high watermark in requests of version 18), which consumers and followers of 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from barnabas.broker.access import records as records_access
 from barnabas.broker.fetch_sessions import EPOCH_FINAL, EPOCH_INITIAL, FetchSession, PartitionKey, SessionPartition
 from barnabas.broker.requests import Reply, RequestContext, api, note_no_right
+from barnabas.broker.services import Services
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.security.acls import AclOperation, ResourceType
 from barnabas.protocol.api_keys import ApiKey
@@ -20,9 +21,6 @@ from barnabas.replication.fetch_values import FetchParams, FetchResult, SharedRe
 from barnabas.replication.follower_fetches import FollowerFetches, Reads
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces, chunks
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
@@ -61,7 +59,7 @@ class _Fetch:
 
     def __init__(
         self,
-        services: "Services",
+        services: Services,
         context: RequestContext,
         session: FetchSession | None,
         session_is_new: bool,
@@ -245,7 +243,7 @@ def is_of_follower(request: FetchRequest) -> bool:
 
 
 @api(ApiKey.FETCH, versions=(4, 18), access=records_access.fetch, failure=fetch_failed, is_of_brokers=is_of_follower)
-def fetch(services: "Services", request: FetchRequest, context: RequestContext) -> Reply:
+def fetch(services: Services, request: FetchRequest, context: RequestContext) -> Reply:
     """Read now; or park the request until there are MinBytes to read, or MaxWaitMs have passed."""
     if context.is_long:
         return services.env.turns.run(_fetch_long(services, request, context))
@@ -277,7 +275,7 @@ def fetch(services: "Services", request: FetchRequest, context: RequestContext) 
     return outcome.map(work.answer) if isinstance(outcome, Pending) else work.response(outcome)
 
 
-def _fetch_long(services: "Services", request: FetchRequest, context: RequestContext) -> Pieces[Reply]:
+def _fetch_long(services: Services, request: FetchRequest, context: RequestContext) -> Pieces[Reply]:
     """The same for a long request. What is asked twice is answered once, for the later request, as in Kafka."""
     by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     asked: dict[PartitionKey, SessionPartition] = {}
@@ -331,7 +329,7 @@ def _replica_id(request: FetchRequest, version: int) -> int:
 
 
 def _session(
-    services: "Services",
+    services: Services,
     request: FetchRequest,
     context: RequestContext,
     asked: dict[PartitionKey, SessionPartition],
@@ -357,7 +355,7 @@ def _session(
     return session
 
 
-def _if_it_goes_on(services: "Services", session: FetchSession, is_first: bool) -> FetchSession | None:
+def _if_it_goes_on(services: Services, session: FetchSession, is_first: bool) -> FetchSession | None:
     """The session, unless it is closed now because it has no partitions any more."""
     if is_first or session.partitions:
         return session
@@ -365,7 +363,7 @@ def _if_it_goes_on(services: "Services", session: FetchSession, is_first: bool) 
     return None
 
 
-def _params(services: "Services", request: FetchRequest, context: RequestContext) -> FetchParams:
+def _params(services: Services, request: FetchRequest, context: RequestContext) -> FetchParams:
     return FetchParams(
         replica_id=_replica_id(request, context.api_version),
         replica_epoch=request.replica_state.replica_epoch,

@@ -8,10 +8,11 @@ StopReplica is handled in parts. Each part is a step that does not suspend, and 
 import logging
 from collections.abc import Container, Iterator, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.registration import UNKNOWN_BROKER_EPOCH
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
@@ -24,9 +25,6 @@ from barnabas.protocol.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -47,7 +45,7 @@ TopicT = TypeVar("TopicT", LeaderAndIsrRequest.LeaderAndIsrTopicState, StopRepli
     is_announced=False,
     is_of_brokers=True,
 )
-def leader_and_isr(services: "Services", request: LeaderAndIsrRequest, context: RequestContext) -> Reply:
+def leader_and_isr(services: Services, request: LeaderAndIsrRequest, context: RequestContext) -> Reply:
     """Lead and follow partitions; new topics with the settings that they were made with."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
@@ -58,7 +56,7 @@ def leader_and_isr(services: "Services", request: LeaderAndIsrRequest, context: 
 
 
 async def _lead_or_follow_in_steps(
-    services: "Services", request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
+    services: Services, request: LeaderAndIsrRequest, context: RequestContext, new: list[str]
 ) -> LeaderAndIsrResponse:
     """Read the settings of new topics, then handle the request in parts, as if the controller had sent several."""
     told_by = services.server.last_told
@@ -109,14 +107,14 @@ def _as_of_version(
     is_announced=False,
     is_of_brokers=True,
 )
-def stop_replica(services: "Services", request: StopReplicaRequest, context: RequestContext) -> Reply:
+def stop_replica(services: Services, request: StopReplicaRequest, context: RequestContext) -> Reply:
     """Stop replicas, and delete those that the controller names."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     return _stop_in_steps(services, request) if context.is_long else services.replica_manager.stop_replica(request)
 
 
-async def _stop_in_steps(services: "Services", request: StopReplicaRequest) -> StopReplicaResponse:
+async def _stop_in_steps(services: Services, request: StopReplicaRequest) -> StopReplicaResponse:
     """Handle the request in parts, as if the controller had sent several."""
     told_by = services.server.last_told
     response = StopReplicaResponse(partition_errors=[])
@@ -160,7 +158,7 @@ def _whole(topics: list[TopicT]) -> Iterator[tuple[Sequence[int], list[TopicT]]]
 
 @api(ApiKey.UPDATE_METADATA, versions=(6, 8), access=admin_access.of_brokers, is_announced=False, is_of_brokers=True)
 def update_metadata(
-    services: "Services", request: UpdateMetadataRequest, context: RequestContext
+    services: Services, request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:
     """Update the live brokers, and the state of partitions."""
     if request.broker_epoch == UNKNOWN_BROKER_EPOCH:

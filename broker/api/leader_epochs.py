@@ -3,17 +3,13 @@
 Consumers ask as well, to notice that the log was truncated.
 """
 
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access import records as records_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from barnabas.runtime.turns import Pieces
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 Answer = OffsetForLeaderEpochResponse.EpochEndOffset
@@ -27,14 +23,12 @@ Answer = OffsetForLeaderEpochResponse.EpochEndOffset
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,
 )
-def offset_for_leader_epoch(
-    services: "Services", request: OffsetForLeaderEpochRequest, context: RequestContext
-) -> Reply:
+def offset_for_leader_epoch(services: Services, request: OffsetForLeaderEpochRequest, context: RequestContext) -> Reply:
     """Only the leader of a partition answers; epoch -1 and offset -1 for an epoch that its log does not know."""
     return services.env.turns.run(_end_offsets(services, request))
 
 
-def _end_offsets(services: "Services", request: OffsetForLeaderEpochRequest) -> Pieces[OffsetForLeaderEpochResponse]:
+def _end_offsets(services: Services, request: OffsetForLeaderEpochRequest) -> Pieces[OffsetForLeaderEpochResponse]:
     topics = []
     for topic in request.topics:
         answers = []

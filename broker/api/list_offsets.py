@@ -5,18 +5,15 @@ find nothing.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import records as records_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from barnabas.runtime.turns import Pieces, chunks
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 COUNTED_PER_PIECE = 1000
@@ -32,13 +29,13 @@ Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
     is_wide=True,
     is_of_brokers=lambda request: request.replica_id >= 0,
 )
-def list_offsets(services: "Services", request: ListOffsetsRequest, context: RequestContext) -> Reply:
+def list_offsets(services: Services, request: ListOffsetsRequest, context: RequestContext) -> Reply:
     """Look each partition up. From version 1 on, one that is named twice is answered once, with INVALID_REQUEST."""
     return services.env.turns.run(_list_offsets(services, request, context))
 
 
 def _list_offsets(
-    services: "Services", request: ListOffsetsRequest, context: RequestContext
+    services: Services, request: ListOffsetsRequest, context: RequestContext
 ) -> Pieces[ListOffsetsResponse]:
     version = context.api_version
     asked: Counter[tuple[str, int]] = Counter()

@@ -7,21 +7,18 @@ REBOOTSTRAP_REQUIRED (version 13) is never answered: only brokers that know anot
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
 from barnabas.broker.access.rules import NOT_ASKED
 from barnabas.broker.auto_topics import absence_error
 from barnabas.broker.requests import Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.metadata_cache import PartitionMetadata
 from barnabas.cluster.topic_names import INTERNAL_TOPICS
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import MetadataRequest, MetadataResponse
 from barnabas.runtime.turns import Pieces, chunks
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 NAMES_PER_PIECE = 500  # looked at
 # All operations that a resource of the kind has, as bits. Without an authorizer every client may do them all.
@@ -43,16 +40,14 @@ def metadata_failed(request: MetadataRequest, error: ErrorCode) -> MetadataRespo
 
 
 @api(ApiKey.METADATA, versions=(0, 13), access=topics_access.metadata, failure=metadata_failed, is_wide=True)
-def metadata(services: "Services", request: MetadataRequest, context: RequestContext) -> Reply:
+def metadata(services: Services, request: MetadataRequest, context: RequestContext) -> Reply:
     """What the metadata cache knows of the topics that are asked for, with the addresses that this client can use."""
     if request.topics and request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         return services.env.turns.run(_after_creations(services, request, context))
     return services.env.turns.run(_metadata(services, request, context, {}))
 
 
-def _after_creations(
-    services: "Services", request: MetadataRequest, context: RequestContext
-) -> Pieces[MetadataResponse]:
+def _after_creations(services: Services, request: MetadataRequest, context: RequestContext) -> Pieces[MetadataResponse]:
     """Begin to create what is absent, and answer when that is done."""
     refusals: dict[str, ErrorCode] = {}
     absent: dict[str, None] = {}
@@ -73,7 +68,7 @@ def _after_creations(
 
 
 def _metadata(
-    services: "Services", request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
+    services: Services, request: MetadataRequest, context: RequestContext, refusals: Mapping[str, ErrorCode]
 ) -> Pieces[MetadataResponse]:
     """The answer. `refusals`: the errors of the topics that were to be created, by name."""
     version = context.api_version
@@ -131,7 +126,7 @@ def _metadata(
     )
 
 
-def live_brokers(services: "Services", context: RequestContext) -> list[MetadataResponse.MetadataResponseBroker]:
+def live_brokers(services: Services, context: RequestContext) -> list[MetadataResponse.MetadataResponseBroker]:
     """The live brokers that have the listener by which the client has come."""
     brokers = services.metadata_cache.brokers
     return [
@@ -144,7 +139,7 @@ def live_brokers(services: "Services", context: RequestContext) -> list[Metadata
 
 
 def _partition(
-    services: "Services", index: int, state: PartitionMetadata, context: RequestContext
+    services: Services, index: int, state: PartitionMetadata, context: RequestContext
 ) -> MetadataResponse.MetadataResponsePartition:
     cache = services.metadata_cache
     version = context.api_version

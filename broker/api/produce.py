@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from barnabas.broker import transactional_writes
 from barnabas.broker.access import records as records_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import CLOSE, Reply, RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.broker.transactional_writes import Refusal
 from barnabas.config.topic import TopicConfig
 from barnabas.protocol.api_keys import ApiKey
@@ -45,9 +46,6 @@ from barnabas.storage.validation import (
     takes_long,
     validate_for_leader,
 )
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 ADMIN_CLIENT_ID: Final = "__admin_client"  # the only client that may write to internal topics
 SMALLEST_LENGTHS: Final = {0: 14, 1: 14, 2: 49}  # by magic: the smallest length of a batch or message, in bytes

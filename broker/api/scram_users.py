@@ -4,10 +4,10 @@ Any broker answers. What is kept of a password never leaves the tree.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import admin as admin_access
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, NUMBERS, ScramCredential
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.api_keys import ApiKey
@@ -19,9 +19,6 @@ from barnabas.protocol.messages import (
     DescribeUserScramCredentialsResponse,
 )
 
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-
 Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 Change = (
@@ -32,7 +29,7 @@ MECHANISM_NUMBERS = {name: number for number, name in NUMBERS.items()}
 
 @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), access=admin_access.describes_cluster, is_wide=True)
 async def describe_user_scram_credentials(
-    services: "Services", request: DescribeUserScramCredentialsRequest, context: RequestContext
+    services: Services, request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
     """The SCRAM mechanisms of users. A null or empty list of users means all of them."""
     response = DescribeUserScramCredentialsResponse(error_message="")
@@ -84,7 +81,7 @@ def alter_failed(request: AlterUserScramCredentialsRequest, error: ErrorCode) ->
     is_wide=True,
 )
 async def alter_user_scram_credentials(
-    services: "Services", request: AlterUserScramCredentialsRequest, context: RequestContext
+    services: Services, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
     """Set and delete credentials: for each user all the requested changes, or none."""
     by_user: dict[str, list[Change]] = {}

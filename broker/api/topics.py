@@ -12,10 +12,10 @@ only validated counts, too, as in Kafka 4.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from barnabas.broker.access import topics as topics_access
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC, topic_name_problem
 from barnabas.cluster.tree import paths
@@ -30,9 +30,6 @@ from barnabas.protocol.messages import (
     DeleteTopicsResponse,
 )
 from barnabas.runtime.turns import ended
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 CreatedTopic = CreateTopicsResponse.CreatableTopicResult
 DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
@@ -51,7 +48,7 @@ def twice(names: Iterable[object]) -> set[object]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-async def exists(services: "Services", name: str, timeout_ms: int) -> bool:
+async def exists(services: Services, name: str, timeout_ms: int) -> bool:
     """Whether the topic exists. If it is in the tree only, wait until this broker knows it, up to `timeout_ms`."""
     cache = services.metadata_cache
     if cache.contains(name) or topic_name_problem(name) is not None:
@@ -82,7 +79,7 @@ def refused(name: str, error: ErrorCode, message: str | None) -> CreateTopicsRes
     is_wide=True,
 )
 async def create_topics(
-    services: "Services", request: CreateTopicsRequest, context: RequestContext
+    services: Services, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic, or answer why not. From version 5 on, the answer has the topic's partitions and settings.
 
@@ -134,7 +131,7 @@ async def create_topics(
 
 
 async def note_refusals(
-    services: "Services",
+    services: Services,
     context: RequestContext,
     results: Iterable[
         CreateTopicsResponse.CreatableTopicResult
@@ -151,7 +148,7 @@ async def note_refusals(
 
 
 async def create_topic(
-    services: "Services",
+    services: Services,
     topic: CreateTopicsRequest.CreatableTopic,
     may_change: Callable[[int], bool],
     *,
@@ -201,7 +198,7 @@ async def create_topic(
     )
 
 
-def _described(services: "Services", configs: Mapping[str, str]) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+def _described(services: Services, configs: Mapping[str, str]) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
     """All settings of a topic that has these of its own."""
     from barnabas.config.describe import topic_rows  # late: not needed to serve
 
@@ -236,7 +233,7 @@ def delete_topics_failed(request: DeleteTopicsRequest, error: ErrorCode) -> Dele
     is_wide=True,
 )
 async def delete_topics(
-    services: "Services", request: DeleteTopicsRequest, context: RequestContext
+    services: Services, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Delete topics by name, or in version 6 by id; the answer of version 6 has both."""
     if not services.controller.active:
@@ -301,7 +298,7 @@ def create_partitions_failed(request: CreatePartitionsRequest, error: ErrorCode)
     ApiKey.CREATE_PARTITIONS, versions=(0, 3), access=topics_access.create_partitions, failure=create_partitions_failed
 )
 async def create_partitions(
-    services: "Services", request: CreatePartitionsRequest, context: RequestContext
+    services: Services, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Raise the number of partitions. Count is the new total."""
     if not services.controller.active:

@@ -8,20 +8,16 @@ adds the partition itself. Left out: version 6 (topic ids), which Kafka 4.3 does
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.api.failures import each_row
 from barnabas.broker.requests import RequestContext, api
+from barnabas.broker.services import Services
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
-
-if TYPE_CHECKING:
-    from barnabas.broker.services import Services
 
 FIRST_VERSION_THAT_ADDS_PARTITIONS = 5
 NO_SEQUENCE = -1  # a coordinator's batch has none

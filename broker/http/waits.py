@@ -3,7 +3,6 @@
 Each answers as soon as all that is asked for is so. When the time is over, the error (408) says what was seen last.
 """
 
-import re
 from collections.abc import Callable, Coroutine
 from copy import copy
 from typing import Any
@@ -115,7 +114,9 @@ async def _moved(services: Services, request: HttpRequest, end_ms: float) -> Htt
     """The redirection to the broker that coordinates the group now, for what is left of the time; None: not known."""
     left_ms = max(int(end_ms - services.env.clock.monotonic_ms()), 0)
     there = copy(request)
-    there.target = re.sub(r"(?<=[?&]timeout_ms=)\d+", str(left_ms), request.target)
+    path, _, query = request.target.partition("?")
+    others = [each for each in query.split("&") if each and not each.startswith("timeout_ms=")]
+    there.target = f"{path}?{'&'.join([*others, f'timeout_ms={left_ms}'])}"
     try:
         found = check_of_group(services, there)
         if isinstance(found, Pending):

@@ -47,7 +47,6 @@ class PartitionMetadata(NamedTuple):
     isr: Sequence[int]
     replicas: Sequence[int]
     offline_replicas: Sequence[int]
-    partition_epoch: int
 
 
 class _Waiter:
@@ -231,7 +230,6 @@ class MetadataCache:
                     state.isr,
                     state.replicas,
                     state.offline_replicas,
-                    state.zk_version,
                 )
             if self._racks or partitions is None or len(partitions) != count:
                 self._hashes.pop(topic, None)

@@ -23,7 +23,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Any:
     cache = MetadataCache(sim_env(1).clock)
     cache.brokers = {1: BrokerMetadata(1, ())}
     for name, count in (("c", 3), ("a", 2), ("b", 1)):
-        cache.topics[name] = {index: PartitionMetadata(1, 0, [1], [1, 2], [], 0) for index in range(count)}
+        cache.topics[name] = {index: PartitionMetadata(1, 0, [1], [1, 2], []) for index in range(count)}
     monkeypatch.setattr(handlers, "INTERNAL_TOPICS", {"c"})
     return SimpleNamespace(
         metadata_cache=cache,

@@ -14,11 +14,10 @@ from io import BytesIO
 from typing import Any
 
 import matplotlib
-from barnabas.pipeline.report.colours import COLOURS, HATCHES, LIGHT, SHARES, STATUS_LOOKS, colour_variables
+from barnabas.pipeline.report.colours import COLOURS, HATCHES, LIGHT, SHARES, colour_variables
 from barnabas.pipeline.report.figures import (
     DAY_MS,
     HOUR_MS,
-    STATUSES,
     GroupLag,
     Growth,
     LeaderChange,
@@ -28,6 +27,7 @@ from barnabas.pipeline.report.figures import (
     Topic,
 )
 from barnabas.pipeline.report.markup import visible
+from barnabas.pipeline.report.statuses import RANKS, STATUSES
 from barnabas.runtime.counted import counted
 from matplotlib import dates
 from matplotlib.figure import Figure
@@ -144,15 +144,16 @@ def timeline_chart(groups: Sequence[Timeline], span: Span, changes: Sequence[Lea
         panel = figure.subplots()
         for number, group in enumerate(groups):
             base = -number
-            statuses = sorted({stretch.status for stretch in group.stretches}, key=STATUSES.index, reverse=True)
+            statuses = sorted({stretch.status for stretch in group.stretches}, key=RANKS.index, reverse=True)
             shown = statuses if width >= WIDE or len(statuses) < 4 else [*statuses[:2], "…"]  # the table has them all
             _label(panel, base + 0.52, f"{_short(group.group)}   {', '.join(shown)}", fontsize=8.6)
             panel.axhline(base, color=_colour("line"), linewidth=0.8, zorder=1)
-            for status, (colour, height, hatch) in STATUS_LOOKS.items():
-                places = [(one.from_ms, one.until_ms) for one in group.stretches if one.status == status]
-                looks = {"facecolor": _colour(colour), "edgecolor": _colour("page"), "hatch": hatch, "linewidth": 0}
+            for name, status in STATUSES.items():
+                places = [(one.from_ms, one.until_ms) for one in group.stretches if one.status == name]
+                colours = {"facecolor": _colour(status.colour), "edgecolor": _colour("page")}
                 if places:
-                    panel.add_patch(PathPatch(_bars(places, base, base + height * 0.6), zorder=2, **looks))
+                    bars = _bars(places, base, base + status.height * 0.6)
+                    panel.add_patch(PathPatch(bars, hatch=status.hatch, linewidth=0, zorder=2, **colours))
             most = max(group.rebalances_at.values(), default=1)
             ticks = [
                 (at / DAY_MS, end)

@@ -1,6 +1,4 @@
-"""The colours of the report, light and dark, and what marks a status beside its colour."""
-
-from barnabas.pipeline.report.figures import STATUSES
+"""The colours of the report, light and dark."""
 
 # name: light, dark. Matplotlib draws with the light one, so no two may be equal.
 COLOURS = {
@@ -23,19 +21,6 @@ COLOURS = {
     "stop": ("#b3202f", "#ff8a95"),
 }
 LIGHT, DARK = 0, 1
-# By status: its colour, its height (of a bar), its hatch.
-STATUS_LOOKS = {
-    "EXPIRES_SOON": ("soon", 0.25, ".."),
-    "WARN": ("warn", 0.4, ""),
-    "BEHIND": ("behind", 0.45, "\\"),
-    "REWIND": ("back", 0.5, "\\\\"),
-    "STORM": ("storm", 0.5, "xx"),
-    "NEVER": ("never", 0.5, "--"),
-    "REMOVED": ("gone", 0.6, "oo"),
-    "STALL": ("stall", 0.7, "//"),
-    "STOP": ("stop", 0.8, ""),
-}
-assert set(STATUS_LOOKS) == set(STATUSES[1:])
 SHARES = ("blue", "fall", "warn", "back", "storm", "soft")  # of the topics in a stacked bar
 HATCHES = ("", "//", "..", "xx", "\\\\", "--")
 

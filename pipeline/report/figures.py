@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barnabas.pipeline.jobs.changes import WHO
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
+from barnabas.pipeline.report.statuses import RANKS
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -26,8 +27,6 @@ BUCKETS_MS = [
     *(minutes * MINUTE_MS for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)),
     *(days * DAY_MS for days in (1, 2, 7, 28, 91, 364, 3640, 36400)),
 ]
-# The worst one last.
-STATUSES = ("OK", "EXPIRES_SOON", "WARN", "BEHIND", "REWIND", "STORM", "NEVER", "REMOVED", "STALL", "STOP")
 RESETS = ("jumped back", "skipped")  # of the findings of `audit`
 MOVES = (*RESETS, "set", "removed")
 
@@ -49,12 +48,10 @@ class Span:
 
     @property
     def bucket_ms(self) -> int:
-        """How long a bucket is."""
         fits = (size for size in BUCKETS_MS if (self.last_ms - self.first_ms) / size <= BUCKETS_MAX)
         return next(fits, BUCKETS_MS[-1])
 
     def buckets(self) -> list[int]:
-        """When each bucket begins."""
         size = self.bucket_ms
         return list(range(self.first_ms // size * size, self.last_ms + 1, size))
 
@@ -70,7 +67,6 @@ class GroupLag:
 
     @property
     def records_max(self) -> int:
-        """The largest lag."""
         return max(self.records_at.values(), default=0)
 
 
@@ -258,16 +254,17 @@ def lag_over_time(lag: "DataFrame", span: Span, most: int) -> Top[GroupLag]:
 
 
 def furthest_behind(lag: "DataFrame", most: int) -> Top[Behind]:
-    """Who has records to read in the last window, the oldest of them first; and how that was an hour earlier."""
-    latest = _with_end(lag)
+    """Who has records to read in the last window, the oldest of them first; and how that was an hour earlier.
+
+    `lag` is that of each topic, as `by_topic` has it; so it is in `movers`.
+    """
     at_end = F.col("at") == F.col("end")
     is_earlier = F.col("at") <= F.col("end") - F.make_dt_interval(hours=F.lit(1))
     is_not_long_ago = F.col("at") > F.col("end") - F.make_dt_interval(hours=F.lit(2))
     state = F.struct(F.unix_millis("at").alias("at_ms"), "lag_records", "lag_seconds")
     both = (
-        latest.where(at_end | (is_earlier & is_not_long_ago))
-        .groupBy("group_id", "topic", "at", "end")
-        .agg(F.sum("lag_records").alias("lag_records"), F.max("lag_seconds").alias("lag_seconds"))
+        _with_end(lag)
+        .where(at_end | (is_earlier & is_not_long_ago))
         .groupBy("group_id", "topic")
         .agg(F.max(F.when(at_end, state)).alias("now"), F.max(F.when(~at_end, state)).alias("before"))
         .where("now.lag_records > 0")
@@ -287,10 +284,9 @@ def furthest_behind(lag: "DataFrame", most: int) -> Top[Behind]:
 
 def movers(lag: "DataFrame", most: int) -> Top[Mover]:
     """The lags that changed the most within an hour, each group and topic once."""
-    totals = lag.groupBy("group_id", "topic", "at").agg(F.coalesce(F.sum("lag_records"), F.lit(0)).alias("records"))
     hour = F.ceil(F.unix_millis("at") / HOUR_MS)  # what is so at 15:00 belongs to the hour that ends then
-    by_hour = totals.groupBy("group_id", "topic", hour.alias("hour")).agg(
-        F.max_by("records", "at").alias("after"), F.unix_millis(F.max("at")).alias("at_ms")
+    by_hour = lag.groupBy("group_id", "topic", hour.alias("hour")).agg(
+        F.max_by(F.coalesce("lag_records", F.lit(0)), "at").alias("after"), F.unix_millis(F.max("at")).alias("at_ms")
     )
     before = F.lag("after").over(Window.partitionBy("group_id", "topic").orderBy("hour"))
     change = F.abs(F.col("after") - F.col("before"))
@@ -345,7 +341,7 @@ def timelines(
     for row in sorted(rows, key=lambda row: (row.bucket, row.kind)):
         one = found[row.group_id]
         if row.kind == "status":
-            _extend(one.stretches, STATUSES[row.number], row.bucket, span)
+            _extend(one.stretches, RANKS[row.number], row.bucket, span)
         elif row.kind == "rebalances":
             one.rebalances_at[row.bucket] = row.number
         elif row.kind == "seconds":
@@ -358,10 +354,10 @@ def timelines(
 def _states(health: "DataFrame", span: Span) -> "DataFrame":
     """How bad each status was, and from when until when."""
     after = F.lead("at").over(Window.partitionBy(*GROUP_PARTITION, "check").orderBy("at"))
-    ranks = F.create_map(*[F.lit(value) for rank, status in enumerate(STATUSES) for value in (status, rank)])
+    ranks = F.create_map(*[F.lit(value) for rank, status in enumerate(RANKS) for value in (status, rank)])
     return health.select(
         "group_id",
-        F.coalesce(ranks[F.col("status")], F.lit(len(STATUSES) - 1)).alias("rank"),
+        F.coalesce(ranks[F.col("status")], F.lit(len(RANKS) - 1)).alias("rank"),
         F.unix_millis("at").alias("from_ms"),
         F.coalesce(F.unix_millis(after), F.lit(span.last_ms)).alias("until_ms"),
         after.isNull().alias("is_last"),
@@ -410,7 +406,7 @@ def unwell(health: "DataFrame", lag: "DataFrame | None", most: int) -> Top[Unwel
         F.sum("lag_records").alias("lag_records"),
         F.max("lag_seconds").alias("lag_seconds"),
     )
-    rank = F.array_position(F.array(*map(F.lit, STATUSES)), F.col("status"))
+    rank = F.array_position(F.array(*map(F.lit, RANKS)), F.col("status"))
     order = (rank.desc(), *map(F.col, ("since_ms", "group_id", "topic", "check")))
     rows, others = _largest(by_status, most, *order)
     return Top([Unwell(*row) for row in rows], others)

@@ -143,7 +143,7 @@ def fill(report: Report, tables: "Mapping[str, DataFrame]", most: int) -> None:
             parts["movers"] = lambda: figures.movers(totals, most)
             parts["behind"] = lambda: figures.furthest_behind(totals, most)
         if health_changes is not None:
-            parts["well"] = lambda: figures.groups_not_ok(health_changes)
+            parts["groups_not_ok"] = lambda: figures.groups_not_ok(health_changes)
             parts["unwell"] = lambda: figures.unwell(health_changes, lag, most)
             parts["timelines"] = lambda: figures.timelines(health_changes, found, generations, span, most, totals)
         if found is not None:
@@ -158,7 +158,11 @@ def fill(report: Report, tables: "Mapping[str, DataFrame]", most: int) -> None:
         parts["topics"] = partial(figures.largest_topics, tables["capacity/topics"], most)
     if "capacity/growth" in tables:
         parts["growth"] = partial(figures.growth_by_day, tables["capacity/growth"], TOPICS)
-    side_by_side([partial(_fill, report, name, part) for name, part in parts.items()])
+
+    def put(name: str) -> None:
+        setattr(report, name, parts[name]())
+
+    side_by_side([partial(put, name) for name in parts])
     if report.damage is not None and report.damage.rows:
         report.notes["verify"] = (
             report.notes.get("verify", "") + " A batch that a broker is writing is not whole yet: if brokers ran "
@@ -168,13 +172,6 @@ def fill(report: Report, tables: "Mapping[str, DataFrame]", most: int) -> None:
         free_bytes, _, full_at = tables[OPTIONAL].first()
         when = "never" if full_at is None else f"on {full_at.astimezone(UTC):%Y-%m-%d %H:%M}"
         report.full = f"If everything goes on like this, the free {free_bytes:,} bytes are full {when}."
-
-
-def _fill(report: Report, name: str, part: Callable[[], Any]) -> None:
-    if name == "well":
-        report.groups_not_ok, report.groups = part()
-    else:
-        setattr(report, name, part())
 
 
 def _time(at_ms: int) -> str:

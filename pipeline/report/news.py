@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, Behind, LeaderChange, Move, Top, Unwell
 from barnabas.pipeline.report.markup import Html, element, join, named
 from barnabas.pipeline.report.pieces import (
-    NEXT_COMMANDS,
     YEAR_10000_MS,
     command,
     duration,
@@ -16,6 +15,7 @@ from barnabas.pipeline.report.pieces import (
     table,
     time_text,
 )
+from barnabas.pipeline.report.statuses import STATUSES
 from barnabas.runtime.counted import counted
 
 NOT_KNOWN = "–"
@@ -171,7 +171,7 @@ def unwell(rows: Top[Unwell]) -> Html:
             moment(one.since_ms),
             NOT_KNOWN if one.lag_records is None else f"{one.lag_records:,}",
             NOT_KNOWN if one.lag_seconds is None else duration(one.lag_seconds * 1000),
-            command(*NEXT_COMMANDS[one.status], of=one.group) or NOT_KNOWN,
+            command(*STATUSES[one.status].command, of=one.group) or NOT_KNOWN,
         )
         for one in rows.rows
     ]

@@ -4,7 +4,7 @@ It is read in light and dark, on a phone and on paper. Each chart has a text tha
 same numbers as a table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +29,9 @@ from barnabas.pipeline.report.figures import (
     LeaderChange,
     Move,
     Mover,
+    Reset,
     Span,
+    Stretch,
     Timeline,
     Top,
     Topic,
@@ -38,7 +40,6 @@ from barnabas.pipeline.report.figures import (
 from barnabas.pipeline.report.markup import Html, element, join, named, shown, visible
 from barnabas.pipeline.report.news import place, who
 from barnabas.pipeline.report.pieces import (
-    MEANINGS,
     Cell,
     details,
     duration,
@@ -49,6 +50,7 @@ from barnabas.pipeline.report.pieces import (
     table,
     time_text,
 )
+from barnabas.pipeline.report.statuses import STATUSES
 from barnabas.pipeline.report.style import css
 from barnabas.runtime.counted import counted
 
@@ -65,8 +67,7 @@ class Report:
     version: str
     read_at: str | None = None  # if the source was read before, by other runs
     span: Span | None = None
-    groups_not_ok: int | None = None
-    groups: int | None = None
+    groups_not_ok: tuple[int, int] | None = None  # at the end, and of how many
     behind: Top[Behind] | None = None
     jumps: Top[Move] | None = None
     leader_changes: Top[LeaderChange] | None = None
@@ -101,7 +102,6 @@ def charts_of(report: Report) -> Iterator[Chart]:
 
 
 def page(report: Report) -> str:
-    """The whole page."""
     charts = {chart.name: chart for chart in charts_of(report)}
     sections = [
         _section(
@@ -141,8 +141,8 @@ def page(report: Report) -> str:
 def _top(report: Report) -> Html:
     behind = None if report.behind is None else news.furthest_behind(report.behind)
     tiles = []
-    if report.groups is not None and report.groups_not_ok is not None:
-        tiles.append(_tile(f"{report.groups_not_ok:,} of {report.groups:,}", "groups not well at the end"))
+    if report.groups_not_ok is not None:
+        tiles.append(_tile("{:,} of {:,}".format(*report.groups_not_ok), "groups not well at the end"))
     if report.lag is not None and report.lag.rows:
         worst = report.lag.rows[0]
         tiles.append(_tile(f"{worst.records_max:,}", join("records: the largest lag, of ", named(worst.group))))
@@ -242,7 +242,7 @@ def _timelines(report: Report, charts: dict[str, Chart]) -> Html | None:
         return element("p", "There are no groups.")
     statuses = {stretch.status for one in report.timelines.rows for stretch in one.stretches}
     keys = [
-        element("li", status_mark(status), f" {meaning}") for status, meaning in MEANINGS.items() if status in statuses
+        element("li", status_mark(name), f" {status.meaning}") for name, status in STATUSES.items() if name in statuses
     ]
     keys.append(element("li", element("b", "◀ ▶"), " offsets were set back, or forward over unread records"))
     keys.append(element("li", element("b", "❘"), " rebalances, longer where there are more"))
@@ -252,9 +252,9 @@ def _timelines(report: Report, charts: dict[str, Chart]) -> Html | None:
     rows = [
         (
             named(one.group),
-            join(*_stretches(one)) if one.stretches else _well(one),
+            _first(map(_stretch, one.stretches)) if one.stretches else _well(one),
             f"{sum(one.rebalances_at.values()):,}" if "generations" not in report.missing else "–",
-            join(*_resets(one)) if one.resets else "–",
+            _first(map(_reset, one.resets)) if one.resets else "–",
         )
         for one in report.timelines.rows
     ]
@@ -277,13 +277,16 @@ def _well(one: Timeline) -> str:
     return f"it read steadily, up to {duration(one.seconds_max * 1000)} behind"
 
 
-def _stretches(one: Timeline) -> Iterator[Html]:
-    for stretch in one.stretches[:STRETCHES_MAX]:
-        yield element(
-            "div", status_mark(stretch.status), f" {time_text(stretch.from_ms)} to {time_text(stretch.until_ms)}"
-        )
-    if len(one.stretches) > STRETCHES_MAX:
-        yield element("div", f"and {len(one.stretches) - STRETCHES_MAX:,} more", class_="soft")
+def _first(rows: Iterable[Html]) -> Html:
+    """The first ones, and how many more there are."""
+    found = list(rows)
+    left = len(found) - STRETCHES_MAX
+    more = element("div", f"and {left:,} more", class_="soft") if left > 0 else None
+    return join(*found[:STRETCHES_MAX], more)
+
+
+def _stretch(one: Stretch) -> Html:
+    return element("div", status_mark(one.status), f" {time_text(one.from_ms)} to {time_text(one.until_ms)}")
 
 
 def _changes(changes: Sequence[LeaderChange]) -> Iterator[object]:
@@ -291,12 +294,9 @@ def _changes(changes: Sequence[LeaderChange]) -> Iterator[object]:
         yield from (", " if number else "", f"{one.partitions:,} at ", moment(one.from_ms))
 
 
-def _resets(one: Timeline) -> Iterator[Html]:
-    for reset in one.resets[:STRETCHES_MAX]:
-        way = "back" if reset.finding == "jumped back" else "forward"
-        yield element("div", f"{way} by {reset.records:,} at {time_text(reset.at_ms)}")
-    if len(one.resets) > STRETCHES_MAX:
-        yield element("div", f"and {len(one.resets) - STRETCHES_MAX:,} more", class_="soft")
+def _reset(one: Reset) -> Html:
+    way = "back" if one.finding == "jumped back" else "forward"
+    return element("div", f"{way} by {one.records:,} at {time_text(one.at_ms)}")
 
 
 def _movers(report: Report, charts: dict[str, Chart]) -> Html | None:

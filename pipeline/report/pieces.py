@@ -9,32 +9,7 @@ from typing import Any
 from barnabas.pipeline.report.charts import MIDDLE, NARROW, WIDE, Chart
 from barnabas.pipeline.report.figures import DAY_MS, Top
 from barnabas.pipeline.report.markup import NAME_MAX, Html, element, join, shown, visible
-
-MEANINGS = {
-    "OK": "read well",
-    "EXPIRES_SOON": "the broker will remove the offset soon",
-    "WARN": "is read, but falls further behind",
-    "BEHIND": "reads records that are long since written",
-    "REWIND": "an offset went back",
-    "STORM": "rebalances all the time",
-    "NEVER": "has members, and never committed",
-    "REMOVED": "has no committed offset any more",
-    "STALL": "commits, but always the same offset",
-    "STOP": "does not commit any more",
-}
-
-# Where to look when a group is not well.
-NEXT_COMMANDS = {
-    "EXPIRES_SOON": ("groups", "describe"),
-    "WARN": ("groups", "lag", "--watch"),
-    "BEHIND": ("groups", "lag", "--watch"),
-    "REWIND": ("offsets", "log"),
-    "STORM": ("groups", "explain"),
-    "NEVER": ("groups", "describe"),
-    "REMOVED": ("offsets", "log"),
-    "STALL": ("groups", "lag", "--watch"),
-    "STOP": ("groups", "describe"),
-}
+from barnabas.pipeline.report.statuses import STATUSES
 
 YEAR_10000_MS = 253_402_300_800_000
 """Times of clients can be beyond the years that datetime knows."""
@@ -45,20 +20,17 @@ Rows = Sequence[Sequence[Cell]]
 
 def picture(chart: Chart, text: str) -> Html:
     """A chart, drawn for the width of the window. The browser stretches it to what is left."""
-    narrow, middle, wide = (
-        {"srcset": _data("image/svg+xml", chart.svg(width).encode()), "width": width, "height": chart.height(width)}
-        for width in (NARROW, MIDDLE, WIDE)
-    )
+
+    def drawn(name: str, source: str, width: int, **more: str) -> Html:
+        data = f"data:image/svg+xml;base64,{base64.b64encode(chart.svg(width).encode()).decode()}"
+        return element(name, **more, **{source: data}, width=width, height=chart.height(width))
+
     return element(
         "picture",
-        element("source", media="(max-width: 440px)", **narrow),
-        element("source", media="(max-width: 700px)", **middle),
-        element("img", src=wide.pop("srcset"), alt=text, **wide),
+        drawn("source", "srcset", NARROW, media="(max-width: 440px)"),
+        drawn("source", "srcset", MIDDLE, media="(max-width: 700px)"),
+        drawn("img", "src", WIDE, alt=text),
     )
-
-
-def _data(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def table(columns: Sequence[str], rows: Rows, caption: str) -> Html:
@@ -99,7 +71,7 @@ def left_out(top: Top[Any], what: str) -> Html | None:
 
 def status_mark(status: str) -> Html:
     """A status with its colour."""
-    return element("span", status, class_=f"status {status.lower()}", title=MEANINGS.get(status))
+    return element("span", status, class_=f"status {status.lower()}", title=STATUSES[status].meaning)
 
 
 def time_text(at_ms: int) -> str:

@@ -1,11 +1,11 @@
 """How the page looks: light and dark, wide, on a phone and on paper."""
 
-from barnabas.pipeline.report.colours import STATUS_LOOKS, colour_variables
+from barnabas.pipeline.report.colours import colour_variables
+from barnabas.pipeline.report.statuses import STATUSES
 
 
 def css() -> str:
-    """The style sheet."""
-    statuses = (f".{status.lower()}{{--own:var(--{colour})}}" for status, (colour, _, _) in STATUS_LOOKS.items())
+    statuses = (f".{name.lower()}{{--own:var(--{status.colour})}}" for name, status in STATUSES.items())
     return f"{colour_variables()}{''.join(statuses)}{CSS}"
 
 

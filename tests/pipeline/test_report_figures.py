@@ -16,7 +16,8 @@ import itertools
 from barnabas.pipeline.jobs.health import RESULT, generations
 from barnabas.pipeline.jobs.leaders import leaders
 from barnabas.pipeline.report import figures
-from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, STATUSES, Span
+from barnabas.pipeline.report.figures import HOUR_MS, MINUTE_MS, Span
+from barnabas.pipeline.report.statuses import RANKS
 from histories import START_MS, History, Tables
 from pyspark.sql import DataFrame, SparkSession
 
@@ -180,7 +181,7 @@ def test_other_leaders(spark: SparkSession) -> None:
 
 def test_movers(spark: SparkSession) -> None:
     rows = lag_rows(3)
-    found = figures.movers(frame(spark, LAG, rows), 5)
+    found = figures.movers(figures.by_topic(frame(spark, LAG, rows)), 5)
     totals: Counter[tuple[str, str, int]] = Counter()
     for row in rows:
         totals[row["group_id"], row["topic"], row["at"]] += row["lag_records"] or 0
@@ -207,7 +208,7 @@ def health_rows(seed: int) -> list[Row]:
         for check, topic, partition in (("reading", "t", 0), ("reading", "t", 1), ("rebalances", None, None)):
             at, before = START_MS + random.randrange(60) * MINUTE_MS, None
             while at < SPAN.last_ms and len(rows) < 1000:
-                status = random.choice([one for one in STATUSES if one != before and (group != "b" or one == "OK")])
+                status = random.choice([one for one in RANKS if one != before and (group != "b" or one == "OK")])
                 place = {"group_id": group, "topic": topic, "partition": partition, "check": check}
                 rows.append(place | {"at": at, "status": status, "before": before})
                 if group == "b":
@@ -251,7 +252,7 @@ def test_timelines(spark: SparkSession, seed: int) -> None:
     for (group, *_), changes in series(rows).items():
         ends = [row["at"] for row in changes[1:]] + [SPAN.last_ms]
         for row, end in zip(changes, ends):
-            rank = STATUSES.index(row["status"])
+            rank = RANKS.index(row["status"])
             unwell[group] += (end - row["at"]) * (rank > 0)
             for bucket in SPAN.buckets():
                 if rank and row["at"] < bucket + size and end > bucket:
@@ -267,7 +268,7 @@ def test_timelines(spark: SparkSession, seed: int) -> None:
     assert found.left_out == 1
     for one in found.rows:
         drawn = {
-            bucket: STATUSES.index(stretch.status)
+            bucket: RANKS.index(stretch.status)
             for stretch in one.stretches
             for bucket in range(stretch.from_ms, stretch.until_ms, size)
         }
@@ -291,7 +292,7 @@ def test_what_is_not_well_at_the_end(spark: SparkSession) -> None:
         (*key, sum(row["partition"] is not None for row in own), min(row["at"] for row in own))
         for key, own in bad.items()
     ]
-    expected.sort(key=lambda row: (-STATUSES.index(row[3]), row[5], row[0], row[1] or "", row[2]))
+    expected.sort(key=lambda row: (-RANKS.index(row[3]), row[5], row[0], row[1] or "", row[2]))
     found = figures.unwell(health, None, 3)
     fields = ("group", "topic", "check", "status", "partitions", "since_ms")
     assert [tuple(getattr(one, name) for name in fields) for one in found.rows] == expected[:3]

@@ -21,7 +21,8 @@ from barnabas.pipeline.file_sink import SUCCESS, data_files
 from barnabas.pipeline.files import LocalFiles
 from barnabas.pipeline.history_state import held_back
 from barnabas.pipeline.jobs import lag_in_arrow
-from barnabas.pipeline.jobs.lag_in_arrow import COLUMNS, ROWS_MAX, TooManyRowsError
+from barnabas.pipeline.jobs.lag import COLUMNS
+from barnabas.pipeline.jobs.lag_in_arrow import ROWS_MAX, TooManyRowsError
 from barnabas.pipeline.local_files import local_path
 from barnabas.pipeline.losses import lost_in
 from barnabas.pipeline.once import GROUP_PREFIX

@@ -1,20 +1,17 @@
 """What happens to partitions and groups, in columns: a streaming job keeps so many events that none of them may cost a
 step of its own until somebody looks.
 
-Before events are shuffled, each task leaves out those that cannot change any result (`Rule.decisive`), and packs the
-others: one row for each bucket. A bucket is a fixed share of all partitions and groups, and Spark's key.
+A bucket is a fixed share of all partitions and groups, and Spark's key.
 """
 
 import pickle
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-from barnabas.pipeline.as_of import CLOCKS_DIFFER_S
 from barnabas.pipeline.batches import Array
 from barnabas.pipeline.jobs.members import OF_GROUPS, OF_MEMBERS, member_id, own_members
 from pyspark.sql import functions as F
@@ -23,9 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKETS = 32  # a query's state is kept by them, so this number is for good
-PACKED = "bucket int, first_ms bigint, clock_ms bigint, events binary"
 NONE = -(2**63)
-_PACKED_AT_ONCE = 1 << 19
 _CODEC = pa.Codec("zstd", 1)
 
 
@@ -104,7 +99,6 @@ class Events:
         return cls(list(index), np.concatenate(rows, axis=1))
 
     def to_bytes(self) -> bytes:
-        """As they are kept."""
         used, codes = np.unique(self.numbers[[_INDEX[name] for name in _TEXTS]], return_inverse=True)
         numbers = self.numbers.copy()
         texts = [self.texts[code] for code in used.tolist() if code >= 0]
@@ -116,7 +110,6 @@ class Events:
         return self.numbers.shape[1]
 
     def of(self, name: str) -> Array:
-        """A column."""
         return self.numbers[_INDEX[name]]
 
     def only(self, chosen: Array) -> "Events":
@@ -124,7 +117,6 @@ class Events:
         return Events(self.texts, self.numbers[:, chosen])
 
     def of_groups(self) -> "Events":
-        """As events of groups."""
         numbers = self.numbers.copy()
         numbers[_INDEX["is_of_group"]] = 1
         return Events(self.texts, numbers)
@@ -134,11 +126,14 @@ class Events:
         """Neither a generation nor the growth of a log."""
         return (self.of("members") == NONE) & (self.of("log_end") == NONE)
 
-    def buckets(self) -> Array:
-        """In which bucket each place is."""
+    def by_bucket(self) -> "Iterator[tuple[int, Events]]":
+        """Each bucket with its events."""
         hashes = np.array([*(crc32(text.encode()) for text in self.texts), 0], np.int64)
         of_group, of_topic = hashes[self.of("group_id")], hashes[self.of("topic")]
-        return np.where(self.of("is_of_group") == 1, of_group, of_topic + self.of("partition")) % BUCKETS
+        buckets = np.where(self.of("is_of_group") == 1, of_group, of_topic + self.of("partition")) % BUCKETS
+        order, firsts = _sorted(buckets, np.arange(len(self)))
+        for indexes in np.split(order, firsts[1:]):
+            yield int(buckets[indexes[0]]), self.only(indexes)
 
     def by_place(self) -> Iterator[tuple[PlaceKey, Array]]:
         """Each place with the indexes of its events, by time."""
@@ -154,7 +149,6 @@ class Events:
                 yield (self.texts[topic[first]], int(partition[first]), None), indexes
 
     def rows(self) -> list[Event]:
-        """One by one."""
         columns: list[list[Any]] = []
         texts = [*self.texts, None]
         for name, row in zip(Event._fields, self.numbers):
@@ -165,15 +159,6 @@ class Events:
                 values = [None if value == NONE else value for value in values]
             columns.append(values)
         return list(map(Event._make, zip(*columns)))
-
-
-class Rule(Protocol):
-    """What a job needs of its events."""
-
-    has_groups: bool
-
-    def decisive(self, events: Events) -> Array:
-        """A mask: those without which the result may be another one, of all that are taken over by the same look."""
 
 
 def newest(order: Array, count: int, *keys: Array) -> Array:
@@ -226,47 +211,3 @@ def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | N
         happened = happened.unionByName(begun, allowMissingColumns=True)
     happened = happened.withColumn("at_ms", F.unix_millis("log_timestamp"))
     return happened.select(*Event._fields)
-
-
-def packed(events: "DataFrame", rule: Rule) -> "DataFrame":
-    """The decisive events, packed by bucket."""
-    return events.mapInArrow(_packer(rule), PACKED)
-
-
-def _packer(rule: Rule) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        some: list[pa.RecordBatch] = []
-        for batch in batches:
-            some.append(batch)
-            if sum(map(len, some)) >= _PACKED_AT_ONCE:
-                yield pack_batches(some, rule, time.time_ns() // 1_000_000)
-                some = []
-        if any(map(len, some)):
-            yield pack_batches(some, rule, time.time_ns() // 1_000_000)
-
-    return pack
-
-
-def pack_batches(batches: Sequence[pa.RecordBatch], rule: Rule, now_ms: int) -> pa.RecordBatch:
-    """One row for each bucket. `clock_ms` is the newest time that can be right."""
-    events = Events.of_batches(batches)
-    # Spark's current_timestamp() is part of the code that it compiles, anew for each micro-batch.
-    at_ms, base_ms = events.of("at_ms"), events.of("base_ms")
-    is_right = (at_ms != NONE) & (at_ms <= now_ms + CLOCKS_DIFFER_S * 1000)
-    clock_ms = max(at_ms[is_right].tolist(), default=None)
-    at_ms[~is_right] = now_ms if clock_ms is None else clock_ms  # there is no time, or it is in the future
-    base_ms[:] = np.minimum(base_ms, at_ms)
-    is_of_group = events.of("members") != NONE
-    parts = [events.only(~is_of_group)]
-    if rule.has_groups:
-        parts.append(events.only(is_of_group | events.is_commit).of_groups())
-    parts = [part.only(rule.decisive(part)) for part in parts]
-    events = Events.joined(parts)
-    order, firsts = _sorted(events.buckets(), np.arange(len(events)))
-    rows: list[tuple[int, int, int | None, bytes]] = []
-    for indexes in np.split(order, firsts[1:]):
-        own = events.only(indexes)
-        rows.append((int(own.buckets()[0]), int(own.of("at_ms").min()), clock_ms, own.to_bytes()))
-    kinds = (pa.int32(), pa.int64(), pa.int64(), pa.binary())
-    names = [field.split()[0] for field in PACKED.split(", ")]
-    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(zip(*rows), kinds)], names)

@@ -25,18 +25,10 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from barnabas.pipeline.schemas import STRING
 from pyspark.errors import ParseException
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DecimalType, DoubleType, FloatType, MapType, StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -113,7 +105,7 @@ def _json(records: "DataFrame", json_schema: str) -> "tuple[DataFrame, Column, C
 
 
 def _wrapped(schema: StructType) -> StructType:
-    return StructType().add(_WRAPPED, schema).add(_CORRUPT, StringType())
+    return StructType().add(_WRAPPED, schema).add(_CORRUPT, STRING)
 
 
 def _without_rounding(kind: "DataType") -> "DataType":

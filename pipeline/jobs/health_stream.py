@@ -50,7 +50,6 @@ class Health(Looks):
         self._behind_s = behind_s
 
     def new_place(self, *, is_group: bool) -> Place:
-        """A partition or a group."""
         if is_group:
             return Group(retention_ms=self._retention_ms, soon_ms=self._soon_ms)
         return Partition(behind_s=self._behind_s)

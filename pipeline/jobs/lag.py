@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.pipeline.as_of import at_each_end, end_of_window, is_no_future, join_latest, join_next
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
+from barnabas.pipeline.schemas import DOUBLE, INT, LONG, STRING, TIME, struct
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -35,10 +36,19 @@ if TYPE_CHECKING:
 
 TOPIC_PARTITION = ("topic", "partition")
 EVERY_S = 60
-RESULT = (
-    "at timestamp, group_id string, topic string, partition int, committed_offset bigint, log_end_offset bigint, "
-    "lag_records bigint, lag_seconds double, consumed_per_second double, produced_per_second double"
+COLUMNS = struct(
+    at=TIME,
+    group_id=STRING,
+    topic=STRING,
+    partition=INT,
+    committed_offset=LONG,
+    log_end_offset=LONG,
+    lag_records=LONG,
+    lag_seconds=DOUBLE,
+    consumed_per_second=DOUBLE,
+    produced_per_second=DOUBLE,
 )
+RATES = {"consumed_per_second": "committed_offset", "produced_per_second": "log_end_offset"}
 
 
 def lag(commits: "DataFrame", batches: "DataFrame", every_s: int = EVERY_S) -> "DataFrame":
@@ -65,10 +75,7 @@ def rates(every_s: int) -> "dict[str, Column]":
     """The two rates, of rows in which the window before is there, too."""
     in_order = Window.partitionBy(*GROUP_PARTITION).orderBy(F.unix_seconds("at"))
     before = in_order.rangeBetween(-every_s, -every_s)
-    return {
-        rate: (F.col(name) - F.first(name).over(before)) / every_s
-        for rate, name in (("consumed_per_second", "committed_offset"), ("produced_per_second", "log_end_offset"))
-    }
+    return {rate: (F.col(name) - F.first(name).over(before)) / every_s for rate, name in RATES.items()}
 
 
 def last_end(commits: "DataFrame", batches: "DataFrame", every_s: int) -> "DataFrame":

@@ -12,25 +12,13 @@ import pyarrow.compute as pc
 from barnabas.pipeline.as_of import CLOCKS_DIFFER_S
 from barnabas.pipeline.batches import OFFSETS_END, Array
 from barnabas.pipeline.jobs.events import NONE
+from barnabas.pipeline.jobs.lag import COLUMNS, RATES
 from barnabas.pipeline.jobs.offsets import GROUP_PARTITION
-from barnabas.pipeline.schemas import DOUBLE, INT, LONG, STRING, TIME, arrow_schema, struct
+from barnabas.pipeline.schemas import arrow_schema
 
-COLUMNS = struct(
-    at=TIME,
-    group_id=STRING,
-    topic=STRING,
-    partition=INT,
-    committed_offset=LONG,
-    log_end_offset=LONG,
-    lag_records=LONG,
-    lag_seconds=DOUBLE,
-    consumed_per_second=DOUBLE,
-    produced_per_second=DOUBLE,
-)
 ROWS_MAX = 4_000_000
 """So many rows are made in memory, with about 200 bytes for each."""
 
-_RATES = {"consumed_per_second": "committed_offset", "produced_per_second": "log_end_offset"}
 _SECOND_US = 1_000_000
 
 
@@ -71,7 +59,7 @@ def lag(commits: pa.Table, batches: pa.Table, every_s: int, now_us: int) -> pa.T
     table = pa.table({**names, **{name: _nullable(column) for name, column in columns.items()}})
     behind = pa.array(np.where(log_end > committed, seconds, 0.0), mask=~is_known)
     table = table.append_column("lag_seconds", behind)
-    for rate in _RATES:
+    for rate in RATES:
         table = table.append_column(rate, pa.nulls(len(table), pa.float64()))
     return _with_rates(table, place[commit], np.ones(len(table), bool), every_s)
 
@@ -152,7 +140,7 @@ def _with_rates(table: pa.Table, place: Array, chosen: Array, every_s: int) -> p
     at = _numbers(table, "at")
     is_next = np.zeros(len(at), bool)
     is_next[1:] = (place[1:] == place[:-1]) & (at[1:] - at[:-1] == every_s * _SECOND_US)
-    for rate, name in _RATES.items():
+    for rate, name in RATES.items():
         values = _numbers(table, name)
         grown = np.zeros(len(at))
         grown[1:] = (values[1:].astype(float) - values[:-1]) / every_s

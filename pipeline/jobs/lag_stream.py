@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.pipeline.batches import Array
 from barnabas.pipeline.jobs.events import Event, Events, events_of, newest
-from barnabas.pipeline.jobs.lag import EVERY_S, RESULT
+from barnabas.pipeline.jobs.lag import COLUMNS, EVERY_S
 from barnabas.pipeline.jobs.log_spans import LogPlace
 from barnabas.pipeline.jobs.looks import DELAY_S, Looks, Place, looked_at
 
@@ -28,10 +28,9 @@ def lag_stream(
 class Lag(Looks):
     """What partitions have to say about those who read them."""
 
-    result = RESULT
+    result = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in COLUMNS)
 
     def new_place(self, *, is_group: bool) -> Place:
-        """A partition."""
         return Partition(every_ms=self.every_ms)
 
     def decisive(self, events: Events) -> Array:

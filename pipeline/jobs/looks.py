@@ -4,9 +4,10 @@ Every commit goes to two places: to its partition, which also hears of the log's
 hears of generations. Each place takes events over when the watermark has passed the end of their window. Then it looks.
 So the result depends neither on how events are cut into micro-batches nor on restarts.
 
-Spark does not know places: each call of its state costs more than thousands of events, and so does a timer. It knows
-buckets (see `events.py`). What is new is only put beside the bucket; it is read with all places of the bucket once in a
-window.
+Before events are shuffled, each task leaves out those that cannot change any result (`Looks.decisive`), and packs the
+others: one row for each bucket (see `events.py`). Spark does not know places: each call of its state costs more than
+thousands of events, and so does a timer. It knows buckets. What is new is only put beside the bucket; it is read with
+all places of the bucket once in a window.
 
 The watermark is the time of the newest event, less `delay_s`; an event that is even later is not lost: the next look
 takes it over. The sources of a query are read side by side. If one may be ahead of another, because it has a limit such
@@ -14,6 +15,7 @@ as `maxRowsPerTrigger`, then by less than `delay_s`.
 """
 
 import pickle
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +23,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
+from barnabas.pipeline.as_of import CLOCKS_DIFFER_S
 from barnabas.pipeline.batches import Array
-from barnabas.pipeline.jobs.events import Event, Events, PlaceKey, packed
+from barnabas.pipeline.jobs.events import NONE, Event, Events, PlaceKey
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DELAY_S = 30
+PACKED = "bucket int, first_ms bigint, clock_ms bigint, events binary"
+_PACKED_AT_ONCE = 1 << 19
 
 # ------------------------------------------------------------ places
 
@@ -121,7 +127,6 @@ class Looks(StatefulProcessor):
         raise NotImplementedError
 
     def init(self, handle: Any) -> None:
-        """Called once in each task."""
         self._handle = handle
         self._times = handle.getValueState("times", "next_look_ms bigint, looked_until_ms bigint")
         self._new = handle.getListState("new", "events binary")
@@ -172,3 +177,39 @@ def looked_at(events: "DataFrame", looks: Looks, delay_s: int) -> "DataFrame":
         looks, looks.result.replace("at timestamp", "at bigint"), outputMode="append", timeMode="eventTime"
     )
     return rows.withColumn("at", F.timestamp_millis("at"))
+
+
+def packed(events: "DataFrame", looks: Looks) -> "DataFrame":
+    """The decisive events, packed by bucket."""
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        some: list[pa.RecordBatch] = []
+        for batch in batches:
+            some.append(batch)
+            if sum(map(len, some)) >= _PACKED_AT_ONCE:
+                yield pack_batches(some, looks, time.time_ns() // 1_000_000)
+                some = []
+        if any(map(len, some)):
+            yield pack_batches(some, looks, time.time_ns() // 1_000_000)
+
+    return events.mapInArrow(pack, PACKED)
+
+
+def pack_batches(batches: Sequence[pa.RecordBatch], looks: Looks, now_ms: int) -> pa.RecordBatch:
+    """One row for each bucket. `clock_ms` is the newest time that can be right."""
+    events = Events.of_batches(batches)
+    # Spark's current_timestamp() is part of the code that it compiles, anew for each micro-batch.
+    at_ms, base_ms = events.of("at_ms"), events.of("base_ms")
+    is_right = (at_ms != NONE) & (at_ms <= now_ms + CLOCKS_DIFFER_S * 1000)
+    clock_ms = max(at_ms[is_right].tolist(), default=None)
+    at_ms[~is_right] = now_ms if clock_ms is None else clock_ms  # there is no time, or it is in the future
+    base_ms[:] = np.minimum(base_ms, at_ms)
+    is_of_group = events.of("members") != NONE
+    parts = [events.only(~is_of_group)]
+    if looks.has_groups:
+        parts.append(events.only(is_of_group | events.is_commit).of_groups())
+    decisive = Events.joined(part.only(looks.decisive(part)) for part in parts)
+    rows = [(bucket, int(own.of("at_ms").min()), clock_ms, own.to_bytes()) for bucket, own in decisive.by_bucket()]
+    kinds = (pa.int32(), pa.int64(), pa.int64(), pa.binary())
+    names = [field.split()[0] for field in PACKED.split(", ")]
+    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(zip(*rows), kinds)], names)

@@ -11,10 +11,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import numpy as np
 import pyarrow as pa
 from barnabas.pipeline.batches import Array
-from barnabas.pipeline.jobs.events import Event, Events, newest, pack_batches
+from barnabas.pipeline.jobs.events import Event, Events, newest
 from barnabas.pipeline.jobs.health_stream import Health
 from barnabas.pipeline.jobs.lag_stream import Lag
-from barnabas.pipeline.jobs.looks import Bucket, Looks
+from barnabas.pipeline.jobs.looks import Bucket, Looks, pack_batches
 
 MINUTE_MS = 60_000
 START_MS = 1_763_769_600_000

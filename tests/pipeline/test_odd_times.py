@@ -7,10 +7,11 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from barnabas.pipeline.jobs.audit import audit
-from barnabas.pipeline.jobs.events import Event, Events, pack_batches
+from barnabas.pipeline.jobs.events import Event, Events
 from barnabas.pipeline.jobs.health import health
 from barnabas.pipeline.jobs.lag import lag
 from barnabas.pipeline.jobs.lag_stream import Lag
+from barnabas.pipeline.jobs.looks import pack_batches
 from barnabas.protocol.record_batch import Record
 from data_directories import NOW_MS, DataDirectory
 from histories import MINUTE_MS, START_MS, History, Row, Tables, rows

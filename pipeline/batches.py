@@ -92,7 +92,6 @@ class Batches:
 
     @property
     def last_offsets(self) -> Array:
-        """The last offset of each."""
         return self.of("base_offset") + self.headers["last_offset_delta"]
 
     def only(self, chosen: Array) -> "Batches":
@@ -100,6 +99,12 @@ class Batches:
         if chosen.all():
             return self
         return Batches(self.data, self.starts[chosen], self.headers[chosen], self.corrupt, self.consumed, self.ended)
+
+    def broken(self, index: int, reason: str) -> Corrupt:
+        """The place of a batch that cannot be used."""
+        header = self.headers[index]
+        size = int(header["batch_length"]) + PREFIX_BYTES
+        return Corrupt(int(self.starts[index]), size, reason, int(header["base_offset"]), header)
 
 
 def walk(
@@ -271,7 +276,6 @@ def _before(batches: Batches, offsets_to: int, offsets_below: int, following_byt
 def _checked(batches: Batches, view: bytes, low: int, below: int) -> Batches:
     """Take out what is corrupt although the frames around it are right."""
     base, last = batches.of("base_offset"), batches.last_offsets
-    good = np.ones(len(batches), bool)
     reasons: dict[int, str] = {}
     ends = (batches.starts + batches.sizes).tolist()
     crcs = batches.of("crc").tolist()
@@ -285,17 +289,12 @@ def _checked(batches: Batches, view: bytes, low: int, below: int) -> Batches:
         reasons.setdefault(index, text)
     for index in np.flatnonzero((base < low) | (base >= below)).tolist():
         reasons.setdefault(index, f"offset {base[index]} cannot be here: offsets begin at {low} and end below {below}")
-    falls = base[1:] <= last[:-1]
-    if falls.any():
-        for index, text in _offsets_that_fall(base, last, reasons):
-            reasons.setdefault(index, text)
-    for index, text in reasons.items():
-        size = int(batches.sizes[index])
-        batches.corrupt.append(
-            Corrupt(int(batches.starts[index]), size, text, int(base[index]), batches.headers[index])
-        )
-        good[index] = False
+    if (base[1:] <= last[:-1]).any():
+        reasons.update(_offsets_that_fall(base, last, reasons))
+    batches.corrupt += [batches.broken(index, text) for index, text in reasons.items()]
     batches.corrupt.sort(key=lambda one: one.position)
+    good = np.ones(len(batches), bool)
+    good[list(reasons)] = False
     return batches.only(good)
 
 

@@ -3,12 +3,14 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from barnabas.coordinators.coordinator import partition_for
-from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, Corrupt, walk
+from barnabas.pipeline.batches import OFFSETS_END, WRONG_CHECKSUM, Batches, walk
 from barnabas.pipeline.directories import is_wanted
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import ReadOptions
@@ -41,12 +43,11 @@ _TASK_OFFSETS_MIN = 10_000
 _FETCH_BYTES_MAX = 128 << 20  # brokers take no larger request (socket.request.max.bytes), so no larger batch
 
 
+@dataclass
 class BrokerTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
-        super().__init__(None)
-        self.ranges = tuple(ranges)
+    ranges: Sequence[OffsetRange]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,6 @@ class BrokerOrigin:
         return READ_COMMITTED if self.options.is_read_committed and not self.decides else READ_UNCOMMITTED
 
     def states(self) -> dict[LogKey, LogState]:
-        """What there is now of every partition."""
         with self._cluster() as cluster:
             partitions = self._partitions(cluster)
             firsts = cluster.offsets(partitions, EARLIEST)
@@ -154,7 +154,6 @@ class BrokerOrigin:
         raise NotImplementedError("the options were checked")
 
     def read(self, task: InputPartition) -> Iterator[Read]:
-        """The batches of a task's ranges."""
         assert isinstance(task, BrokerTask)
         if not task.ranges:
             return
@@ -178,7 +177,6 @@ class Fetching:
     deadline: float = 0.0
     answer: Answer | None = None
     stable_offset: int = 0  # what is above it a broker does not decide
-    undecided: Ended | None = None
 
     def batches(self) -> Iterator[Read]:
         """What is in the range."""
@@ -213,10 +211,8 @@ class Fetching:
         if leader is None:
             return
         request = fetch_request(key.topic, key.partition, self.position, self.bytes_max, self.isolation)
-        try:
+        with suppress(LostConnectionError):
             self.answer = self.cluster.send(leader, ApiKey.FETCH, request)
-        except LostConnectionError:
-            self.answer = None
 
     def _next(self) -> Read | None:
         """The next batches; None if it has to be asked again."""
@@ -258,7 +254,7 @@ class Fetching:
         assert end > self.position, f"{self.range.key}: offset {self.position} would be fetched again"
         key = self.range.key
         if self.isolation == READ_UNCOMMITTED and self.decides:
-            transactions = Transactions(self._decided)
+            transactions = Transactions(lambda: self._decided)
         else:
             ended = self._ended(found, batches, end)
             transactions = Transactions(lambda: ended)
@@ -317,17 +313,16 @@ class Fetching:
             aborted.append(Aborted(one.producer_id, one.first_offset, min(lasts, default=end)))
         return Ended(OFFSETS_END if found.last_stable_offset < 0 else found.last_stable_offset, tuple(aborted))
 
+    @cached_property
     def _decided(self) -> Ended:
         """How transactions above the last stable offset have ended, as their markers up to the end of the log say."""
-        if self.undecided is None:
-            key, until, deciding = self.range.key, self.range.until, Deciding()
-            above = OffsetRange(key, self.stable_offset, max(until, self.range.high))
-            with Cluster(self.options.brokers) as cluster:  # this one's next answer is on its way
-                cluster.refresh([key.topic])
-                for read in Fetching(cluster, above, self.options, isolation=READ_UNCOMMITTED).batches():
-                    deciding.take(read.batches)
-            self.undecided = deciding.ended(above.high)
-        return self.undecided
+        key, deciding = self.range.key, Deciding()
+        above = OffsetRange(key, self.stable_offset, max(self.range.until, self.range.high))
+        with Cluster(self.options.brokers) as cluster:  # this one's next answer is on its way
+            cluster.refresh([key.topic])
+            for read in Fetching(cluster, above, self.options, isolation=READ_UNCOMMITTED).batches():
+                deciding.take(read.batches)
+        return deciding.ended(above.high)
 
     def _out_of_range(self) -> None:
         """Records are gone: at the begin of the log (retention), or at its end (an unclean election)."""
@@ -348,12 +343,9 @@ def _from(position: int, batches: Batches) -> Batches:
     A corrupt place behind it is perhaps only cut off. If not, the next answer begins with it.
     """
     good = batches.last_offsets >= position
-    corrupt = list(batches.corrupt)
-    for index in np.flatnonzero(~good).tolist():
-        header, start, size = batches.headers[index], int(batches.starts[index]), int(batches.sizes[index])
-        text = f"offset {header['base_offset']} cannot be here: offsets begin at {position}"
-        corrupt.append(Corrupt(start, size, text, int(header["base_offset"]), header))
-    corrupt.sort(key=lambda one: one.position)
+    offsets, text = batches.of("base_offset"), f"cannot be here: offsets begin at {position}"
+    wrong = [batches.broken(index, f"offset {offsets[index]} {text}") for index in np.flatnonzero(~good).tolist()]
+    corrupt = sorted([*batches.corrupt, *wrong], key=lambda one: one.position)
     kept = batches.only(good)
     if len(kept):
         last = int(kept.starts[-1])

@@ -3,6 +3,8 @@
 The format is described in `offsets/records.py`, whose decoder is the measure: tests compare the two.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 from barnabas.offsets.records import decode_value
@@ -35,14 +37,9 @@ def commit_rows(records: Records, place: Place) -> Rows:
 
 def unreadable(records: Records, which: Array, reason: str) -> list[Corrupt]:
     """The places of records that cannot be read."""
-    indexes = np.flatnonzero(which)
-    batch = records.batch[indexes]
-    positions, sizes = records.batches.starts[batch].tolist(), records.batches.sizes[batch].tolist()
-    offsets = records.offset[indexes].tolist()
-    headers = [records.batches.headers[one] for one in batch.tolist()]
     return [
-        Corrupt(position, size, reason, offset, header, is_record=True)
-        for position, size, offset, header in zip(positions, sizes, offsets, headers)
+        replace(records.batches.broken(records.batch[index], reason), offset=int(records.offset[index]), is_record=True)
+        for index in np.flatnonzero(which).tolist()
     ]
 
 

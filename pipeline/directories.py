@@ -28,11 +28,11 @@ logger = logging.getLogger("barnabas.pipeline")
 
 _LOG_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\Z")
 _SEGMENT = re.compile(r"(?P<base_offset>\d{20})\.log(?P<swap>\.swap)?\Z")
-_INDEX_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+INDEX_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 SEGMENT_OFFSETS_MAX = 2**31  # an index entry has four bytes for an offset
 _LOOKS_MAX = 40
 _MOMENT_S = 0.025
-_TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,6 @@ class Log:
 
     @property
     def folder(self) -> str:
-        """Where its files are."""
         return f"{self.directory}/{self.topic}-{self.partition}"
 
     @property
@@ -95,7 +94,6 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """How much is read."""
         return self.end - self.start
 
 
@@ -260,10 +258,12 @@ def _last_offset(segment: Segment) -> int:
     return last
 
 
-def pieces_of(log: Log, low: int, high: int, split_bytes: int, *, newer_than_ms: int | None = None) -> list[Piece]:
+def pieces_of(
+    log: Log, low: int, high: int, split_bytes: int, *, newer_than_ms: int | None = None, only: bool | None = None
+) -> list[Piece]:
     """The pieces that hold the offsets from `low` to before `high`.
 
-    `newer_than_ms`: segments whose records are all older are left out.
+    `newer_than_ms`: segments whose records are all older are left out. `only`: see `Piece`.
     """
     low, high = max(low, log.first_offset), min(high, log.end_offset)
     pieces: list[Piece] = []
@@ -276,7 +276,7 @@ def pieces_of(log: Log, low: int, high: int, split_bytes: int, *, newer_than_ms:
         borders = _borders(segment, low, high, split_bytes, segment_end)
         for (begin, first), (end, below) in pairwise(borders):
             is_tail = following is None and end == segment.size_bytes
-            pieces.append(Piece(log, segment, begin, end, first, below, low, high, is_tail))
+            pieces.append(Piece(log, segment, begin, end, first, below, low, high, is_tail, only))
     return pieces
 
 
@@ -305,7 +305,7 @@ def _borders(segment: Segment, low: int, high: int, split_bytes: int, segment_en
 
 def offsets_at(segment: Segment) -> tuple[Array, Array]:
     """What the offset index says: positions of batches, and their last offsets. Empty if it cannot be right."""
-    index = _read_entries(segment.beside("index"), _INDEX_ENTRY)
+    index = entries_of(segment.beside("index"), INDEX_ENTRY)
     offsets = index["offset"].astype(np.int64) + segment.base_offset
     positions = index["position"].astype(np.int64)
     rises = bool((offsets[1:] > offsets[:-1]).all() and (positions[1:] > positions[:-1]).all())
@@ -333,17 +333,16 @@ def _where_batches_begin(segment: Segment, positions: list[int], last_offsets: d
 
 def _is_older(segment: Segment, time_ms: int) -> bool:
     """Whether a closed segment's time index says that all its records are older."""
-    index = _read_entries(segment.beside("timeindex"), _TIME_ENTRY)
+    index = entries_of(segment.beside("timeindex"), TIME_ENTRY)
     return bool(len(index)) and int(index["timestamp"][-1]) < time_ms
 
 
-def _read_entries(path: str, kind: np.dtype) -> Array:
-    """The entries of an index; none if there is no file or it cannot be right."""
+def entries_of(path: str, kind: np.dtype) -> Array:
+    """The whole entries of an index, up to the zeros that Kafka preallocates; none if there is no file."""
     try:
         with open(path, "rb") as file:
             content = file.read()
     except FileNotFoundError:
         content = b""
-    entries = np.frombuffer(content[: len(content) // kind.itemsize * kind.itemsize], kind)
-    used = np.flatnonzero(entries["offset"] != 0)  # zeros behind the last entry are what Kafka preallocates
-    return entries[: used[-1] + 1] if len(used) else entries[:0]
+    used = -(-len(content.rstrip(b"\0")) // kind.itemsize)
+    return np.frombuffer(content, kind, min(used, len(content) // kind.itemsize))

@@ -1,7 +1,7 @@
 """Logs from data directories."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from barnabas.pipeline.batches import OFFSETS_END
@@ -16,13 +16,12 @@ from pyspark.sql.datasource import InputPartition
 _TASK_BYTES_MIN = 1 << 20
 
 
+@dataclass
 class DirectoryTask(InputPartition):
     """What one task reads."""
 
-    def __init__(self, pieces: Sequence[Piece], *, must_reach: bool) -> None:
-        super().__init__(None)
-        self.pieces = tuple(pieces)
-        self.must_reach = must_reach  # what is not there yet will not be asked for again
+    pieces: Sequence[Piece]
+    must_reach: bool  # what is not there yet will not be asked for again
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class DirectoryOrigin:
         return LogKey(log.topic, log.partition, log.directory if self.options.replicas == "all" else None)
 
     def states(self) -> dict[LogKey, LogState]:
-        """What there is now of every log."""
         found = {}
         for log in self._logs():
             end = log_end(log) if log.end_offset == OFFSETS_END else log.end_offset
@@ -60,8 +58,7 @@ class DirectoryOrigin:
     def tasks(self, wanted: Wanted) -> list[InputPartition]:
         """The segments in pieces of about `splitBytes`; small logs share a task."""
         logs = [log for log in self._logs() if wanted.has(log.topic, log.partition)]
-        total = sum(segment.size_bytes for log in logs for segment in log.segments)
-        split_bytes = max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST))
+        split_bytes = self._task_bytes(sum(segment.size_bytes for log in logs for segment in log.segments))
         pieces: list[Piece] = []
         for log in logs:
             for low, high in wanted.of(log.partition):
@@ -76,13 +73,13 @@ class DirectoryOrigin:
             if one.key not in logs:
                 raise LostRecordsError(f"{one.key}: deleted while it was to be read")
             log = logs[one.key]
-            some = pieces_of(log, one.low, one.high, self.options.split_bytes)
-            pieces += some if one.only is None else [replace(piece, only=one.only) for piece in some]
+            pieces += pieces_of(log, one.low, one.high, self.options.split_bytes, only=one.only)
             if log.segments and not log.segments[-1].size_bytes:
                 check_reached(log, log.segments[-1].base_offset, one.high, fails=self.options.fail_on_data_loss)
-        total = sum(piece.size_bytes for piece in pieces)
-        task_bytes = max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST))
-        return _packed(pieces, task_bytes, must_reach=True)
+        return _packed(pieces, self._task_bytes(sum(piece.size_bytes for piece in pieces)), must_reach=True)
+
+    def _task_bytes(self, total: int) -> int:
+        return max(_TASK_BYTES_MIN, min(self.options.split_bytes, total // TASKS_AT_LEAST))
 
     def within_bytes(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], size: int) -> dict[LogKey, int]:
         """Each log's share is its share of the bytes that are there. The offset indexes say which offsets these are."""
@@ -113,7 +110,6 @@ class DirectoryOrigin:
         return found
 
     def read(self, task: InputPartition) -> Iterator[Read]:
-        """The batches of a task's pieces."""
         assert isinstance(task, DirectoryTask)
         for piece in task.pieces:
             must_reach = task.must_reach and self.options.fail_on_data_loss
@@ -127,11 +123,11 @@ def _packed(pieces: Sequence[Piece], task_bytes: int, *, must_reach: bool) -> li
     size = 0
     for piece in pieces:
         if some and size + piece.size_bytes > task_bytes * 5 // 4:
-            tasks.append(DirectoryTask(some, must_reach=must_reach))
+            tasks.append(DirectoryTask(some, must_reach))
             some, size = [], 0
         some.append(piece)
         size += piece.size_bytes
-    return [*tasks, DirectoryTask(some, must_reach=must_reach)]
+    return [*tasks, DirectoryTask(some, must_reach)]
 
 
 def _bytes_between(log: Log, low: int, high: int) -> int:

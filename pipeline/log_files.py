@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-from barnabas.pipeline.directories import logs_of
+from barnabas.pipeline.directories import INDEX_ENTRY, TIME_ENTRY, entries_of, logs_of
 from barnabas.pipeline.schemas import INT, LONG, STRING, arrow_schema, struct
 from barnabas.pipeline.small_tables import as_small
 from barnabas.runtime.disk import RealDisk
@@ -15,7 +15,7 @@ from barnabas.storage import checkpoints
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ABORTED = Struct(">hqqqq")  # version, producer id, first and last offset, last stable offset
+ABORTED = np.dtype(">i2, >i8, >i8, >i8, >i8")  # version, producer id, first and last offset, last stable offset
 _LOG = {"directory": STRING, "topic": STRING, "partition": INT}
 # `last_segment_offset`: where the last segment begins.
 LOGS = struct(**_LOG, start_offset=LONG, high_watermark=LONG, last_segment_offset=LONG)
@@ -88,30 +88,9 @@ def _entries(segments: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _of_segment(path: str, segment: dict[str, Any]) -> Iterator[dict[str, Any]]:
     base_offset = int(segment["segment"].partition(".")[0])
     stem, _, swap = path.rpartition(".log")
-    for number, (offset, position) in enumerate(_pairs(f"{stem}.index{swap}", 4)):
+    for number, (offset, position) in enumerate(entries_of(f"{stem}.index{swap}", INDEX_ENTRY).tolist()):
         yield segment | {"number": number, "entry_offset": base_offset + offset, "position": position}
-    for number, (timestamp_ms, offset) in enumerate(_pairs(f"{stem}.timeindex{swap}", 8)):
+    for number, (timestamp_ms, offset) in enumerate(entries_of(f"{stem}.timeindex{swap}", TIME_ENTRY).tolist()):
         yield segment | {"number": number, "entry_offset": base_offset + offset, "timestamp_ms": timestamp_ms}
-    aborted = _content(f"{stem}.txnindex{swap}")
-    whole = aborted[: len(aborted) // ABORTED.size * ABORTED.size]
-    for number, (_, producer_id, _, marker, _) in enumerate(ABORTED.iter_unpack(whole)):
+    for number, (_, producer_id, _, marker, _) in enumerate(entries_of(f"{stem}.txnindex{swap}", ABORTED).tolist()):
         yield segment | {"number": number, "entry_offset": marker, "producer_id": producer_id}
-
-
-def _pairs(path: str, first_bytes: int) -> Iterator[tuple[int, int]]:
-    """Two numbers an entry, up to the zeros that Kafka preallocates."""
-    content = _content(path)
-    size = first_bytes + 4
-    content = content[: len(content.rstrip(b"\0")) + size - 1]  # with the zeros at the end of the last entry
-    for start in range(0, len(content) - size + 1, size):
-        first = int.from_bytes(content[start : start + first_bytes], "big", signed=True)
-        second = int.from_bytes(content[start + first_bytes : start + size], "big", signed=True)
-        yield first, second
-
-
-def _content(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""

@@ -79,12 +79,6 @@ def take_apart(batches: Batches) -> tuple[list[Records], list[Corrupt]]:
     return parts, corrupt
 
 
-def _broken(batches: Batches, index: int, reason: str) -> Corrupt:
-    header = batches.headers[index]
-    start, size = int(batches.starts[index]), int(batches.sizes[index])
-    return Corrupt(start, size, reason, int(header["base_offset"]), header)
-
-
 def _unpack(batches: Batches, begin: int, corrupt: list[Corrupt]) -> tuple[int, tuple[Array, Array, Array]]:
     """Unpack from batch `begin` on.
 
@@ -113,7 +107,7 @@ def _unpack(batches: Batches, begin: int, corrupt: list[Corrupt]) -> tuple[int, 
                 room = memoryview(bytearray(decompress(codec, packed, UNPACKED_BYTES_MAX) + bytes(PADDING_BYTES)))
                 size = len(room) - PADDING_BYTES
         except CorruptBatchError as error:
-            corrupt.append(_broken(batches, end, str(error)))
+            corrupt.append(batches.broken(end, str(error)))
             batches.headers["record_count"][end] = 0  # they are a copy
             size = 0
         ends.append(ends[-1] + size)
@@ -171,7 +165,7 @@ def _take_apart(batches: Batches, data: Array, begins: Array, ends: Array, corru
     )
     if broken.any():
         reason = "the records of a batch with a right checksum are broken"
-        corrupt += [_broken(batches, index, reason) for index in np.flatnonzero(broken).tolist()]
+        corrupt += [batches.broken(index, reason) for index in np.flatnonzero(broken).tolist()]
         return records.only(~broken[batch])
     return records
 
@@ -265,7 +259,6 @@ class _Reader:
             self.at = np.minimum(self.at, self.end)
 
     def skip(self, size: int | Array) -> None:
-        """Pass some bytes."""
         self.at = self.at + size
         self._check()
 

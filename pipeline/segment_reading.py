@@ -37,9 +37,7 @@ def read_piece(piece: Piece, *, fail_on_data_loss: bool = True, must_reach: bool
     except FileNotFoundError:
         pass
     for other in _planned_again(piece, fail_on_data_loss=fail_on_data_loss):
-        yield from read_piece(
-            replace(other, only=piece.only), fail_on_data_loss=fail_on_data_loss, must_reach=must_reach
-        )
+        yield from read_piece(other, fail_on_data_loss=fail_on_data_loss, must_reach=must_reach)
 
 
 def _read_open(piece: Piece, descriptor: int, *, fails: bool) -> Iterator[Read]:
@@ -114,7 +112,7 @@ def _planned_again(piece: Piece, *, fail_on_data_loss: bool) -> list[Piece]:
         if fail_on_data_loss:
             raise LostRecordsError(text)
         logger.warning("%s", text)
-    return pieces_of(now, low, high, OFFSETS_END)
+    return pieces_of(now, low, high, OFFSETS_END, only=piece.only)
 
 
 def log_end(log: Log) -> int:
@@ -184,7 +182,6 @@ class _Following:
             return end_offset >= self.end_offset and os.pread(file.fileno(), len(header), at) == header
 
     def follow(self, segments: Sequence[Segment], end_offset: int) -> None:
-        """Up to this offset."""
         assert end_offset >= self.end_offset, f"followed up to {self.end_offset}, which is beyond {end_offset}"
         inodes = [one.inode for one in segments]
         done = 0 if self.segment is None else inodes.index(self.segment.inode)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from barnabas.pipeline.batches import Array, Corrupt
 from barnabas.pipeline.local_files import write_file
@@ -47,7 +48,7 @@ class Aside:
             content = data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes()
             self._write(self.folder, about, content)
 
-    def _write(self, folder: str, about: dict[str, object], content: bytes) -> None:
+    def _write(self, folder: str, about: dict[str, Any], content: bytes) -> None:
         where = about["position"] if about["position"] is not None else about["offset"]
         if where is None:  # over the wire there is no position, and without a header no offset
             where = f"crc-{crc32c(content):08x}"
@@ -55,7 +56,7 @@ class Aside:
         if about["kind"] == "record":
             parts.append(f"record-{about['offset']}")
         if about["directory"]:
-            parts.insert(0, str(about["directory"]).strip("/").replace("/", "_"))
+            parts.insert(0, about["directory"].strip("/").replace("/", "_"))
         name = ".".join(map(str, parts))
         if len(name) > _NAME_MAX:  # a topic may have 249 characters, and so may a file
             name = f"{name[:_NAME_MAX]}.{blake2b(name.encode(), digest_size=8).hexdigest()}"
@@ -63,7 +64,7 @@ class Aside:
             write_file(Path(folder, f"{name}{suffix}"), written)
 
 
-def describe(place: Place, corrupt: Corrupt) -> dict[str, object]:
+def describe(place: Place, corrupt: Corrupt) -> dict[str, Any]:
     """Where a corrupt place is, and what is wrong, as JSON has it."""
     return {
         "kind": "record" if corrupt.is_record else "batch",
@@ -78,11 +79,11 @@ def describe(place: Place, corrupt: Corrupt) -> dict[str, object]:
     }
 
 
-def sentence(about: dict[str, object]) -> str:
+def sentence(about: dict[str, Any]) -> str:
     """The same for people."""
     where = f"{about['topic']}-{about['partition']}"
     if about["segment"] is not None:
         where = f"{about['directory']}/{where}/{about['segment']} at byte {about['position']}"
     if about["offset"] is not None:
         where += f", offset {about['offset']}"
-    return f"{where}: {about['reason']} ({counted(int(str(about['size_bytes'])), 'byte')})"
+    return f"{where}: {about['reason']} ({counted(about['size_bytes'], 'byte')})"

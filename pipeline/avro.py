@@ -19,26 +19,19 @@ from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
-from barnabas.pipeline.schemas import STRING, arrow_schema
+from barnabas.pipeline.schemas import BINARY, BOOLEAN, DATE, DOUBLE, INT, LONG, STRING, TIME, arrow_schema
 from fastavro import parse_schema, schemaless_reader
 from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
     DataType,
-    DateType,
     DecimalType,
-    DoubleType,
     FloatType,
-    IntegerType,
-    LongType,
     MapType,
     NullType,
     StructField,
     StructType,
     TimestampNTZType,
-    TimestampType,
 )
 
 DOES_NOT_FIT = "does not fit the schema"
@@ -47,24 +40,24 @@ Convert = Callable[[Any], Any]  # what fastavro makes of a value, to what Arrow 
 
 _SIMPLE: dict[str, DataType] = {
     "null": NullType(),
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
+    "boolean": BOOLEAN,
+    "int": INT,
+    "long": LONG,
     "float": FloatType(),
-    "double": DoubleType(),
-    "bytes": BinaryType(),
-    "fixed": BinaryType(),
+    "double": DOUBLE,
+    "bytes": BINARY,
+    "fixed": BINARY,
     "string": STRING,
     "enum": STRING,
 }
 _LOGICAL: dict[str, DataType] = {
-    "date": DateType(),
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
+    "date": DATE,
+    "timestamp-millis": TIME,
+    "timestamp-micros": TIME,
     "local-timestamp-millis": TimestampNTZType(),
     "local-timestamp-micros": TimestampNTZType(),
 }
-_WIDER = ((("int", "long"), LongType()), (("float", "double"), DoubleType()))
+_WIDER = ((("int", "long"), LONG), (("float", "double"), DOUBLE))
 # What a value of a union is like in Python: from that its member is known.
 _PYTHON = {"boolean": "bool", "int": "int", "long": "int", "float": "float", "double": "float"}
 _PYTHON |= {"bytes": "bytes", "string": "str", "array": "list", "map": "dict"}
@@ -187,7 +180,6 @@ class _Columns:
         return found
 
     def of_record(self, fields: Any) -> tuple[DataType, Convert | None]:
-        """A struct."""
         found = [(one["name"], *self.of(one["type"])) for one in fields]
         converts = [(name, convert) for name, _, convert in found if convert is not None]
 

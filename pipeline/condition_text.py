@@ -63,7 +63,6 @@ class _Reader:
         self._at = 0
 
     def conditions(self) -> Iterator[Filter]:
-        """All conditions."""
         yield self._condition()
         while self._peek() != _END:
             self._expect("and")

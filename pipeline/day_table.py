@@ -42,7 +42,6 @@ class Made:
     settings: Mapping[str, int] = field(default_factory=dict)
 
     def about(self, columns: str) -> About:
-        """What the table says of itself."""
         return About(self.source, datetime.now(UTC).isoformat(), columns, asdict(self.identity), dict(self.settings))
 
     def check(self, before: About, where: str) -> None:
@@ -66,7 +65,6 @@ class DayFolder:
 
     @property
     def path(self) -> str:
-        """Where they are."""
         return f"{self.folder}/{self.name}"
 
     @property

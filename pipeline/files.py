@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from barnabas.pipeline.local_files import OutError
+from barnabas.pipeline.local_files import OutError, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,31 +17,24 @@ class AnyFiles(Protocol):
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
-        raise NotImplementedError
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, sorted; nothing if there is no such folder."""
-        raise NotImplementedError
 
     def names_below(self, folder: str) -> list[str]:
         """The files in a folder and in those below it: their paths from it, sorted."""
-        raise NotImplementedError
 
     def move(self, old: str, new: str) -> None:
         """Give a file or folder another name, in one step. The folders above the new name are made."""
-        raise NotImplementedError
 
     def read(self, path: str) -> str | None:
         """The text of a small file; None if there is no such file."""
-        raise NotImplementedError
 
     def write(self, path: str, text: str) -> None:
         """Write a small file, in place of the one that is there. The folders above it are made."""
-        raise NotImplementedError
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with everything in it, if it is there."""
-        raise NotImplementedError
 
     def remove_if_empty(self, folder: str) -> None:
         """Remove a folder with nothing in it."""
@@ -141,14 +134,9 @@ class LocalFiles(AnyFiles):
         return None
 
     def write(self, path: str, text: str) -> None:
-        """Whoever reads it meanwhile finds the old text or the new one."""
-        folder, name = os.path.split(path)
-        os.makedirs(folder, exist_ok=True)
-        beside = f"{folder}/.{name}.new"
-        Path(beside).write_text(text)
         with suppress(FileNotFoundError):
             os.remove(_checksums(path))  # they are not those of this text
-        os.replace(beside, path)
+        write_file(Path(path), text.encode())
 
     def remove(self, path: str) -> None:
         for one in (path, _checksums(path)):

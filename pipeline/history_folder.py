@@ -40,16 +40,16 @@ from barnabas.pipeline.jobs import offsets
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.parquet_files import FILES
 from barnabas.pipeline.ranges import Ranges
-from barnabas.pipeline.schemas import COMMITS, UNREADABLE
+from barnabas.pipeline.schemas import COMMITS, DATE, UNREADABLE
 from barnabas.pipeline.source import SOURCE, Identity, note_whose
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-SCHEMA = StructType([*COMMITS.spark, StructField("day", DateType())])
+SCHEMA = StructType([*COMMITS.spark, StructField("day", DATE)])
 PLACE = ("day", "log_partition")
 CODEC = "zstd"  # of commits it makes half of what snappy makes, in the same time
 SMALL_BYTES = 1 << 20
@@ -110,7 +110,6 @@ class HistoryFolder:
         return tuple(name for name in self._files.names(self._path) if name.startswith("day="))
 
     def read(self) -> "DataFrame":
-        """All commits of the history."""
         return self._spark.read.schema(SCHEMA).parquet(self._path)
 
     def plan(self, ends: Mapping[int, LogEnds], now_ms: int, delete_retention_ms: int = DELETE_RETENTION_MS) -> Plan:

@@ -84,7 +84,6 @@ class HistoryState:
 
     @property
     def holes(self) -> list[Hole]:
-        """What is missing."""
         return [hole for _, log in sorted(self.logs.items()) for hole in log.holes]
 
     def plan(
@@ -134,10 +133,7 @@ class HistoryState:
         return replace(self, logs=logs)
 
     def text(self) -> str:
-        """As JSON."""
-        logs = {str(partition): asdict(log) for partition, log in self.logs.items()}
-        rest = {"count": self.count, "said": self.said, "days": self.days}
-        return json.dumps({"logs": logs, **rest}, indent=1)
+        return json.dumps(asdict(self), indent=1)
 
 
 def read_state(text: str) -> HistoryState:

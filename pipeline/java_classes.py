@@ -22,12 +22,17 @@ _AT_EXIT = "-XX:ArchiveClassesAtExit"
 _GROUP, _TOPIC = "group", "topic"
 
 
+def java_path() -> str | None:
+    """The Java that Spark runs; None: there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else shutil.which("java")
+
+
 def archive_path() -> Path:
     """The archive of this Java and this Spark."""
     import pyspark
 
-    home = os.environ.get("JAVA_HOME")
-    java = Path(os.path.join(home, "bin", "java") if home else shutil.which("java") or "java")
+    java = Path(java_path() or "java")
     spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     of_both = f"{java.resolve()} {java.stat().st_mtime_ns} {spark} {pyspark.__version__}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -61,11 +61,9 @@ class Losses:
             raise LostRecordsError(f"{loss}. With --on-loss continue (failOnDataLoss=false) the next run goes on")
         logger.warning("%s", loss)
         if self.folder is not None:
-            self._note(self.folder, loss)
-
-    def _note(self, folder: str, loss: Loss) -> None:
-        name = f"{loss.log.strip('/').replace('/', '_')}.{'' if loss.from_offset is None else loss.from_offset}.json"
-        write_file(Path(folder, name), json.dumps(asdict(loss)).encode())
+            first = "" if loss.from_offset is None else loss.from_offset
+            name = f"{loss.log.strip('/').replace('/', '_')}.{first}.json"
+            write_file(Path(self.folder, name), json.dumps(asdict(loss)).encode())
 
 
 def lost_in(out: str, job: str) -> str:
@@ -75,15 +73,11 @@ def lost_in(out: str, job: str) -> str:
     return f"{folder if local is None else local}/lost/{job}"
 
 
-def untold(folder: str) -> list[Loss]:
-    """What no run has told yet."""
-    return [Loss(**json.loads(path.read_text())) for path in sorted(Path(folder).glob("[!.]*.json"))]
-
-
 def tell(folder: str) -> list[Loss]:
-    """The same; from now on it is told."""
-    losses = untold(folder)
-    for path in sorted(Path(folder).glob("[!.]*.json")):
+    """What no run has told yet; from now on it is told."""
+    notes = sorted(Path(folder).glob("[!.]*.json"))
+    losses = [Loss(**json.loads(path.read_text())) for path in notes]
+    for path in notes:
         (path.parent / TOLD).mkdir(exist_ok=True)
         path.replace(path.parent / TOLD / path.name)
     return losses

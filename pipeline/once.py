@@ -24,7 +24,7 @@ from hashlib import blake2b
 import numpy as np
 from barnabas.pipeline.broker_origin import Fetching
 from barnabas.pipeline.errors import WrittenDifferentlyError
-from barnabas.pipeline.options import read_options
+from barnabas.pipeline.options import ReadOptions
 from barnabas.pipeline.origin import LogKey, OffsetRange
 from barnabas.pipeline.record_rows import record_rows
 from barnabas.pipeline.records import Records, take_apart
@@ -75,7 +75,7 @@ def written_before(cluster: Cluster, topic: str, attempt: Attempt) -> "Counter[b
 
 def _digests(cluster: Cluster, wanted: OffsetRange, attempt: Attempt) -> Iterator[bytes]:
     """The digests in a partition, of the records of this task and epoch."""
-    options = read_options({"brokers": "-", "failOnDataLoss": "false"})  # what retention has taken was written
+    options = ReadOptions(fail_on_data_loss=False)  # what retention has taken was written
     prefix = f"{attempt.name}/".encode()
     for _, batches, low, high, _ in Fetching(cluster, wanted, options).batches():
         parts, _ = take_apart(batches)

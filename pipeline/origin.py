@@ -20,7 +20,6 @@ class LogKey(NamedTuple):
     directory: str | None = None
 
     def __str__(self) -> str:
-        """As in messages."""
         return f"{self.directory}/{self.topic}-{self.partition}" if self.directory else f"{self.topic}-{self.partition}"
 
 
@@ -73,32 +72,24 @@ class Origin(Protocol):
     @property
     def topics(self) -> tuple[str, ...]:
         """Names and patterns; none: all topics."""
-        raise NotImplementedError
 
     def states(self) -> dict[LogKey, LogState]:
         """What there is now of every log of the query."""
-        raise NotImplementedError
 
     def log_ends(self) -> dict[LogKey, int]:
         """Where the files of logs end, above or below their high watermarks; of those that are not here it is these."""
-        raise NotImplementedError
 
     def tasks(self, wanted: Wanted) -> list[InputPartition]:
         """What the tasks of a batch query read."""
-        raise NotImplementedError
 
     def tasks_of(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         """What the tasks of a micro-batch read."""
-        raise NotImplementedError
 
     def within_bytes(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], size: int) -> dict[LogKey, int]:
         """For each log an end not above its one in `ends`, so that all together are about `size` bytes."""
-        raise NotImplementedError
 
     def within_files(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], count: int) -> dict[LogKey, int]:
         """The same for a number of segment files."""
-        raise NotImplementedError
 
     def read(self, task: InputPartition) -> Iterator[Read]:
         """Read what a task is to read."""
-        raise NotImplementedError

@@ -161,13 +161,9 @@ def _export(rows: pa.RecordBatch) -> Places:
         yield f"outcome=good/day={day_text(day)}", of_day
 
 
-def _no_holes(_rows: pa.RecordBatch) -> list[Hole]:
-    return []
-
-
 _LAYOUTS: dict[str, tuple[Callable[[pa.RecordBatch], Places], Callable[[pa.RecordBatch], list[Hole]]]] = {
     COMMITS.name: (_history, _holes),
-    RECORDS.name: (_export, _no_holes),
+    RECORDS.name: (_export, lambda _: []),
 }
 
 

@@ -58,8 +58,6 @@ SILENT = Summary("")
 
 @dataclass
 class Run:
-    """One run of a job."""
-
     spark: "SparkSession"
     source: Source
     out: str
@@ -93,7 +91,6 @@ class Run:
         return bool(self.settings.get("on_loss") == "continue")
 
     def table(self, name: str, **options: str) -> "DataFrame":
-        """A table of the source."""
         return self.source.table(self.spark, name, self.small_tables, **self._aside, **options)
 
     def local(self, folder: str) -> Path | None:
@@ -139,7 +136,6 @@ class Run:
         return None if journal.isEmpty() else journal.where("is_gap").union(of_readers(journal))
 
     def groups(self) -> "DataFrame":
-        """The records of groups."""
         return self._kept("groups")
 
     def _kept(self, name: str, **options: str) -> "DataFrame":

@@ -126,13 +126,7 @@ def run_offsets(run: Run) -> Summary:
     if compacted:
         sentence += f"; the files of {counted(compacted, 'folder')} were put together"
     missing = sentences(folder.state.holes, plan)
-    return Summary(
-        f"{sentence}. {missing}{'. ' if missing else ''}Committed {'now' if at is None else f'at {_time(at)}'}:",
-        ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
-        found,
-        is_empty=not count,
-        added=added.count,
-    )
+    return _offsets_summary(f"{sentence}. {missing}" if missing else sentence, at, found, count, added.count)
 
 
 def _run_offsets_in_catalog(run: Run) -> Summary:
@@ -142,11 +136,17 @@ def _run_offsets_in_catalog(run: Run) -> Summary:
     added = table.add(commits, **run.following)
     history = table.read(commits)
     count = history.count()
+    sentence = f"{counted(added, 'commit')} added, {count:,} in {table.where}"
+    return _offsets_summary(sentence, at, _committed(history, at), count, added)
+
+
+def _offsets_summary(
+    sentence: str, at: datetime | None, found: Sequence[Sequence[Any]], count: int, added: int
+) -> Summary:
     return Summary(
-        f"{counted(added, 'commit')} added, {count:,} in {table.where}. "
-        f"Committed {'now' if at is None else f'at {_time(at)}'}:",
+        f"{sentence}. Committed {'now' if at is None else f'at {_time(at)}'}:",
         ("group", "topic", "#partitions", "#sum of offsets", "last commit"),
-        _committed(history, at),
+        found,
         is_empty=not count,
         added=added,
     )

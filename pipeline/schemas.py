@@ -222,11 +222,9 @@ JOURNAL = Table(
         Column("gap_until", TIME, "time of the last change that is missing"),
         Column("gap_changes", LONG, "how many are missing; null: not known"),
         Column("gap_reason", STRING, "why"),
-        *(
-            Column("log_partition", INT, "partition of `__offset_journal` that holds the record", nullable=False),
-            Column("log_offset", LONG, "offset of the record in it; one record can have several rows", nullable=False),
-            Column("log_timestamp", TIME, "when the record was written"),
-        ),
+        Column("log_partition", INT, "partition of `__offset_journal` that holds the record", nullable=False),
+        Column("log_offset", LONG, "offset of the record in it; one record can have several rows", nullable=False),
+        Column("log_timestamp", TIME, "when the record was written"),
         *_LOG_POSITION[3:],
     ),
 )

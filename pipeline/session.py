@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
-from barnabas.pipeline.java_classes import archive_option
+from barnabas.pipeline.java_classes import archive_option, java_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +35,7 @@ SETTINGS = {
     "spark.log.level": "ERROR",
 }
 ON_THIS_MACHINE = {
+    "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # here, a job that lists folders costs more
@@ -116,8 +116,7 @@ def start_session(name: str, settings: dict[str, str] | None = None, source_byte
         is_small = source_bytes is not None and source_bytes < SMALL_BYTES
         own = said.get(JAVA_OPTIONS, "")
         options = (LOGGING_OPTION, QUICK_JAVA if is_small else "", archive_option(own), own)
-        java = " ".join(filter(None, options))
-        said = {"spark.master": "local[*]"} | SETTINGS | ON_THIS_MACHINE | (settings or {}) | {JAVA_OPTIONS: java}
+        said = ON_THIS_MACHINE | said | {JAVA_OPTIONS: " ".join(filter(None, options))}
     for key, value in said.items():
         builder = builder.config(key, value)
     with ctrl_c_waits():
@@ -203,8 +202,7 @@ def ctrl_c_waits() -> Iterator[None]:
 
 def _java_version() -> int | None:
     """The major version of the Java that Spark would run; None: there is none."""
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    java = java_path()
     if java is None:
         return None
     try:

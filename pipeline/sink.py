@@ -14,7 +14,7 @@ tasks and micro-batches again, so rows come at least once. With the option `once
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,29 +24,22 @@ from barnabas.pipeline.errors import RefusedRecordsError
 from barnabas.pipeline.once import Attempt
 from barnabas.pipeline.options import WriteOptions
 from barnabas.pipeline.producer import Partitioner, Producer
+from barnabas.pipeline.schemas import BINARY, INT, STRING, TIME
 from barnabas.pipeline.wire import Cluster
 from barnabas.protocol.record_batch import Record
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 _QUERY_ID, _EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"  # properties that Spark gives to tasks
 _MICROSECONDS = 1000
-_BYTES = (BinaryType(), StringType())
+_BYTES = (BINARY, STRING)
 _COLUMNS: dict[str, tuple[DataType, ...]] = {
     "key": _BYTES,
     "value": _BYTES,
-    "timestamp": (TimestampType(),),
-    "topic": (StringType(),),
-    "partition": (IntegerType(),),
+    "timestamp": (TIME,),
+    "topic": (STRING,),
+    "partition": (INT,),
 }
 
 
@@ -65,7 +58,6 @@ class RecordSink:
     options: WriteOptions
 
     def write(self, rows: Iterator[pa.RecordBatch], attempt: Attempt | None, task: int) -> Written:
-        """Write the rows of a task."""
         with Cluster(self.options.brokers) as cluster:
             topic = self.options.topic
             cluster.refresh([] if topic is None else [topic])
@@ -183,7 +175,7 @@ def _are_headers(type_: DataType) -> bool:
     if not isinstance(type_, ArrayType) or not isinstance(type_.elementType, StructType):
         return False
     fields = [(field.name, field.dataType) for field in type_.elementType.fields]
-    return fields == [("key", StringType()), ("value", BinaryType())]
+    return fields == [("key", STRING), ("value", BINARY)]
 
 
 def sink_of(schema: StructType, options: WriteOptions) -> RecordSink:
@@ -211,29 +203,19 @@ def _attempt(once_: str | None) -> Attempt | None:
     return Attempt(whole, int(epoch or 0), context.partitionId())
 
 
-class RecordWriter(DataSourceArrowWriter):
+class _Writer:
+    """What a task has written is there at once, and stays when Spark aborts: it runs the task again."""
+
+    def __init__(self, sink: RecordSink) -> None:
+        self.sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return self.sink.write(iterator, _attempt(self.sink.options.once), TaskContext().partitionId())
+
+
+class RecordWriter(_Writer, DataSourceArrowWriter):
     """Writes a table."""
 
-    def __init__(self, sink: RecordSink) -> None:
-        self.sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """The rows of one task."""
-        return self.sink.write(iterator, _attempt(self.sink.options.once), TaskContext().partitionId())
-
-
-class RecordStreamWriter(DataSourceStreamArrowWriter):
+class RecordStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes a stream, epoch by epoch."""
-
-    def __init__(self, sink: RecordSink) -> None:
-        self.sink = sink
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """The rows of one task of an epoch."""
-        return self.sink.write(iterator, _attempt(self.sink.options.once), TaskContext().partitionId())
-
-    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:
-        """All is written already."""
-
-    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:
-        """What is written stays: the epoch is run again."""

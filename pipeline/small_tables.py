@@ -30,15 +30,10 @@ def rows_of(name: str, options: Mapping[str, str]) -> "tuple[StructType, Iterato
     return schema, (rows for task in reader.partitions() for rows in reader.read(task))
 
 
-def read_small(spark: "SparkSession", folder: Path, name: str, options: Mapping[str, str]) -> "DataFrame":
-    """A table of a source, by way of a file in a folder."""
-    return as_small(spark, folder, *rows_of(name, options))
-
-
 def as_small(
     spark: "SparkSession", folder: Path, schema: "StructType", batches: Iterable[pa.RecordBatch]
 ) -> "DataFrame":
-    """Rows that this process has made, by way of a file in a folder."""
+    """A table of rows that this process has made, by way of a file in a folder."""
     path = folder / f"{uuid4()}.parquet"
     held: list[pa.RecordBatch] = []
     held_bytes = 0

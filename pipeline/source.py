@@ -129,12 +129,12 @@ class Source:
 
     def table(self, spark: "SparkSession", name: str, small_tables: Path | None = None, **options: str) -> "DataFrame":
         """`commits`, `groups`, `journal`, `records` or `batches`. `small_tables`: folder for it, if it is small."""
-        from barnabas.pipeline.small_tables import read_small
+        from barnabas.pipeline.small_tables import as_small, rows_of
         from barnabas.pipeline.sources import register
 
         options = self.where() | options
         if small_tables is not None:
-            return read_small(spark, small_tables, f"barnabas.{name}", options)
+            return as_small(spark, small_tables, *rows_of(f"barnabas.{name}", options))
         register(spark)
         return spark.read.format(f"barnabas.{name}").options(**options).load()
 

@@ -31,10 +31,8 @@ from pyspark.sql.types import StructType
 _TOPICS = {COMMITS.name: OFFSETS_TOPIC, GROUPS.name: OFFSETS_TOPIC, JOURNAL.name: JOURNAL_TOPIC}
 
 # Which columns of a table are the partition, the first and the last offset, and the time of what is in the log.
-_LOG_COLUMNS = {
-    COMMITS.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
-    GROUPS.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
-    JOURNAL.name: ("log_partition", "log_offset", "log_offset", "log_timestamp"),
+_OF_INTERNAL = ("log_partition", "log_offset", "log_offset", "log_timestamp")
+_LOG_COLUMNS = dict.fromkeys(_TOPICS, _OF_INTERNAL) | {
     RECORDS.name: ("partition", "offset", "offset", "timestamp"),
     BATCHES.name: ("partition", "base_offset", "last_offset", "max_timestamp"),
 }
@@ -76,76 +74,51 @@ class LogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return cls.table.name
 
     def schema(self) -> StructType:
-        """The columns that the query asks for."""
         options = read_options(self.options)
-        return FILES if options.files else self._columns(options.columns)
-
-    def _columns(self, columns: Sequence[str]) -> StructType:
-        known = {field.name: field for field in self.table.spark.fields}
-        unknown = [name for name in columns if name not in known]
-        if unknown:
-            raise ValueError(f"{self.table.name} has no column {', '.join(unknown)}")
-        return StructType([known[name] for name in columns]) if columns else self.table.spark
+        return FILES if options.files else columns_of(self.table, options.columns)
 
     def reader(self, schema: StructType) -> "LogReader":
-        """The reader of a batch query."""
         options = read_options(self.options)
-        schema = self._columns(options.columns) if options.files else schema
         return (FilteringLogReader if options.push_filters else LogReader)(self.table, schema, options)
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
-        """The reader of a streaming query."""
         options = read_options(self.options)
         if options.brokers and options.max_files_per_trigger is not None:
             raise ValueError("maxFilesPerTrigger is for `directories`: over the wire say maxRowsPerTrigger")
-        schema = self._columns(options.columns) if options.files else schema
-        reading = reading_of(self.table, schema, options, read_conditions(options.where, self.table.arrow))
-        return LogStreamReader(origin_of(self.table, options), replace(reading, is_stable=True), options)
+        reading = replace(reading_of(self.table, schema, options), is_stable=True)
+        return LogStreamReader(origin_of(self.table, options), reading, options)
 
 
 class CommitSource(LogSource):
-    """`barnabas.commits`."""
-
     table = COMMITS
 
 
 class GroupSource(LogSource):
-    """`barnabas.groups`."""
-
     table = GROUPS
 
 
 class JournalSource(LogSource):
-    """`barnabas.journal`."""
-
     table = JOURNAL
 
 
 class RecordSource(LogSource):
-    """`barnabas.records`."""
-
     table = RECORDS
 
     def writer(self, schema: StructType, overwrite: bool) -> RecordWriter:
-        """The writer of a batch query."""
         if overwrite:
             raise ValueError('records are added to a topic: say mode("append")')
         return RecordWriter(sink_of(schema, write_options(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RecordStreamWriter:
-        """The writer of a streaming query."""
         if overwrite:
             raise ValueError('records are added to a topic: say outputMode("append") or outputMode("update")')
         return RecordStreamWriter(sink_of(schema, write_options(self.options)))
 
 
 class BatchSource(LogSource):
-    """`barnabas.batches`."""
-
     table = BATCHES
 
 
@@ -161,9 +134,17 @@ def origin_of(table: Table, options: ReadOptions) -> Origin:
     return make(options, topics, with_internal=table is BATCHES, decides=table.name in _TOPICS)
 
 
-def reading_of(table: Table, schema: StructType, options: ReadOptions, conditions: Conditions) -> TableReading:
+def columns_of(table: Table, names: Sequence[str]) -> StructType:
+    """These columns of a table; no names: all. ValueError: it does not have one of them."""
+    unknown = [name for name in names if name not in table.spark.names]
+    if unknown:
+        raise ValueError(f"{table.name} has no column {', '.join(unknown)}")
+    return StructType([table.spark[name] for name in names]) if names else table.spark
+
+
+def reading_of(table: Table, schema: StructType, options: ReadOptions) -> TableReading:
     """What the tasks of a query do with batches. ValueError: a column that the table does not have."""
-    arrow = arrow_schema(schema)
+    arrow = arrow_schema(columns_of(table, options.columns) if options.files else schema)
     for field in arrow:
         index = table.arrow.get_field_index(field.name)
         if index < 0 or table.arrow.field(index).type != field.type:
@@ -171,6 +152,7 @@ def reading_of(table: Table, schema: StructType, options: ReadOptions, condition
     files = None if options.files is None else FileWriting(table.name, options.files, options.codec)
     if files is not None and table is RECORDS:  # a writer of files takes keys and values where they lie
         arrow = pa.schema([one.with_type(pa.binary_view()) if pa.types.is_binary(one.type) else one for one in arrow])
+    conditions = read_conditions(options.where, table.arrow)
     return TableReading(
         table.name, arrow, conditions, Aside(options.aside), options.is_read_committed, options.holes, files
     )
@@ -181,31 +163,26 @@ class LogReader(DataSourceReader):
 
     def __init__(self, table: Table, schema: StructType, options: ReadOptions) -> None:
         self.table = table
-        self.struct = schema
-        self.options = options
-        self.conditions = read_conditions(options.where, table.arrow)
+        self.ranges = options.ranges
         self.origin = origin_of(table, options)
-        self.reading = reading_of(table, schema, options, self.conditions)
+        self.reading = reading_of(table, schema, options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each task."""
-        return self.origin.tasks(self._wanted())
-
-    def _wanted(self) -> Wanted:
-        partition, first, last, time = _LOG_COLUMNS[self.table.name]
+        conditions = self.reading.conditions
         is_of_groups = self.table.name in _TOPICS
-        return Wanted(
-            topics=None if is_of_groups else self.conditions.values("topic"),
-            partitions=self.conditions.values(partition),
-            low=self.conditions.bounds(last)[0],
-            high=self.conditions.bounds(first)[1],
-            newer_than_ms=self.conditions.newer_than_ms(time),
-            groups=self.conditions.values("group_id") if is_of_groups else None,
-            ranges=self.options.ranges,
+        partition, first, last, time = _LOG_COLUMNS[self.table.name]
+        wanted = Wanted(
+            topics=None if is_of_groups else conditions.values("topic"),
+            partitions=conditions.values(partition),
+            low=conditions.bounds(last)[0],
+            high=conditions.bounds(first)[1],
+            newer_than_ms=conditions.newer_than_ms(time),
+            groups=conditions.values("group_id") if is_of_groups else None,
+            ranges=self.ranges,
         )
+        return self.origin.tasks(wanted)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
         return self.reading.of_task(self.origin.read(partition))
 
 
@@ -220,6 +197,6 @@ class FilteringLogReader(LogReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take over the conditions that a source can apply."""
         pushed, rest = accept(filters, self.table.arrow)
-        self.conditions = Conditions((*self.conditions.filters, *pushed.filters))
-        self.reading = reading_of(self.table, self.struct, self.options, self.conditions)
+        conditions = Conditions((*self.reading.conditions.filters, *pushed.filters))
+        self.reading = replace(self.reading, conditions=conditions)
         return rest

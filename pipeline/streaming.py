@@ -56,7 +56,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say."""
         if self.options.max_rows_per_trigger is not None:
             return ReadMaxRows(self.options.max_rows_per_trigger)
         if self.options.max_bytes_per_trigger is not None:
@@ -66,7 +65,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember what is there now."""
         self.target = {key: one.end_offset for key, one in self.origin.states().items()}
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
@@ -135,9 +133,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = {str(key): (key, one) for key, one in self.origin.states().items()}
         ranges: list[OffsetRange] = []
         for name in sorted(moved):
-            known, high = start.get(name), int(end[name]["offset"])
-            is_same = known is not None and known["topic_id"] == end[name]["topic_id"]
-            low = int(known["offset"]) if known is not None and is_same else -1
+            high = int(end[name]["offset"])
+            known = _of_same_topic(start, name, end[name]["topic_id"])
+            low = -1 if known is None else int(known["offset"])
             if name not in states or states[name][1].topic_id != end[name]["topic_id"]:
                 why = CREATED_AGAIN if name in states else DELETED
                 self._add(name, why, max(low, 0), high, comes_and_goes=True)
@@ -150,12 +148,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 below, high = high, max(state.end_offset, low)  # an unclean election has cut it meanwhile
                 self._add(name, "the log ends before them now", high, below)
             low = max(low, state.first_offset)
-            stable_low = _stable(known) if known is not None and is_same else low
+            stable_low = low if known is None else _stable(known)
             ranges += ranges_of(key, low, high, max(stable_low, state.first_offset), min(high, _stable(end[name])))
         return self.origin.tasks_of(ranges) if ranges else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
         return self.reading.of_task(self.origin.read(partition))
 
 
@@ -168,10 +165,15 @@ def _stream_offset(
         name, state, offset = str(key), states[key], offsets[key]
         found[name] = {"offset": offset, "topic_id": state.topic_id}
         if state.stable_offset is not None and state.stable_offset < offset:
-            before = (start or {}).get(name)
-            is_same = before is not None and before["topic_id"] == state.topic_id
-            found[name]["stable_offset"] = max(state.stable_offset, _stable(before) if before and is_same else 0)
+            before = _of_same_topic(start or {}, name, state.topic_id)
+            found[name]["stable_offset"] = max(state.stable_offset, 0 if before is None else _stable(before))
     return found
+
+
+def _of_same_topic(start: StreamOffset, name: str, topic_id: str | None) -> dict[str, Any] | None:
+    """What a stream knows of a log; None: it is new, or it was one of another topic of this name."""
+    known = start.get(name)
+    return known if known is not None and known["topic_id"] == topic_id else None
 
 
 def _stable(one: Mapping[str, Any]) -> int:

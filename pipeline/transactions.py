@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,19 +34,14 @@ class Transactions:
 
     def __init__(self, read: Callable[[], Ended]) -> None:
         self._read = read
-        self._ended: Ended | None = None
-        self._aborted: dict[int, tuple[Array, Array]] = {}
 
-    @property
-    def last_stable_offset(self) -> int:
-        """The first offset that is not decided."""
-        return self._known().last_stable_offset
-
+    @cached_property
     def _known(self) -> Ended:
-        if self._ended is None:
-            self._ended = self._read()
-            self._aborted = _by_producer(self._ended.aborted)
-        return self._ended
+        return self._read()
+
+    @cached_property
+    def _aborted(self) -> dict[int, tuple[Array, Array]]:
+        return _by_producer(self._known.aborted)
 
     def states(self, batches: Batches) -> Array:
         """For each batch NONE (it is part of no transaction), COMMITTED, ABORTED or OPEN."""
@@ -53,7 +49,7 @@ class Transactions:
         transactional = np.flatnonzero(batches.headers["attributes"] & TRANSACTIONAL)
         if not len(transactional):
             return states
-        known = self._known()
+        known = self._known
         offsets = batches.of("base_offset")[transactional]
         producers = batches.of("producer_id")[transactional]
         is_open = offsets >= known.last_stable_offset
@@ -78,7 +74,7 @@ class Transactions:
 
     def stable(self, batches: Batches) -> Array:
         """Whether each batch lies below all that is undecided."""
-        return batches.last_offsets < self.last_stable_offset
+        return batches.last_offsets < self._known.last_stable_offset
 
 
 @dataclass

@@ -75,7 +75,6 @@ class Partition(NamedTuple):
 
     leader_id: int
     topic_id: str | None
-    leader_epoch: int = -1
 
 
 class Cluster:
@@ -91,7 +90,6 @@ class Cluster:
         self.partitions: dict[tuple[str, int], Partition] = {}
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -119,7 +117,7 @@ class Cluster:
         for topic in answer.topics:
             topic_id = uuids.to_text(topic.topic_id) if any(topic.topic_id) else None
             for one in topic.partitions:
-                self.partitions[topic.name, one.partition_index] = Partition(one.leader_id, topic_id, one.leader_epoch)
+                self.partitions[topic.name, one.partition_index] = Partition(one.leader_id, topic_id)
 
     def offsets(
         self,
@@ -352,7 +350,6 @@ class _Connection:
         self._socket.settimeout(ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
-        """Close it."""
         with contextlib.suppress(OSError):
             self._socket.close()
 

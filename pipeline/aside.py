@@ -7,7 +7,6 @@ wrong. A task that runs again writes the same files again, so they can be counte
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,38 +29,34 @@ class CorruptLogError(Exception):
     """A log has a corrupt place, and the query does not say where to put such places."""
 
 
-@dataclass(frozen=True)
-class Aside:
-    """What a query does with corrupt places."""
+def put_aside(folder: str | None, place: Place, data: Array, corrupt: Iterable[Corrupt]) -> None:
+    """Put these places aside. CorruptLogError, if there is no folder for them."""
+    for one in corrupt:
+        about = describe(place, one)
+        if folder is None:
+            raise CorruptLogError(
+                f"{sentence(about)}. The option `aside` names a folder for corrupt batches; then the query goes on"
+            )
+        logger.warning("%s: skipped, and put aside in %s", sentence(about), folder)
+        content = data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes()
+        name = _name(about, content)
+        write_file(Path(folder, f"{name}.batch"), content)
+        write_file(Path(folder, f"{name}.json"), json.dumps(about, indent=1).encode())
 
-    folder: str | None
 
-    def put(self, place: Place, data: Array, corrupt: Iterable[Corrupt]) -> None:
-        """Put these places aside. CorruptLogError, if there is no folder for them."""
-        for one in corrupt:
-            about = describe(place, one)
-            if self.folder is None:
-                raise CorruptLogError(
-                    f"{sentence(about)}. The option `aside` names a folder for corrupt batches; then the query goes on"
-                )
-            logger.warning("%s: skipped, and put aside in %s", sentence(about), self.folder)
-            content = data[one.position : one.position + min(one.size_bytes, KEPT_BYTES_MAX)].tobytes()
-            self._write(self.folder, about, content)
-
-    def _write(self, folder: str, about: dict[str, Any], content: bytes) -> None:
-        where = about["position"] if about["position"] is not None else about["offset"]
-        if where is None:  # over the wire there is no position, and without a header no offset
-            where = f"crc-{crc32c(content):08x}"
-        parts = [about["topic"], about["partition"], about["segment"] or "wire", where]
-        if about["kind"] == "record":
-            parts.append(f"record-{about['offset']}")
-        if about["directory"]:
-            parts.insert(0, about["directory"].strip("/").replace("/", "_"))
-        name = ".".join(map(str, parts))
-        if len(name) > _NAME_MAX:  # a topic may have 249 characters, and so may a file
-            name = f"{name[:_NAME_MAX]}.{blake2b(name.encode(), digest_size=8).hexdigest()}"
-        for suffix, written in ((".batch", content), (".json", json.dumps(about, indent=1).encode())):
-            write_file(Path(folder, f"{name}{suffix}"), written)
+def _name(about: dict[str, Any], content: bytes) -> str:
+    where = about["position"] if about["position"] is not None else about["offset"]
+    if where is None:  # over the wire there is no position, and without a header no offset
+        where = f"crc-{crc32c(content):08x}"
+    parts = [about["topic"], about["partition"], about["segment"] or "wire", where]
+    if about["kind"] == "record":
+        parts.append(f"record-{about['offset']}")
+    if about["directory"]:
+        parts.insert(0, about["directory"].strip("/").replace("/", "_"))
+    name = ".".join(map(str, parts))
+    if len(name) > _NAME_MAX:  # a topic may have 249 characters, and so may a file
+        name = f"{name[:_NAME_MAX]}.{blake2b(name.encode(), digest_size=8).hexdigest()}"
+    return name
 
 
 def describe(place: Place, corrupt: Corrupt) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from barnabas.pipeline.batches import WRONG_CHECKSUM, Array, Batches, Corrupt
 from barnabas.pipeline.columns import Columns, Rows, nulls_where, numbers, one_of, same, times
 from barnabas.pipeline.place import Place
 from barnabas.pipeline.record_rows import TIMESTAMP_TYPES
-from barnabas.pipeline.shared_columns import partition_columns, producer_columns
-from barnabas.pipeline.transactions import control_types
+from barnabas.pipeline.shared_columns import partition_columns
+from barnabas.pipeline.transactions import STATES, control_types
 from barnabas.protocol.batch_layout import (
     CODEC_MASK,
     CONTROL,
@@ -51,7 +51,7 @@ def corrupt_rows(batches: Batches, corrupt: list[Corrupt], place: Place) -> Rows
 
 
 def _columns(batches: Batches, place: Place, unread: Array) -> Columns:
-    attributes = batches.of("attributes")
+    count, attributes = len(batches), batches.of("attributes")
     horizon = (attributes & DELETE_HORIZON) != 0
     codec = attributes & CODEC_MASK
     base_timestamp = batches.of("base_timestamp")
@@ -64,7 +64,7 @@ def _columns(batches: Batches, place: Place, unread: Array) -> Columns:
     def flag(bit: int) -> pa.Array:
         return nulls_where(pa.array((attributes & bit) != 0), unread)
 
-    columns: Columns = {
+    return {
         "base_offset": lambda: number(batches.of("base_offset"), pa.int64()),
         "last_offset": lambda: number(batches.last_offsets, pa.int64()),
         "leader_epoch": lambda: number(batches.of("leader_epoch"), pa.int32(), -1),
@@ -74,25 +74,19 @@ def _columns(batches: Batches, place: Place, unread: Array) -> Columns:
         "is_control": lambda: flag(CONTROL),
         "control_type": lambda: one_of(np.where(unread, -1, control_types(batches)), CONTROL_TYPES),
         "is_transactional": lambda: flag(TRANSACTIONAL),
-        "timestamp_type": lambda: one_of(
-            np.where(unread, -1, (attributes & LOG_APPEND_TIME) // LOG_APPEND_TIME), TIMESTAMP_TYPES
-        ),
+        "timestamp_type": lambda: one_of(np.where(unread, -1, has_append_time), TIMESTAMP_TYPES),
         "base_timestamp": lambda: nulls_where(times(first_timestamp), unread),
         "max_timestamp": lambda: nulls_where(times(batches.of("max_timestamp")), unread),
         "delete_horizon": lambda: nulls_where(times(np.where(horizon, base_timestamp, -1)), unread),
+        "producer_id": lambda: number(batches.of("producer_id"), pa.int64(), -1),
+        "producer_epoch": lambda: number(batches.of("producer_epoch"), pa.int32(), -1),
+        "transaction": lambda: one_of(place.transactions.states(batches), STATES),
         "base_sequence": lambda: number(batches.of("base_sequence"), pa.int32(), -1),
         "record_count": lambda: number(batches.of("record_count"), pa.int32()),
         "crc": lambda: number(batches.of("crc").astype(np.int64), pa.int64()),
-        "segment": lambda: same(place.segment, len(batches)),
-        "position": lambda: _positions(batches, place),
+        "segment": lambda: same(place.segment, count),
+        "position": lambda: nulls_where(
+            pa.array(batches.starts + place.position), np.full(count, place.segment is None)
+        ),
+        **partition_columns(batches, place),
     }
-    shared = producer_columns(batches, place)
-    for name in ("producer_id", "producer_epoch"):
-        columns[name] = lambda make=shared[name]: nulls_where(make(), unread)  # type: ignore[misc]
-    return columns | {"transaction": shared["transaction"]} | partition_columns(batches, place)
-
-
-def _positions(batches: Batches, place: Place) -> pa.Array:
-    if place.segment is None:
-        return pa.nulls(len(batches), pa.int64())
-    return pa.array(batches.starts + place.position, pa.int64())

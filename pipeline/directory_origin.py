@@ -84,7 +84,10 @@ class DirectoryOrigin:
     def within_bytes(self, starts: Mapping[LogKey, int], ends: Mapping[LogKey, int], size: int) -> dict[LogKey, int]:
         """Each log's share is its share of the bytes that are there. The offset indexes say which offsets these are."""
         logs = {self._key(log): log for log in self._logs() if self._key(log) in ends}
-        there = {key: _bytes_between(log, starts[key], ends[key]) for key, log in logs.items()}
+        there = {
+            key: sum(piece.size_bytes for piece in pieces_of(log, starts[key], ends[key], OFFSETS_END))
+            for key, log in logs.items()
+        }
         total = sum(there.values())
         if total <= size:
             return dict(ends)
@@ -128,10 +131,6 @@ def _packed(pieces: Sequence[Piece], task_bytes: int, *, must_reach: bool) -> li
         some.append(piece)
         size += piece.size_bytes
     return [*tasks, DirectoryTask(some, must_reach)]
-
-
-def _bytes_between(log: Log, low: int, high: int) -> int:
-    return sum(piece.size_bytes for piece in pieces_of(log, low, high, OFFSETS_END))
 
 
 def _end_within(log: Log, low: int, high: int, size: int) -> int:

@@ -6,7 +6,7 @@ Keys and values stay where they are: a column says where each begins and how lon
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from barnabas.pipeline.batches import PADDING_BYTES, Array, Batches, Corrupt
@@ -54,9 +54,8 @@ class Records:
         return column[self.batch]
 
     def _at(self, which: Array) -> "Records":
-        columns = (self.batch, self.offset, self.timestamp_ms, self.key_at, self.key_bytes, self.value_at)
-        more = (self.value_bytes, self.headers_at, self.header_count)
-        return Records(self.data, self.batches, *(column[which] for column in (*columns, *more)))
+        columns = (getattr(self, one.name) for one in fields(self)[2:])
+        return Records(self.data, self.batches, *(column[which] for column in columns))
 
 
 def take_apart(batches: Batches) -> tuple[list[Records], list[Corrupt]]:

@@ -2,20 +2,16 @@
 
 import numpy as np
 import pyarrow as pa
-from barnabas.pipeline.batches import Array, Batches
+from barnabas.pipeline.batches import Batches
 from barnabas.pipeline.columns import Columns, numbers, one_of, same, times
 from barnabas.pipeline.place import Place
 from barnabas.pipeline.records import Records
 from barnabas.pipeline.transactions import STATES
 
 
-def producer_columns(source: Records | Batches, place: Place) -> Columns:
-    """Who wrote the batch, and how its transaction ended."""
-    batches = source if isinstance(source, Batches) else source.batches
-
-    def spread(column: Array) -> Array:
-        return column if isinstance(source, Batches) else source.per_batch(column)
-
+def producer_columns(records: Records, place: Place) -> Columns:
+    """Who wrote the record's batch, and how its transaction ended."""
+    batches, spread = records.batches, records.per_batch
     return {
         "producer_id": lambda: numbers(spread(batches.of("producer_id")), pa.int64(), -1),
         "producer_epoch": lambda: numbers(spread(batches.of("producer_epoch")), pa.int32(), -1),

@@ -53,8 +53,7 @@ def small_export(source: Source, out: str, settings: Mapping[str, Any]) -> Summa
     options |= {"failOnDataLoss": str(not goes_on).lower(), "lost": lost_in(out, "export"), "aside": f"{folder}/aside"}
     records = RecordSource(options)
     try:
-        export = SmallExport(f"{folder}/export/{topic}", f"{folder}/export/_checkpoints/{topic}")
-        export.belongs_to(source)
+        export = SmallExport(source, f"{folder}/export/{topic}", f"{folder}/export/_checkpoints/{topic}")
         for starts_left in reversed(range(STARTS_MAX if goes_on else 1)):
             try:
                 export.add(records.streamReader(records.schema()))
@@ -75,23 +74,17 @@ class NeedsSparkError(Exception):
 class SmallExport:
     """The table of a topic, and the checkpoint that a streaming query has there. NeedsSparkError; OutError."""
 
-    def __init__(self, path: str, checkpoint: str) -> None:
+    def __init__(self, source: Source, path: str, checkpoint: str) -> None:
         self.files = LocalFiles()
         self.path, self.checkpoint = path, checkpoint
         self.added = 0  # rows
         check_place(self.files, self.path, self.checkpoint)
-        self._check_columns()
-
-    def belongs_to(self, source: Source) -> None:
-        """Note whose records they are. OutError: they are of another cluster."""
-        note_whose(self.files, f"{self.checkpoint}/{SOURCE}", self.path, Identity(source.cluster_id()))
-
-    def _check_columns(self) -> None:
         for name in data_files(self.files, self.path)[:1]:
             with whole(f"{self.path}/{name}", READ_AGAIN):
                 there = pq.read_schema(f"{self.path}/{name}")
             if any(there.field(one.name).type != one.type for one in SCHEMA if one.name in there.names):
                 raise NeedsSparkError(name)
+        note_whose(self.files, f"{self.checkpoint}/{SOURCE}", self.path, Identity(source.cluster_id()))
 
     def add(self, reader: LogStreamReader) -> None:
         """Add what a run has begun and not ended, and then what is new. LostRecordsError."""

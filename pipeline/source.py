@@ -34,10 +34,6 @@ class Identity:
         pairs = ((self.cluster_id, other.cluster_id), (self.offsets_topic_id, other.offsets_topic_id))
         return any(one is not None and another is not None and one != another for one, another in pairs)
 
-    def with_more(self, other: "Identity") -> "Identity":
-        """With what only the other one says."""
-        return Identity(self.cluster_id or other.cluster_id, self.offsets_topic_id or other.offsets_topic_id)
-
     def __str__(self) -> str:
         cluster = f"cluster {self.cluster_id}" if self.cluster_id else "a cluster without an id"
         return f"{cluster}, topic __consumer_offsets {self.offsets_topic_id}" if self.offsets_topic_id else cluster
@@ -52,7 +48,7 @@ def note_whose(files: "AnyFiles", path: str, where: str, identity: Identity) -> 
         before = Identity()
     if before.differs(identity):
         raise OutError(f"{where} is of {before}, and --source is {identity}: name another --out")
-    both = before.with_more(identity)
+    both = Identity(before.cluster_id or identity.cluster_id, before.offsets_topic_id or identity.offsets_topic_id)
     if both != before:
         files.write(path, json.dumps(asdict(both)))
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import pyarrow as pa
 from barnabas.cluster.topic_names import JOURNAL_TOPIC, OFFSETS_TOPIC
-from barnabas.pipeline.aside import Aside
 from barnabas.pipeline.broker_origin import BrokerOrigin
 from barnabas.pipeline.condition_text import read_conditions
 from barnabas.pipeline.directory_origin import DirectoryOrigin
@@ -153,9 +152,7 @@ def reading_of(table: Table, schema: StructType, options: ReadOptions) -> TableR
     if files is not None and table is RECORDS:  # a writer of files takes keys and values where they lie
         arrow = pa.schema([one.with_type(pa.binary_view()) if pa.types.is_binary(one.type) else one for one in arrow])
     conditions = read_conditions(options.where, table.arrow)
-    return TableReading(
-        table.name, arrow, conditions, Aside(options.aside), options.is_read_committed, options.holes, files
-    )
+    return TableReading(table.name, arrow, conditions, options.aside, options.is_read_committed, options.holes, files)
 
 
 class LogReader(DataSourceReader):

@@ -71,7 +71,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next micro-batch ends."""
         states = self.origin.states()
         self.newest = _stream_offset({key: one.end_offset for key, one in states.items()}, states)
-        self._check_gone(start, states)
+        for name in sorted(start.keys() - {str(key) for key in states}):
+            self._add(name, DELETED, int(start[name]["offset"]), comes_and_goes=True)
         starts: Offsets = {}
         ends: Offsets = {}
         for key, state in states.items():
@@ -114,10 +115,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._add(str(key), f"it was read up to {offset}, and ends at {state.end_offset} now", state.end_offset)
             return state.end_offset
         return offset
-
-    def _check_gone(self, start: StreamOffset, states: Mapping[LogKey, LogState]) -> None:
-        for name in sorted(start.keys() - {str(key) for key in states}):
-            self._add(name, DELETED, int(start[name]["offset"]), comes_and_goes=True)
 
     def _add(self, name: str, why: str, low: int, below: int | None = None, *, comes_and_goes: bool = False) -> None:
         """LostRecordsError: the query is not to go on. `comes_and_goes`: that is no loss where all topics are read."""

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from barnabas.pipeline.aside import Aside
+from barnabas.pipeline.aside import put_aside
 from barnabas.pipeline.batch_rows import batch_rows, corrupt_rows
 from barnabas.pipeline.batches import OFFSETS_END, Array, Batches, Corrupt
 from barnabas.pipeline.columns import Rows, views
@@ -44,7 +44,7 @@ class TableReading:
     table: str
     schema: pa.Schema  # of the columns that it wants
     conditions: Conditions
-    aside: Aside
+    aside: str | None  # the folder for corrupt places
     is_read_committed: bool
     with_holes: bool = False
     files: FileWriting | None = None  # to which the rows go, in place of Spark
@@ -74,13 +74,13 @@ class TableReading:
             is_all = self.is_stable or self.table in OF_COORDINATORS
             batches = batches.only(readable if is_all else readable & place.transactions.stable(batches))
         parts, broken = take_apart(batches)
-        self.aside.put(place, batches.data, [*corrupt, *broken])
+        put_aside(self.aside, place, batches.data, [*corrupt, *broken])
         make = partial(record_rows, contents=views) if pa.binary_view() in self.schema.types else _ROWS[self.table]
         for part in parts:
             wanted = part.only((part.offset >= low) & (part.offset < high))
             for piece in _not_too_large(wanted):
                 rows = make(piece, place)
-                self.aside.put(place, batches.data, rows.corrupt)
+                put_aside(self.aside, place, batches.data, rows.corrupt)
                 source = rows.source
                 assert isinstance(source, Records)
                 again = None if rows.is_made else (lambda chosen, source=source: make(source.only(chosen), place))

@@ -65,8 +65,7 @@ def verify(
     good = batches.where(F.col("error").isNull())
     findings = [
         found(batches.where(F.col("error").isNotNull()), "corrupt batch", F.col("error")),
-        missing_offsets(good.where(~is_compacted)),
-        falling_offsets(good),
+        *offsets(good, is_compacted),
         missing_ends(good, logs),
         leader_epochs(good),
         *indexes(good, entries),
@@ -91,16 +90,15 @@ def found(rows: "DataFrame", finding: str, detail: "Column", offset: str = "base
     )
 
 
-def missing_offsets(good: "DataFrame") -> "DataFrame":
-    """Where a batch begins above the end of the one before it."""
-    rows = good.withColumn("end", before("last_offset")).where(F.col("base_offset") > F.col("end") + 1)
-    return found(rows, "offsets are missing", F.format_string("the batch before it ends at offset %d", "end"))
-
-
-def falling_offsets(good: "DataFrame") -> "DataFrame":
-    """Where a batch begins below the end of the one before it."""
-    rows = good.withColumn("end", before("last_offset")).where(F.col("base_offset") <= F.col("end"))
-    return found(rows, "offset falls", F.format_string("the batch before it ends at offset %d", "end"))
+def offsets(good: "DataFrame", is_compacted: "Column") -> "list[DataFrame]":
+    """Each batch begins where the one before it ends; in a compacted topic above its end."""
+    rows = good.withColumn("end", before("last_offset"))
+    detail = F.format_string("the batch before it ends at offset %d", "end")
+    is_missing = ~is_compacted & (F.col("base_offset") > F.col("end") + 1)
+    return [
+        found(rows.where(is_missing), "offsets are missing", detail),
+        found(rows.where(F.col("base_offset") <= F.col("end")), "offset falls", detail),
+    ]
 
 
 def missing_ends(good: "DataFrame", logs: "DataFrame") -> "DataFrame":

@@ -40,7 +40,6 @@ from barnabas.pipeline.report.figures import (
 from barnabas.pipeline.report.markup import Html, element, join, named, shown, visible
 from barnabas.pipeline.report.news import place, who
 from barnabas.pipeline.report.pieces import (
-    Cell,
     details,
     duration,
     left_out,
@@ -221,14 +220,9 @@ def _lag(report: Report, charts: dict[str, Chart]) -> Html | None:
         for one in report.lag.rows
     ]
     columns = ("Group", "#Largest lag", "In the time from", "#Lag at the end", "#Most behind")
-    size = duration(report.span.bucket_ms)
+    most = f"the largest number in each {duration(report.span.bucket_ms)}"
     return join(
-        element(
-            "p",
-            "Unread records of all partitions of a group: the largest number in each ",
-            size,
-            ". Each group has its own scale.",
-        ),
+        element("p", f"Unread records of all partitions of a group: {most}. Each group has its own scale."),
         picture(charts["lag"], f"Lag over time of {counted(len(rows), 'group')}; the table below has their numbers."),
         left_out(report.lag, "groups with a smaller lag, or none"),
         details("The numbers", table(columns, rows, "Lag of groups")),
@@ -396,8 +390,8 @@ def _capacity(report: Report, charts: dict[str, Chart]) -> Html | None:
         return None
     if "topics" not in charts:
         return element("p", "There are no records.")
-    rows: list[tuple[Cell, ...]] = [
-        (
+    rows = [
+        [
             named(one.topic),
             f"{one.partitions:,}",
             f"{one.records:,}",
@@ -405,18 +399,10 @@ def _capacity(report: Report, charts: dict[str, Chart]) -> Html | None:
             "–" if one.bytes_per_day is None else f"{amount(one.bytes_per_day)}B",
             f"{one.largest_share:.2f} ×",
             "–" if one.retention_takes_bytes is None else f"{amount(one.retention_takes_bytes)}B",
-        )
+        ]
         for one in report.topics.rows
     ]
-    columns: tuple[str, ...] = (
-        "Topic",
-        "#Partitions",
-        "#Records",
-        "#Size",
-        "#A day",
-        "#Largest partition",
-        "#Retention takes",
-    )
+    columns = ["Topic", "#Partitions", "#Records", "#Size", "#A day", "#Largest partition", "#Retention takes"]
     if all(one.retention_takes_bytes is None for one in report.topics.rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     parts = [

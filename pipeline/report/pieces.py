@@ -14,9 +14,6 @@ from barnabas.pipeline.report.statuses import STATUSES
 YEAR_10000_MS = 253_402_300_800_000
 """Times of clients can be beyond the years that datetime knows."""
 
-Cell = object
-Rows = Sequence[Sequence[Cell]]
-
 
 def picture(chart: Chart, text: str) -> Html:
     """A chart, drawn for the width of the window. The browser stretches it to what is left."""
@@ -33,7 +30,7 @@ def picture(chart: Chart, text: str) -> Html:
     )
 
 
-def table(columns: Sequence[str], rows: Rows, caption: str) -> Html:
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str) -> Html:
     """A table; on a phone each row is a card. The roles keep it a table for a reader that speaks it."""
     names = [(column.removeprefix("#"), "number" if column.startswith("#") else None) for column in columns]
     # Some columns have the name of a topic.

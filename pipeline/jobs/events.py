@@ -181,9 +181,6 @@ def _sorted(*columns: Array) -> tuple[Array, Array]:
     return order, np.flatnonzero(np.concatenate(([True], changes))) if len(order) else np.zeros(0, np.int64)
 
 
-# ------------------------------------------------------------ as tables
-
-
 def events_of(commits: "DataFrame", batches: "DataFrame", groups: "DataFrame | None" = None) -> "DataFrame":
     """Everything that happens, in the columns of an event."""
     happened = commits.select(

@@ -38,8 +38,6 @@ DELAY_S = 30
 PACKED = "bucket int, first_ms bigint, clock_ms bigint, events binary"
 _PACKED_AT_ONCE = 1 << 19
 
-# ------------------------------------------------------------ places
-
 
 @dataclass
 class Place:

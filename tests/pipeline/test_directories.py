@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from barnabas.offsets.records import NO_TOPIC_ID, CommittedOffset, encode_key, e
 from barnabas.pipeline import segment_reading
 from barnabas.pipeline.aside import CorruptLogError
 from barnabas.pipeline.condition_text import read_conditions
-from barnabas.pipeline.directories import Log, logs_of
+from barnabas.pipeline.directories import TIME_ENTRY, Log, entries_of, logs_of
 from barnabas.pipeline.errors import LostRecordsError
 from barnabas.pipeline.options import read_options
 from barnabas.pipeline.schemas import TABLES
@@ -729,3 +730,11 @@ def test_transactions_of_a_segment_that_gets_shorter_meanwhile(tmp_path: Path, p
     os.truncate(segment.path, int(segment.size_bytes * part))
     with pytest.raises(LostRecordsError, match="long before"):
         ended_transactions(found, 5)
+
+
+def test_an_index_ends_before_the_zeros_that_kafka_preallocates(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.timeindex"
+    assert entries_of(str(path), TIME_ENTRY).tolist() == []
+    for entries in ([], [(NOW_MS, 0)], [(NOW_MS, 0), (NOW_MS + 1, 256)]):  # the first record may be the newest
+        path.write_bytes(b"".join(struct.pack(">qi", *one) for one in entries) + bytes(30))
+        assert entries_of(str(path), TIME_ENTRY).tolist() == entries

@@ -154,7 +154,7 @@ class AnswerWriter:
         """Send an answer: large parts without a copy, small ones joined with those of neighbouring answers."""
         for slot, part in enumerate(parts):
             size = len(part)
-            if isinstance(part, Reference):
+            if type(part) is not bytearray and isinstance(part, Reference):  # a small answer is a bytearray
                 self.takes_answers = False
                 self._from_files.extend((*self._unsent, *parts[slot:]))
                 self._unsent.clear()

@@ -434,11 +434,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             began_ms = self.last_active_ms  # of its decoding, if that did not wait
             reply = server.throttles.handle(server.gate, api, request, context, len(frame), began_ms)
-        if isinstance(reply, Message) and not self._carried_out.waiting:  # nearly always
-            self._answer(api, context, request, reply)
-            return
-        if isinstance(reply, NOT_YET):
-            reply = server.gate.outcome(api, context, request, reply)
+        if not isinstance(reply, Pending):
+            if isinstance(reply, Message) and not self._carried_out.waiting:  # nearly always
+                self._answer(api, context, request, reply)
+                return
+            if isinstance(reply, NOT_YET):
+                reply = server.gate.outcome(api, context, request, reply)
         if not isinstance(reply, Pending):
             self._answer_in_order(api, context, request, reply)
         elif self._socket is LOST and reply.cancel():

@@ -155,8 +155,11 @@ class TopicConfig:
                     value = None
             if value is None:
                 value = broker_default(name, broker)
-            setattr(config, setting.attribute, value)
-        config.cleanup_policy = frozenset(config.cleanup_policy)
+            if name == "cleanup.policy":
+                assert isinstance(value, tuple)
+                config.cleanup_policy = frozenset(value)
+            else:
+                setattr(config, setting.attribute, value)
         if config.internal_segment_bytes is not None:
             config.segment_bytes = config.internal_segment_bytes
         return config

@@ -190,10 +190,9 @@ class DecoderWriter(_Writer):
         else:
             self.text(field, target, nullable)
 
-    def length(self, field: Field, target: str, nullable: bool) -> str:
-        """Write the source that reads a length or count and assigns null; open the block for values that are not null.
-
-        In flexible versions the variable is one more than the length, and 0 for null.
+    def read_length(self, field: Field) -> str:
+        """Write the source that reads a length or count. In flexible versions it is one more, and 0 for null; else null
+        is -1.
         """
         n = self.name("n")
         if self.flexible:
@@ -205,11 +204,15 @@ class DecoderWriter(_Writer):
                 self.line(f"elif {n} > 127: {n}, p = {read}(buffer, p - 1)")
             else:
                 self.line(f"if {n} > 127: {n}, p = {read}(buffer, p - 1)")
-            null = f"{n} == 0"
         else:
             self.run.append((n, "h" if field.type == "string" and not field.array else "i"))
             self.flush()
-            null = f"{n} < 0"
+        return n
+
+    def length(self, field: Field, target: str, nullable: bool) -> str:
+        """The same; then assign null, and open the block for values that are not null."""
+        n = self.read_length(field)
+        null = f"{n} == 0" if self.flexible else f"{n} < 0"
         if nullable:
             self.line(f"if {null}: {target} = None")
             self.line("else:")
@@ -219,20 +222,23 @@ class DecoderWriter(_Writer):
         return n
 
     def text(self, field: Field, target: str, nullable: bool) -> None:
-        n = self.length(field, target, nullable)
-        is_string = field.type == "string"
-        if is_string:  # many are empty: metadata of offsets, member ids, names where newer versions have ids
-            self.line(f"if {n} == {int(self.flexible)}: {target} = ''")
-            self.line("else:")
+        if field.type == "string":
+            n, empty = self.read_length(field), int(self.flexible)
+            self.line(f"if {n} > {empty}:")
             self.indent += 1
-        value = {
-            "string": 'str(buffer[p:e], "utf-8", "barnabas.replace")',
-            "bytes": "bytes(buffer[p:e])",
-        }.get(field.type, "buffer[p:e]")
+            self.slice(field, target, n, 'str(buffer[p:e], "utf-8", "barnabas.replace")')
+            self.indent -= 1
+            self.line(f"elif {n} == {empty}: {target} = ''")
+            self.line(f"else: {target} = None" if nullable else f"else: null({field.name!r})")
+        else:
+            n = self.length(field, target, nullable)
+            self.slice(field, target, n, "bytes(buffer[p:e])" if field.type == "bytes" else "buffer[p:e]")
+            self.indent -= nullable
+
+    def slice(self, field: Field, target: str, n: str, value: str) -> None:
         self.line(f"e = p + {n}{self.less}")
         self.line(f"if e > end: short({field.name!r})")
         self.line(f"{target} = {value}; p = e")
-        self.indent -= nullable + is_string
 
     def array(self, field: Field, target: str, nullable: bool) -> None:
         n = self.length(field, target, nullable) + self.less

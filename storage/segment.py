@@ -2,7 +2,6 @@
 
 import errno
 import logging
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -28,7 +27,7 @@ logger = logging.getLogger("barnabas.storage")
 UNSYNCED: Final = "unsynced"
 _INT32_MAX: Final = 2**31 - 1
 _OFFSETS_END: Final = 2**63
-_RECENT_BATCHES_MAX: Final = 128
+_RECENT_BATCHES_MAX: Final = 32
 
 
 def file_name(base_offset: int, extension: str) -> str:
@@ -218,8 +217,8 @@ class Segment:
 
     def _forget_recent(self) -> None:
         # Every batch of the last few appends: where a reader at the log end begins is known exactly.
-        self._recent_offsets = array("q")
-        self._recent_positions = array("q")
+        self._recent_offsets: list[int] = []
+        self._recent_positions: list[int] = []
 
     def index(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Let the indexes know of a batch that was appended, or that recovery found to be good."""

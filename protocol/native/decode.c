@@ -345,6 +345,17 @@ PyObject *decode(Codec *codec, PyObject *const *arguments, size_t flags, PyObjec
 
 #define WITHOUT_CLIENT_ID 7 /* ControlledShutdown, in its first version */
 
+/* A tuple of five new references, a third of the time of Py_BuildValue. */
+static PyObject *five(PyObject *a, PyObject *b, PyObject *c, PyObject *d, PyObject *e) {
+    PyObject *result = a && b && c && d && e ? PyTuple_Pack(5, a, b, c, d, e) : NULL;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    Py_XDECREF(c);
+    Py_XDECREF(d);
+    Py_XDECREF(e);
+    return result;
+}
+
 /* (frame, API key -> first flexible version) -> API key, version, correlation id, client id, position of the body.
  * None: the header is none of those that nearly all requests have, or wrong; then frames.py reads it. */
 PyObject *request_header(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
@@ -383,9 +394,9 @@ PyObject *request_header(PyObject *module, PyObject *const *arguments, Py_ssize_
         goto other;
     client_id = PyUnicode_DecodeUTF8((const char *)bytes + 10, length, "barnabas.replace");
     if (client_id != NULL)
-        result = Py_BuildValue("hhiNn", api_key, api_version,
-                               (int32_t)((uint32_t)bytes[4] << 24 | bytes[5] << 16 | bytes[6] << 8 | bytes[7]),
-                               client_id, position);
+        result = five(PyLong_FromLong(api_key), PyLong_FromLong(api_version),
+                      PyLong_FromLong((int32_t)((uint32_t)bytes[4] << 24 | bytes[5] << 16 | bytes[6] << 8 | bytes[7])),
+                      client_id, PyLong_FromSsize_t(position));
 failed:
     PyBuffer_Release(&frame);
     return result;

@@ -29,7 +29,7 @@ from barnabas.storage.validation import AppendOrigin, AppendResult
 Done = Callable[[ErrorCode], None]
 NONE: Final = ErrorCode.NONE
 COORDINATOR: Final = AppendOrigin.COORDINATOR
-AT_ONCE_MAX = 100  # so many records are appended, or requests answered, at once; more are a task of `turns`
+AT_ONCE_MAX: Final = 100  # so many records are appended, or requests answered, at once; more are a task of `turns`
 BATCH_RECORDS_MAX: Final = 500  # a batch with so many records takes no further write
 MARKERS: Final = ""  # the key under which markers are written: they belong to a producer, in any number of keys
 UNSTORABLE_MS: Final = 5_000.0  # how long a failed append counts

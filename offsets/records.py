@@ -24,6 +24,7 @@ try:
 except ImportError:
     native_packing = None  # type: ignore[assignment]  # the pure build
 
+_native_record: Final = None if native_packing is None else native_packing.offset_record
 NO_TOPIC_ID: Final = bytes(16)
 OFFSET_KEY_VERSIONS: Final = (0, 1)
 PACKED_MAX: Final = 2_000  # a table decodes so many offsets at once
@@ -278,11 +279,11 @@ def _starts(first_delta: int, count: int, size: int) -> list[bytes]:
 
 
 def _append_one(records: PlainRecords, group_id: str, topic: str, partition: int, committed: CommittedOffset) -> None:
-    if native_packing is None or committed.metadata or committed.expire_timestamp >= 0:
+    if _native_record is None or committed.metadata or committed.expire_timestamp >= 0:
         records.add(encode_key(group_id, topic, partition), encode_value(committed))
         return
     records.parts.append(
-        native_packing.offset_record(
+        _native_record(
             records.count,
             group_id,
             topic,

@@ -27,6 +27,7 @@ _REQUEST_START: Final = struct.Struct(">ihhi")
 _RESPONSE_START: Final = struct.Struct(">ii")
 _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
+_native_header: Final = None if native_codec is None else native_codec.request_header  # None: the pure build
 
 
 class RequestHeader:
@@ -77,8 +78,8 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     api_version: int
     length: int
     client_id: str | None
-    if native_codec is not None:
-        found = native_codec.request_header(frame, _FLEXIBLE_SINCE)
+    if _native_header is not None:
+        found = _native_header(frame, _FLEXIBLE_SINCE)
         if found is not None:
             api_key, api_version, correlation_id, client_id, position = found
             return RequestHeader(api_key, api_version, correlation_id, client_id), position
@@ -154,7 +155,7 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, message
 
     `api_version` is that of the request; 0 if it was an ApiVersions that is too new.
     """
-    if native_codec is not None:
+    if _native_header is not None:
         encode: Any = type(message).ENCODERS.get(api_version) or encoder(type(message), api_version)
         parts: list[Part] = encode.frame(message, correlation_id, api_key != _API_VERSIONS)
         return parts

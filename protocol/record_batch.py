@@ -561,11 +561,14 @@ def _set_crc(buffer: bytearray | memoryview, position: int, size: int) -> None:
     UINT32.pack_into(buffer, position + CRC_AT, crc)
 
 
+_native_patch: Final = None if native_codec is None else native_codec.patch
+
+
 def patch(buffer: bytearray | memoryview, position: int, base_offset: int, partition_leader_epoch: int) -> None:
     """Give the batch at `position` its place in the log. The CRC covers neither field."""
     assert base_offset >= 0, "a batch before the first offset"
-    if native_codec is not None:
-        native_codec.patch(buffer, position, base_offset, partition_leader_epoch)
+    if _native_patch is not None:
+        _native_patch(buffer, position, base_offset, partition_leader_epoch)
         return
     INT64.pack_into(buffer, position, base_offset)
     INT32.pack_into(buffer, position + LEADER_EPOCH_AT, partition_leader_epoch)

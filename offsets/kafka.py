@@ -13,7 +13,7 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.append_errors import commit_error
 from barnabas.offsets.expiry import Kept, expired_offsets, forecast, may_have_expired, warning_ms
 from barnabas.offsets.journal import Cause, encode_origin
-from barnabas.offsets.manager import Done, Offsets, OffsetShard, Partitions
+from barnabas.offsets.manager import Done, Offsets, OffsetShard, OffsetsOfTable, Partitions
 from barnabas.offsets.records import OffsetRemovals, TopicPartition
 from barnabas.offsets.table import OffsetTable, partitions_of
 from barnabas.protocol.errors import ErrorCode
@@ -90,7 +90,7 @@ class KafkaOffsetManager:
         if shard.loading or (require_stable and shard.log.shortage):
             return _certain(shard, group_id, partitions, require_stable)
         if not require_stable:
-            return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
+            return OffsetsOfTable(shard.offsets, group_id)
         if shard.is_quiet(group_id):
             return _stable(shard.offsets, group_id)
         pending: Pending[Offsets] = Pending()
@@ -295,7 +295,7 @@ def _certain(shard: OffsetShard, group_id: str, partitions: Partitions | None, r
     if in_doubt and (partitions is None or (not require_stable and _is_any(in_doubt, partitions))):
         return Offsets(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, {})
     if not require_stable:
-        return Offsets(ErrorCode.NONE, shard.offsets.asked_for(group_id))
+        return OffsetsOfTable(shard.offsets, group_id)
     stable = _stable(shard.offsets, group_id)
     stable.unstable = {*stable.unstable, *in_doubt}
     return stable
@@ -307,4 +307,4 @@ def _is_any(chosen: set[TopicPartition], partitions: Partitions) -> bool:
 
 
 def _stable(table: OffsetTable, group_id: str) -> Offsets:
-    return Offsets(ErrorCode.NONE, table.asked_for(group_id), table.pending_of_group(group_id))
+    return OffsetsOfTable(table, group_id, table.pending_of_group(group_id))

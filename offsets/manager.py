@@ -10,6 +10,7 @@ from typing import Protocol
 from barnabas.coordinators.shard import CoordinatorLog
 from barnabas.offsets.expiry import GroupSituation
 from barnabas.offsets.records import GroupOffsets, OffsetCommits, OffsetRemovals, TopicPartition
+from barnabas.offsets.stored import StoredRun
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.pending import Pending
@@ -84,6 +85,31 @@ class Offsets:
     error: ErrorCode
     committed: GroupOffsets
     unstable: Collection[TopicPartition] = ()
+
+    def only_run(self, topic: str) -> StoredRun | None:
+        """All offsets for a topic, if they are at hand as one run."""
+        return None
+
+
+class OffsetsOfTable(Offsets):
+    """Those of a group in a table, which decodes them only for who asks."""
+
+    __slots__ = ("_group_id", "_table")
+
+    def __init__(self, table: OffsetTable, group_id: str, unstable: Collection[TopicPartition] = ()) -> None:
+        self.error = ErrorCode.NONE
+        self.unstable = unstable
+        self._table = table
+        self._group_id = group_id
+
+    @property
+    def committed(self) -> GroupOffsets:  # type: ignore[override]
+        """All of them."""
+        return self._table.asked_for(self._group_id)
+
+    def only_run(self, topic: str) -> StoredRun | None:
+        """All offsets for a topic, if they are at hand as one run."""
+        return self._table.only_run(self._group_id, topic)
 
 
 class OffsetManager(Protocol):

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 def offset_records(
     first_delta: int, group_id: str, topic: str, topic_id: bytes, partitions: bytes, positions: bytes, time_ms: int, /
 ) -> tuple[bytes, bytes, int]: ...
@@ -11,6 +13,9 @@ def offset_record(
     leader_epoch: int,
     time_ms: int,
     /,
+) -> bytes: ...
+def found_rows(
+    data: bytes, size: int, partition_at: int, offset_at: int, partitions: Sequence[int], end: bytes, /
 ) -> bytes: ...
 def one_change(
     origin: bytes,

@@ -124,6 +124,11 @@ class OffsetTable:
             for topic, offsets in found.items()
         ]
 
+    def only_run(self, group_id: str, topic: str) -> StoredRun | None:
+        """All offsets of a group for a topic, if they are one run."""
+        found = [run for run in self.stored.get(group_id, ()) if run.topic == topic]
+        return found[0] if len(found) == 1 else None
+
     def columns(self, group_id: str, topic: str, partitions: bytes) -> TopicColumns | None:
         """The offsets of these partitions as the journal writes them; None: they are not at hand so."""
         for run in self.stored.get(group_id, ()):

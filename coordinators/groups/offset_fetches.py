@@ -178,7 +178,14 @@ def _rows(found: Offsets, name: str | None, indexes: Sequence[int], topic_id: by
 
 
 def _encode_rows(found: Offsets, name: str | None, indexes: Sequence[int], topic_id: bytes, version: int) -> bytes:
-    absent, offsets, unstable = NONE, found.committed.get(name or "", {}), found.unstable
+    unstable = found.unstable
+    if not unstable and name is not None and version >= FIRST_VERSION_WITH_LEADER_EPOCH:
+        run = found.only_run(name)
+        if run is not None and len(run) <= ROWS_PER_PIECE:
+            rows = run.rows(indexes, topic_id, _end_of_row("", NONE, version))
+            if rows is not None:
+                return rows
+    absent, offsets = NONE, found.committed.get(name or "", {})
     if found.error or name is None:
         absent, offsets, unstable = found.error or ErrorCode.UNKNOWN_TOPIC_ID, {}, ()
     elif version == 0:

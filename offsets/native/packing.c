@@ -207,9 +207,72 @@ static PyObject *one_change(PyObject *module, PyObject *const *arguments, Py_ssi
     return value;
 }
 
+/* The place of a partition among records, searched from `from` on; -1: it is not there. Mostly it is the next one. */
+static Py_ssize_t find(const char *partition, const char *records, Py_ssize_t size, Py_ssize_t count, Py_ssize_t from) {
+    for (Py_ssize_t i = from; i < count; i++)
+        if (memcmp(records + i * size, partition, PARTITION_BYTES) == 0)
+            return i;
+    for (Py_ssize_t i = 0; i < from; i++)
+        if (memcmp(records + i * size, partition, PARTITION_BYTES) == 0)
+            return i;
+    return -1;
+}
+
+/* (records, their size, places of partition and position in them, partitions, end) -> rows, as in stored.py */
+static PyObject *found_rows(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count) {
+    Text records, end;
+    int64_t size, partition_at, offset_at, partition;
+    Py_ssize_t count, rows, next = 0;
+    PyObject *asked, *result;
+    char *place;
+    if (argument_count != 6) {
+        PyErr_SetString(PyExc_TypeError, "found_rows takes 6 arguments");
+        return NULL;
+    }
+    if (bytes_of(arguments[0], &records) < 0 || number_of(arguments[1], 32, &size) < 0 ||
+        number_of(arguments[2], 32, &partition_at) < 0 || number_of(arguments[3], 32, &offset_at) < 0 ||
+        bytes_of(arguments[5], &end) < 0)
+        return NULL;
+    if (size < 1 || records.size % size != 0 || partition_at < 0 || partition_at + PARTITION_BYTES > size ||
+        offset_at < 0 || offset_at + POSITION_BYTES > size) {
+        PyErr_SetString(PyExc_ValueError, "no such records");
+        return NULL;
+    }
+    if ((asked = PySequence_Tuple(arguments[4])) == NULL)
+        return NULL;
+    count = records.size / size;
+    rows = PyTuple_GET_SIZE(asked);
+    result = PyBytes_FromStringAndSize(NULL, rows * (PARTITION_BYTES + POSITION_BYTES + end.size));
+    if (result == NULL) {
+        Py_DECREF(asked);
+        return NULL;
+    }
+    place = PyBytes_AS_STRING(result);
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        Py_ssize_t at;
+        if (number_of(PyTuple_GET_ITEM(asked, i), 32, &partition) < 0) {
+            Py_CLEAR(result);
+            break;
+        }
+        put(place, partition, PARTITION_BYTES);
+        at = find(place, records.bytes + partition_at, size, count, next);
+        place += PARTITION_BYTES;
+        if (at < 0)
+            memset(place, 0xFF, POSITION_BYTES); /* no offset, no leader epoch */
+        else {
+            memcpy(place, records.bytes + at * size + offset_at, POSITION_BYTES);
+            next = at + 1;
+        }
+        place = put_bytes(place + POSITION_BYTES, end.bytes, end.size);
+    }
+    Py_DECREF(asked);
+    return result;
+}
+
 static PyMethodDef functions[] = {
     {"offset_records", (PyCFunction)(void (*)(void))offset_records, METH_FASTCALL, "The records of a topic."},
     {"offset_record", (PyCFunction)(void (*)(void))offset_record, METH_FASTCALL, "The record of an offset."},
+    {"found_rows", (PyCFunction)(void (*)(void))found_rows, METH_FASTCALL, "As in offsets/stored.py."},
     {"one_change", (PyCFunction)(void (*)(void))one_change, METH_FASTCALL, "As in offsets/journal.py."},
     {NULL, NULL, 0, NULL},
 };

@@ -17,7 +17,7 @@ from barnabas.offsets.records import (
     encode_value,
     pack,
 )
-from barnabas.offsets.stored import run_of
+from barnabas.offsets.stored import found_rows, run_of
 from barnabas.protocol.record_batch import PlainRecords
 from native import build
 
@@ -111,3 +111,44 @@ def test_what_one_record_has_no_room_for_is_refused(native: Any, place: int, val
     arguments[place] = value
     with pytest.raises(REFUSALS):
         native.offset_record(*arguments)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_rows_of_an_answer(native: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    partitions = rng.sample((*NUMBERS[32], *range(2, 300)), rng.choice((1, 2, 200)))
+    offsets = {
+        partition: CommittedOffset(rng.choice(NUMBERS[64]), rng.choice(NUMBERS[32]), "", 1, -1, NO_TOPIC_ID)
+        for partition in partitions
+    }
+    records = PlainRecords()
+    commits = OffsetCommits("g" * rng.choice((1, 60, 200)), {"t": offsets})
+    commits.append_to(records)
+    if commits.packed is None:
+        return
+    run = run_of(commits.packed[0], 0)
+    layout = run._layout
+    end = rng.randbytes(rng.choice((0, 4)))
+    asked = [*partitions, 1_000, -7]
+    if rng.random() < 0.5:
+        rng.shuffle(asked)
+    expected = [
+        struct.pack(">iqi", partition, known.offset, known.leader_epoch) + end
+        for partition in asked
+        for known in [offsets.get(partition, CommittedOffset(-1))]
+    ]
+    arguments = (run._data, layout.size_bytes, layout.partition_at, layout.offset_at, asked, end)
+    assert found_rows(*arguments) == native.found_rows(*arguments) == b"".join(expected)
+    assert run.rows(asked, NO_TOPIC_ID, end) == b"".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, "x"), (0, bytes(30)), (1, 0), (1, 30), (2, 17), (2, -1), (3, 9), (4, 1), (4, [2**31]), (4, ["x"]), (5, "x")],
+)
+def test_rows_of_what_is_no_run(native: Any, place: int, value: Any) -> None:
+    arguments: list[Any] = [bytes(40), 20, 0, 4, [1], b""]
+    native.found_rows(*arguments)
+    arguments[place] = value
+    with pytest.raises((ValueError, TypeError)):
+        native.found_rows(*arguments)

@@ -447,7 +447,7 @@ CLUSTER_FAULTS = (
         "return min(own_end_offset, log_end_offset)",
         "return min(leader_end_offset, log_end_offset)",
         "all replicas come into sync",
-        20,
+        1,
         "leaders with unlike followers",
     ),
     # Late frames (cluster_late_frames.py)

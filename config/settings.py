@@ -5,8 +5,9 @@ Values travel as text everywhere (files, requests, the coordination tree); only 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from barnabas.config.addresses import as_java
 from barnabas.protocol.errors import ErrorCode
@@ -55,104 +56,72 @@ def invalid(key: str, value: object, reason: str) -> ConfigError:
     return ConfigError(f"Invalid value {value} for configuration {key}: {reason}", key=key)
 
 
-class Check:
-    """A rule for values, beyond their type."""
-
-    __slots__ = ()
-
-    def verify(self, key: str, value: Value) -> None:
-        """Raise ConfigError unless the value is allowed."""
-        raise NotImplementedError
+Check = Callable[[str, Value], None]  # a rule beyond the type: ConfigError unless a setting may have this value
 
 
-class Between(Check):
-    """A number within bounds, either of which may be missing."""
+def between(low: int, high: int | None) -> Check:
+    """A number within bounds; without `high`, of any size above."""
 
-    __slots__ = ("high", "low")
-
-    def __init__(self, low: int | None, high: int | None) -> None:
-        self.low = low
-        self.high = high
-
-    def verify(self, key: str, value: Value) -> None:
-        """Raise ConfigError when the number is outside."""
+    def verify(key: str, value: Value) -> None:
         assert isinstance(value, int | float)
         shown = render(value)
-        if self.low is not None and value < self.low:
-            raise invalid(key, shown, f"Value must be at least {self.low}")
-        if self.high is not None and value > self.high:
-            raise invalid(key, shown, f"Value must be no more than {self.high}")
+        if value < low:
+            raise invalid(key, shown, f"Value must be at least {low}")
+        if high is not None and value > high:
+            raise invalid(key, shown, f"Value must be no more than {high}")
+
+    return verify
 
 
-class Level(Between):
+def level(low: int, high: int) -> Check:
     """A compression level within bounds, or -1 for the codec's own default."""
 
-    __slots__ = ()
-
-    def verify(self, key: str, value: Value) -> None:
-        """Raise ConfigError when the number is neither."""
+    def verify(key: str, value: Value) -> None:
         assert isinstance(value, int)
-        assert self.low is not None
-        assert self.high is not None
-        if value != -1 and not self.low <= value <= self.high:
-            raise invalid(key, value, f"Value must be between {self.low} and {self.high} or equal to -1")
+        if value != -1 and not low <= value <= high:
+            raise invalid(key, value, f"Value must be between {low} and {high} or equal to -1")
+
+    return verify
 
 
-class OneOf(Check):
+def one_of(words: Sequence[str], *, any_case: bool) -> Check:
     """One of a few words, or a list of them."""
 
-    __slots__ = ("any_case", "words")
-
-    def __init__(self, words: tuple[str, ...], *, any_case: bool = False) -> None:
-        self.words = words
-        self.any_case = any_case
-
-    def verify(self, key: str, value: Value) -> None:
-        """Raise ConfigError for a word that is not one of them."""
+    def verify(key: str, value: Value) -> None:
         for word in value if isinstance(value, tuple) else (value,):
             assert isinstance(word, str)
-            if word in self.words or (self.any_case and word.upper() in self.words):
-                continue
-            case = " (case insensitive)" if self.any_case else ""
-            raise invalid(key, word, f"String must be one of{case}: {', '.join(self.words)}")
+            if word not in words and not (any_case and word.upper() in words):
+                case = " (case insensitive)" if any_case else ""
+                raise invalid(key, word, f"String must be one of{case}: {', '.join(words)}")
+
+    return verify
 
 
-class ThrottledReplicas(Check):
+def throttled_replicas(key: str, value: Value) -> None:
     """`*`, or partition:broker pairs."""
-
-    __slots__ = ()
-
-    def verify(self, key: str, value: Value) -> None:
-        """Raise ConfigError for anything else."""
-        assert isinstance(value, tuple)
-        if value == ("*",) or all(_is_pair_of_numbers(word) for word in value):
-            return
+    assert isinstance(value, tuple)
+    if value != ("*",) and not all(_is_pair_of_numbers(word) for word in value):
         shape = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
         reason = f"{key} must be the literal '*' or a list of replicas in the following format: {shape}"
         raise invalid(key, f"[{', '.join(value)}]", reason)
 
 
 def _is_pair_of_numbers(text: str) -> bool:
-    partition, colon, broker = text.partition(":")
-    return bool(colon) and _is_number(partition) and _is_number(broker)
+    partition, _, broker = text.partition(":")
+    return _is_number(partition) and _is_number(broker)
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-class AddressLimits(Check):
+def only_address_limits(key: str, value: Value) -> None:
     """address:number pairs, or nothing."""
-
-    __slots__ = ()
-
-    def verify(self, key: str, value: Value) -> None:
-        """Raise ConfigError for anything else."""
-        assert isinstance(value, str)
-        for word in split_list(value):
-            address, _, limit = word.rpartition(":")
-            if not address or not _is_number(limit):
-                raise invalid(key, value, f"{word!r} is not address:number")
+    assert isinstance(value, str)
+    for word in split_list(value):
+        address, _, limit = word.rpartition(":")
+        if not address or not _is_number(limit):
+            raise invalid(key, value, f"{word!r} is not address:number")
 
 
 def address_limits(text: str) -> dict[str, int]:
@@ -161,28 +130,16 @@ def address_limits(text: str) -> dict[str, int]:
     return {as_java(address.strip()): int(limit) for address, _, limit in pairs}
 
 
-class Setting:
+class Setting(NamedTuple):
     """One line of a table. `meaning` is empty for a setting that has no effect here."""
 
-    __slots__ = ("check", "default", "dynamic", "hidden", "meaning", "name", "type")
-
-    def __init__(
-        self,
-        name: str,
-        type: Type,
-        default: str | None,
-        check: Check | None,
-        dynamic: Dynamic,
-        meaning: str,
-        hidden: bool,
-    ) -> None:
-        self.name = name
-        self.type = type
-        self.default = default  # as text; None: not set
-        self.check = check
-        self.dynamic = dynamic
-        self.meaning = meaning
-        self.hidden = hidden  # not in DescribeConfigs, unless it is set
+    name: str
+    type: Type
+    default: str | None  # as text; None: not set
+    check: Check | None
+    dynamic: Dynamic
+    meaning: str
+    hidden: bool  # not in DescribeConfigs, unless it is set
 
     @property
     def attribute(self) -> str:
@@ -208,7 +165,7 @@ class Setting:
         """Text to a checked value. ConfigError names the key and the reason."""
         value = parse(self.name, text, self.type)
         if self.check is not None:
-            self.check.verify(self.name, value)
+            self.check(self.name, value)
         return value
 
 
@@ -243,16 +200,16 @@ def read_table(text: str) -> Table:
 
 def _read_check(text: str) -> Check:
     if text == "throttled replicas":
-        return ThrottledReplicas()
+        return throttled_replicas
     if text == "address limits":
-        return AddressLimits()
+        return only_address_limits
     if text.startswith(">= "):
-        return Between(int(text[3:]), None)
+        return between(int(text[3:]), None)
     if ".." in text:
         low, high = map(int, text.removesuffix(" or -1").split(".."))
-        return Level(low, high) if text.endswith(" or -1") else Between(low, high)
+        return level(low, high) if text.endswith(" or -1") else between(low, high)
     words = text.removeprefix("any case: ")
-    return OneOf(tuple(words.split(", ")), any_case=words != text)
+    return one_of(words.split(", "), any_case=words != text)
 
 
 def parse(key: str, text: str, type: Type) -> Value:

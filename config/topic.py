@@ -195,10 +195,7 @@ def validate(overrides: Mapping[str, str]) -> None:
         if name not in TOPIC_SETTINGS:
             raise ConfigError(f"Unknown topic config name: {name}", key=name)
     values = {name: TOPIC_SETTINGS[name].parse(text) for name, text in overrides.items()}
-    least, most = (
-        values.get(name, TOPIC_SETTINGS[name].parse(TOPIC_SETTINGS[name].default or ""))
-        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
-    )
+    least, most = (values.get(name, _default(name)) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms"))
     assert isinstance(least, int)
     assert isinstance(most, int)
     if least > most:

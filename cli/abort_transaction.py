@@ -1,7 +1,6 @@
 """`barnabas transactions abort`: by its id through the coordinator, or a hanging one by a marker in its partition."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -19,7 +18,7 @@ from barnabas.cli.open_transactions import (
     raise_for,
     will_be_ended,
 )
-from barnabas.cli.shared.client import RETRY_MS, admin, answered, coordinator_moves, describe_topics, reason
+from barnabas.cli.shared.client import RETRY_MS, admin, answered, attempts, coordinator_moves, describe_topics, reason
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.target import Target
@@ -31,6 +30,14 @@ from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 
 ENDED_WITHIN_MS = 10_000  # so long it waits for the markers
+MOVES = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+# What a coordinator answers that has another transaction of the id by now.
+_OTHER = (
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE,
+)
 
 
 def abort(
@@ -114,66 +121,55 @@ def _end(client: Any, planned: Described) -> None:
     From transaction version 2 on each transaction has an epoch of its own, so EndTxn cannot meet a later one. Before,
     InitProducerId with the producer's id fences it, as Admin.fenceProducers does.
     """
-    if _transaction_version(client) >= 2:
-        _end_by_epoch(client, planned)
-    else:
-        _fence(client, planned)
+    is_by_epoch = _transaction_version(client) >= 2
+    request = _end_request(planned) if is_by_epoch else _fencing_request(planned)
+    while (code := _decided(client, planned, request)) == ErrorCode.CONCURRENT_TRANSACTIONS:
+        # Another change of the id is being written; or it was fenced, and is aborted now.
+        if not is_by_epoch:
+            found = describe_transaction(client, planned.transactional_id)
+            if found.state != State.ONGOING or not found.is_same_transaction(planned):
+                return
+        asyncio.run(RealClock().sleep(RETRY_MS))
+    if code in _OTHER:
+        _fail_other(planned.transactional_id)
+    if code:
+        fail(f"{shown(planned.transactional_id)}: {reason(code)}")
 
 
-def _end_by_epoch(client: Any, planned: Described) -> None:
+def _end_request(planned: Described) -> Any:
     from kafka.protocol.producer.transaction import EndTxnRequest
 
-    def ask() -> int:
-        request = EndTxnRequest(
-            transactional_id=planned.transactional_id,
-            producer_id=planned.producer_id,
-            producer_epoch=planned.producer_epoch,
-            committed=False,
-            min_version=5,
-        )
-        response = send(client, request, find_transaction_coordinator(client, planned.transactional_id))
-        return _passing(response.error_code)
-
-    code = _while_concurrent(client, planned, ask)
-    if code:
-        _fail_refused(planned, code)
+    return EndTxnRequest(
+        transactional_id=planned.transactional_id,
+        producer_id=planned.producer_id,
+        producer_epoch=planned.producer_epoch,
+        committed=False,
+        min_version=5,
+    )
 
 
-def _fence(client: Any, planned: Described) -> None:
+def _fencing_request(planned: Described) -> Any:
     from kafka.protocol.producer.transaction import InitProducerIdRequest
 
-    def ask() -> int:
-        request = InitProducerIdRequest(
-            transactional_id=planned.transactional_id,
-            transaction_timeout_ms=planned.timeout_ms,
-            producer_id=planned.producer_id,
-            producer_epoch=planned.producer_epoch,
-            min_version=3,
-            max_version=5,
-        )
-        response = send(client, request, find_transaction_coordinator(client, planned.transactional_id))
-        return _passing(response.error_code)
-
-    code = _decided(client, planned, ask)
-    while code == ErrorCode.CONCURRENT_TRANSACTIONS:  # the answer when it is aborted now, or another change is written
-        found = describe_transaction(client, planned.transactional_id)
-        if found.state != State.ONGOING or not found.is_same_transaction(planned):
-            return
-        asyncio.run(RealClock().sleep(RETRY_MS))
-        code = _decided(client, planned, ask)
-    if code:
-        _fail_refused(planned, code)
+    return InitProducerIdRequest(
+        transactional_id=planned.transactional_id,
+        transaction_timeout_ms=planned.timeout_ms,
+        producer_id=planned.producer_id,
+        producer_epoch=planned.producer_epoch,
+        min_version=3,
+        max_version=5,
+    )
 
 
-def _passing(code: int) -> int:
-    """The error code, if the coordinator has decided; what passes is raised, so that it is asked again."""
-    if code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
-        raise_for(code)
-    return code
-
-
-def _decided(client: Any, planned: Described, ask: Callable[[], int]) -> int:
+def _decided(client: Any, planned: Described, request: Any) -> int:
     """The error code of a coordinator that has decided. The command ends if it cannot write what it decides."""
+
+    def ask() -> int:
+        response = send(client, request, find_transaction_coordinator(client, planned.transactional_id))
+        if response.error_code in MOVES:
+            raise_for(response.error_code)  # so that it is asked again
+        return int(response.error_code)
+
     try:
         return answered(client, ask)
     except coordinator_moves() as error:
@@ -185,40 +181,15 @@ def _decided(client: Any, planned: Described, ask: Callable[[], int]) -> int:
         )
 
 
-def _while_concurrent(client: Any, planned: Described, ask: Callable[[], int]) -> int:
-    """Ask again while another change of the id is being written. The time limit of the command ends it."""
-    while True:
-        code = _decided(client, planned, ask)
-        if code != ErrorCode.CONCURRENT_TRANSACTIONS:
-            return code
-        asyncio.run(RealClock().sleep(RETRY_MS))
-
-
-_OTHER = (
-    ErrorCode.PRODUCER_FENCED,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    ErrorCode.INVALID_TXN_STATE,
-)
-
-
-def _fail_refused(planned: Described, code: int) -> NoReturn:
-    if code in _OTHER:
-        _fail_other(planned.transactional_id)
-    fail(f"{shown(planned.transactional_id)}: {reason(code)}")
-
-
 def _await_end(client: Any, planned: Described) -> tuple[Key, ...]:
     """The partitions that have no marker yet after a while; none, if all have it."""
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + ENDED_WITHIN_MS
-    while True:
+    left = planned.partitions
+    for _ in attempts(ENDED_WITHIN_MS, RETRY_MS):
         found = describe_transaction(client, planned.transactional_id)
         if found.state != State.PREPARE_ABORT:
             return ()
-        if clock.monotonic_ms() > last_ms:
-            return found.partitions
-        asyncio.run(clock.sleep(RETRY_MS))
+        left = found.partitions
+    return left
 
 
 def _transaction_version(client: Any) -> int:

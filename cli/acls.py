@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import admin, answered, reason
+from barnabas.cli.shared.client import admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import send
 from barnabas.cli.shared.target import Target
@@ -133,12 +133,10 @@ def add(
     with admin(target) as client:
         request = CreateAclsRequest(creations=creations, min_version=FIRST_VERSION_WITH_PATTERNS)
         results = answered(client, lambda: send(client, request)).results
-    outcomes: list[dict[str, Any]] = []
-    for rule, result in zip(rules, results, strict=True):
-        row: dict[str, Any] = {"rule": str(rule), "result": "added"}
-        if result.error_code:
-            row |= {"result": "not added", "error": reason(result.error_code, result.error_message, "alter cluster")}
-        outcomes.append(row)
+    outcomes = [
+        {"rule": str(rule), **result_of("added", each.error_code, each.error_message, "alter cluster")}
+        for rule, each in zip(rules, results, strict=True)
+    ]
     print_outcomes("rule", outcomes, as_json)
 
 
@@ -174,12 +172,10 @@ def remove(
     with admin(target) as client:
         request = DeleteAclsRequest(filters=filters, min_version=FIRST_VERSION_WITH_PATTERNS)
         results = answered(client, lambda: send(client, request)).filter_results
-    outcomes: list[dict[str, Any]] = []
+    outcomes = []
     for rule, result in zip(rules, results, strict=True):
-        row: dict[str, Any] = {"rule": str(rule), "result": "removed"}
-        if result.error_code:
-            row |= {"result": "not removed", "error": reason(result.error_code, result.error_message, "alter cluster")}
-        elif not result.matching_acls:
+        row = {"rule": str(rule)} | result_of("removed", result.error_code, result.error_message, "alter cluster")
+        if not result.error_code and not result.matching_acls:
             row |= {"result": "not removed", "error": "there is no such rule (barnabas acls list)"}
         outcomes.append(row)
     nothing_there = all(not result.matching_acls and not result.error_code for result in results)

@@ -33,6 +33,7 @@ from barnabas.runtime import temporary
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.processes import ProcessHandle
+from barnabas.runtime.turns import ended
 from barnabas.storage.directory_contents import TREE_FILE
 
 LOCK_FILE = ".lock"
@@ -447,11 +448,8 @@ class Supervisor:
     async def _ask(self, broker: BrokerProcess, request: Message, version: int) -> Any:
         """What a broker answers; None when it does not."""
         host, _, port = broker.ready["bootstrap"].partition(",")[0].rpartition(":")
-        endpoint = Endpoint("", host.removeprefix("[").removesuffix("]"), int(port))
-        client = BrokerClient(self._env, endpoint, CLIENT_ID, ANSWERS_WITHIN_MS)
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        client.send(request, version).then(answered.set_result)
-        answer = await answered
+        client = BrokerClient(self._env, Endpoint("", host.strip("[]"), int(port)), CLIENT_ID, ANSWERS_WITHIN_MS)
+        answer = await ended(client.send(request, version))
         client.close()
         return answer
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import admin, answered, reason
+from barnabas.cli.shared.client import UNKNOWN_TOPIC_OR_PARTITION, admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
 from barnabas.cli.shared.kafka_python import send
 from barnabas.cli.shared.target import Target
@@ -29,8 +29,8 @@ app = new_app("""Settings of topics, brokers and groups: describe, set, delete.
     """)
 
 ALL_BROKERS = "default"
-UNKNOWN_TOPIC_OR_PARTITION = 3
 BUILT_IN = 5  # the source of a value that nobody has set
+SET, DELETE = 0, 1  # what IncrementalAlterConfigs does with a setting
 
 
 class Kind(StrEnum):
@@ -39,13 +39,6 @@ class Kind(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
     GROUP = "group"
-
-
-class Operation:
-    """What IncrementalAlterConfigs does with a setting."""
-
-    SET = 0
-    DELETE = 1
 
 
 KindArgument = Annotated[Kind, typer.Argument(metavar="topic|broker|group", help="What the settings belong to.")]
@@ -150,7 +143,7 @@ def set_configs(
     barnabas configs set broker default log.retention.ms=86400000
     """
     values = key_values(settings, "a setting")
-    operations = [(key, Operation.SET, value) for key, value in values.items()]
+    operations = [(key, SET, value) for key, value in values.items()]
     done = "valid, not changed" if dry_run else "changed"
     _alter(kind, name, operations, done, target, dry_run=dry_run, as_json=as_json)
 
@@ -173,7 +166,7 @@ def delete(
     barnabas configs delete broker 0 log.retention.ms
     barnabas configs delete broker default log.retention.ms
     """
-    operations = [(key, Operation.DELETE, None) for key in keys]
+    operations = [(key, DELETE, None) for key in keys]
     _alter(kind, name, operations, "not overridden any more", target, dry_run=False, as_json=as_json)
 
 
@@ -196,12 +189,10 @@ def _alter(
         )
         (result,) = _send(client, request, kind, name).responses
     keys = [key for key, _, _ in operations]
-    row: dict[str, Any] = {"resource": f"{kind} {name}", "result": f"{', '.join(keys)}: {done}", "settings": keys}
-    if result.error_code:
-        row |= {
-            "result": "not changed",
-            "error": reason(result.error_code, result.error_message, _right("alter-configs", kind, name)),
-        }
+    right = _right("alter-configs", kind, name)
+    done = f"{', '.join(keys)}: {done}"
+    outcome = result_of(done, result.error_code, result.error_message, right, otherwise="not changed")
+    row = {"resource": f"{kind} {name}", **outcome, "settings": keys}
     print_outcomes("resource", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
 
 

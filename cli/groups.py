@@ -18,6 +18,7 @@ from barnabas.cli.shared.client import (
     describe_groups,
     positions,
     reason,
+    result_of,
 )
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.shared.http_client import HttpApi
@@ -256,12 +257,7 @@ def remove(
     with admin(target) as client:
         describe_groups(client, [group])  # ends the command when there is no such group
         results = changed(client, lambda: dict(client.remove_group_members(group, members)))
-    rows = []
-    for name, result in zip(names, results.values()):
-        row = {"member": name, "result": "removed"}
-        if result.errno:
-            row |= {"result": "not removed", "error": reason(result.errno)}
-        rows.append(row)
+    rows = [{"member": name, **result_of("removed", each.errno)} for name, each in zip(names, results.values())]
     missing = all(result.errno in (0, UNKNOWN_MEMBER_ID) for result in results.values())
     print_outcomes("member", rows, as_json, nothing_there=missing)
 

@@ -1,12 +1,18 @@
 """The offset journal as a command reads it: only the partition of the group, from the time that it needs on."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
-from barnabas.cli.shared.client import answered, broker_setting, connection, is_barnabas
+from barnabas.cli.shared.client import (
+    answered,
+    attempts,
+    broker_setting,
+    committed_offsets,
+    connection,
+    is_barnabas,
+)
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -113,15 +119,11 @@ def _begin(consumer: Any, place: Any) -> int:
 
 def _end(consumer: Any, place: Any, up_to: int) -> int:
     """Where the journal ends, at `up_to` at least."""
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
-    while True:
+    for _ in attempts(BEHIND_MS_MAX, POLL_MS):
         end: int = answered(None, lambda: consumer.end_offsets([place]))[place]
         if end >= up_to:
             return end
-        if clock.monotonic_ms() > last_ms:
-            fail(f"the followers of {JOURNAL_TOPIC}-{place.partition} do not have its end yet; try again.")
-        asyncio.run(clock.sleep(POLL_MS))
+    return fail(f"the followers of {JOURNAL_TOPIC}-{place.partition} do not have its end yet; try again.")
 
 
 def _journal_partitions(client: Any, group: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -233,21 +235,16 @@ def read_up_to(
 
     The journal is written a moment after a change; but while its disk is full, or it has no leader, much later.
     """
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
     up_to = _await_written(target, client, group)
     is_all = up_to is None  # nobody says how far it is, so its last records have to
-    while True:
+    missing: Iterable[tuple[str, int]] = ()
+    for _ in attempts(BEHIND_MS_MAX, POLL_MS):
         records = read_journal(target, client, group, None if is_all else since_ms, up_to or -1)
         missing = lacking(records, now, may_move=may_move, is_all=is_all)
         if not missing:
             return records
-        if clock.monotonic_ms() > last_ms:
-            names = partitions_in_a_line(missing)
-            fail(
-                f"the journal does not have the last changes of {group} yet ({names}). Nothing was changed; try again."
-            )
-        asyncio.run(clock.sleep(POLL_MS))
+    names = partitions_in_a_line(missing)
+    return fail(f"the journal does not have the last changes of {group} yet ({names}). Nothing was changed; try again.")
 
 
 def _await_written(target: Target, client: Any, group: str) -> int | None:
@@ -258,11 +255,9 @@ def _await_written(target: Target, client: Any, group: str) -> int | None:
     coordinator = _coordinator(client, group)
     if coordinator is None:
         return None
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + BEHIND_MS_MAX
     api = HttpApi(client, target)
     noted_to = None
-    while True:
+    for _ in attempts(BEHIND_MS_MAX, POLL_MS):
         try:
             # One attempt: its HTTP API may be for its own machine only.
             progress = api.ask("GET", "/v1/groups/{group}/journal", names={"group": group}, node_id=coordinator)
@@ -274,22 +269,18 @@ def _await_written(target: Target, client: Any, group: str) -> int | None:
             noted_to = progress["noted_to"]
         if progress["written_to"] >= noted_to or not noted_to:  # at 0 there is nothing that it could have written
             return int(progress["end_offset"])
-        if clock.monotonic_ms() > last_ms:
-            _journal_partitions(client, group)
-            fail(
-                f"the journal does not have the last changes of {group}'s partition yet: broker {progress['node_id']} "
-                "cannot write it now. Nothing was changed; `barnabas doctor` may say why."
-            )
-        asyncio.run(clock.sleep(POLL_MS))
+    _journal_partitions(client, group)
+    return fail(
+        f"the journal does not have the last changes of {group}'s partition yet: broker {coordinator} cannot write it "
+        "now. Nothing was changed; `barnabas doctor` may say why."
+    )
 
 
 def committed(client: Any, group: str) -> Positions:
     """What the group has committed now."""
-    offsets = answered(client, lambda: client.list_group_offsets(group))[group]
     return {
         (partition.topic, partition.partition): Position(found.offset, found.leader_epoch, found.metadata)
-        for partition, found in offsets.items()
-        if found.offset >= 0
+        for partition, found in committed_offsets(client, group).items()
     }
 
 

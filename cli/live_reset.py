@@ -1,17 +1,15 @@
 """`barnabas offsets set … --live`: ask for a live reset, then look what became of each member and each partition."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import describe_groups, positions, refuse_members
+from barnabas.cli.shared.client import attempts, describe_groups, positions, refuse_members
 from barnabas.cli.shared.exits import fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import print_json, print_table
 from barnabas.cli.shared.words import partition_of
-from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted, names_in_a_line
 
 LOOK_AGAIN_MS = 500
@@ -117,18 +115,16 @@ def _await_members(
     client: Any, target: Target, group: str, members: list[dict[str, Any]], wait_s: float
 ) -> dict[str, dict[str, Any]]:
     """Who is back, by the member id of before. Returns when the group is stable with all, or the time is over."""
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + wait_s * 1000
-    while True:
+    back: dict[str, dict[str, Any]] = {}
+    for _ in attempts(wait_s * 1000, LOOK_AGAIN_MS):
         described = describe_groups(client, [group], may_be_missing=True).get(group)
         found = described["members"] if described is not None else []
         back = _matched(members, found) if described is not None and described["group_state"] == "Stable" else {}
         # A member that a live reset has met in the middle of a join gets nothing in its first generation.
-        has_all = len(back) == len(members) and any(row["partitions"] for row in back.values())
-        if has_all or clock.monotonic_ms() > last_ms:
-            return back
+        if len(back) == len(members) and any(row["partitions"] for row in back.values()):
+            break
         target.renew()  # the coordinator has answered; what takes long are the members
-        asyncio.run(clock.sleep(LOOK_AGAIN_MS))
+    return back
 
 
 def _matched(members: list[dict[str, Any]], found: list[Any]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sized
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, reason
+from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, leaders_of, reason
 from barnabas.cli.shared.kafka_python import send_all
 from barnabas.cli.shared.target import Target
 from barnabas.offsets.backup import Batch, batches_in
@@ -62,7 +62,7 @@ class LogHeaders:
                 topic_id = UUID(str(topic.get("topic_id") or UUID(int=0))).bytes
                 self.topic_ids[topic["name"]] = uuids.to_text(topic_id) if any(topic_id) else None
                 self.partition_counts[topic["name"]] = len(topic["partitions"])
-                self._leaders |= _leaders(topic)
+                self._leaders |= leaders_of([topic])
         self._measure([key for key in self._leaders if key not in self.logs])
 
     def _measure(self, keys: Iterable[Key]) -> None:
@@ -133,16 +133,14 @@ class LogHeaders:
             if clock.monotonic_ms() > last_ms:
                 return found | dict.fromkeys(left, NO_LEADER)
             asyncio.run(clock.sleep(RETRY_MS))
-            known: dict[Key, int] = {}
             names = sorted({name for name, _ in left})
             topics = answered(self._client, lambda names=names: self._client.describe_topics(names))  # type: ignore[misc]
             for topic in topics:
-                known |= _leaders(topic)
                 if topic["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     found |= {key: GONE for key in left if key[0] == topic["name"]}
             for key in left:
                 self._leaders.pop(key, None)
-            self._leaders |= known
+            self._leaders |= leaders_of(topics)
             left = {key: ask for key, ask in left.items() if key not in found}
 
     def _requests(self, asks: Mapping[Key, Asking]) -> list[tuple[int, Any]]:
@@ -164,14 +162,6 @@ class LogHeaders:
             share.append((key, ask))
         requests += [(leader, _fetch(share)) for leader, share in fetches.items()]
         return requests + [(leader, _list_offsets(some)) for leader, some in times.items()]
-
-
-def _leaders(topic: dict[str, Any]) -> dict[Key, int]:
-    return {
-        (topic["name"], partition["partition_index"]): partition["leader_id"]
-        for partition in topic["partitions"]
-        if partition["leader_id"] >= 0
-    }
 
 
 def _read(response: Any, asks: Mapping[Key, Asking]) -> dict[Key, Any]:

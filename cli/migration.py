@@ -14,6 +14,7 @@ from barnabas.cli.shared.client import (
     answered,
     await_coordinators,
     changed,
+    committed_offsets,
     describe_groups,
     reason,
 )
@@ -188,8 +189,7 @@ def _in_tree(client: Any, group: str) -> dict[Partition, int]:
 def _in_topic(client: Any, group: str) -> dict[Partition, int]:
     """The offsets in __consumer_offsets."""
     await_coordinators(client, [group])
-    found = answered(client, lambda: client.list_group_offsets(group))[group]
-    return {tuple(partition): committed.offset for partition, committed in found.items() if committed.offset >= 0}
+    return {tuple(partition): committed.offset for partition, committed in committed_offsets(client, group).items()}
 
 
 def _rows(in_tree: dict[Partition, int], in_topic: dict[Partition, int]) -> list[dict[str, Any]]:

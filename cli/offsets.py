@@ -14,7 +14,7 @@ from barnabas.cli.groups import tell_loading
 from barnabas.cli.live_reset import Live, reset_live
 from barnabas.cli.migration import migrate
 from barnabas.cli.offset_targets import Destination, of_group, partitions_named
-from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason
+from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -190,12 +190,10 @@ def delete(target: Target, group: Group, topic: Topics = None, yes: Yes = False,
         confirm(f"Forget the committed offsets of {group} for {', '.join(names)}?", yes)
         gone = [TopicPartition(row["topic"], row["partition"]) for row in rows]
         results = changed(client, lambda: client.delete_group_offsets(group, gone))
-    outcomes = []
-    for partition, error in sorted(results.items()):
-        row = {"partition": f"{partition.topic}-{partition.partition}", "result": "deleted"}
-        if error.errno:
-            row |= {"result": "not deleted", "error": reason(error.errno)}
-        outcomes.append(row)
+    outcomes = [
+        {"partition": f"{partition.topic}-{partition.partition}", **result_of("deleted", error.errno)}
+        for partition, error in sorted(results.items())
+    ]
     print_outcomes("partition", outcomes, as_json)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting
+from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting, leaders_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.words import shown
@@ -242,8 +242,7 @@ def leaders(client: Any, partitions: Iterable[Key]) -> dict[Key, int]:
     wanted = set(partitions)
     names = sorted({topic for topic, _ in wanted})
     described = answered(client, lambda: client.describe_topics(names)) if names else []
-    rows = (((topic["name"], row["partition_index"]), row) for topic in described for row in topic["partitions"])
-    return {key: int(row["leader_id"]) for key, row in rows if key in wanted and row["leader_id"] >= 0}
+    return {key: leader for key, leader in leaders_of(described).items() if key in wanted}
 
 
 def _from_leaders(

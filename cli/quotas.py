@@ -4,7 +4,7 @@ import math
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import admin, answered, reason
+from barnabas.cli.shared.client import admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import send
 from barnabas.cli.shared.target import Target
@@ -157,13 +157,9 @@ def _alter(target: Target, parts: Parts, changes: dict[str, float | None], done:
     request = AlterClientQuotasRequest(entries=[entry], validate_only=False)
     with admin(target) as client:
         (result,) = answered(client, lambda: send(client, request)).entries
-    row: dict[str, Any] = {"entity": _words(parts), "result": done}
-    if result.error_code:
-        row |= {
-            "result": "not changed",
-            "error": reason(result.error_code, result.error_message, "alter-configs cluster"),
-        }
-    print_outcomes("entity", [row], as_json)
+    right = "alter-configs cluster"
+    outcome = result_of(done, result.error_code, result.error_message, right, otherwise="not changed")
+    print_outcomes("entity", [{"entity": _words(parts), **outcome}], as_json)
 
 
 def _described(client: Any, parts: Parts, *, strict: bool = False) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.offset_targets import choose, partitions_named, place_of
-from barnabas.cli.shared.client import admin, answered, offsets_at, reason
+from barnabas.cli.shared.client import admin, answered, offsets_at, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, new_app, print_json, print_outcomes, print_rows
@@ -84,10 +84,8 @@ def delete(
         results = answered(client, lambda: client.delete_records(wanted))
     for row, partition in zip(outcomes, wanted):
         error_code = results[partition]["error_code"]
-        row["result"] = "not deleted" if error_code else "deleted"
-        if error_code:
-            row["error"] = reason(error_code, asked=f"delete topic {shlex.quote(partition.topic)}")
-        else:
+        row |= result_of("deleted", error_code, asked=f"delete topic {shlex.quote(partition.topic)}")
+        if not error_code:
             row["new_log_start_offset"] = results[partition]["low_watermark"]
     print_outcomes("partition", outcomes, as_json)
 

@@ -1,15 +1,13 @@
 """`barnabas status`: whether a broker serves, and what it is."""
 
-import asyncio
 from typing import Any
 
-from barnabas.cli.shared.client import admin, answered
+from barnabas.cli.shared.client import admin, answered, attempts
 from barnabas.cli.shared.exits import Failure, fail
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
 from barnabas.config.listeners import url_of
-from barnabas.runtime.clock import RealClock
 
 app = new_app()
 
@@ -69,18 +67,15 @@ def status(target: Target, as_json: AsJson = False) -> None:
 
 def _serving(client: Any, api: HttpApi, target: Target) -> tuple[dict[str, Any], dict[int, str | None]]:
     """The cluster, and which of its brokers serve nobody, and why. Ends the command if none serves within --wait."""
-    clock = RealClock()
-    last_ms = clock.monotonic_ms() + target.wait_s * 1000
-    while True:
+    why_not: dict[int, str | None] = {}
+    for _ in attempts(target.wait_s * 1000, LOOKS_AGAIN_MS):
         cluster = answered(client, client.describe_cluster)
         why_not = api.why_not_serving(broker["broker_id"] for broker in cluster["brokers"])
         if not why_not or None in why_not.values():
             return cluster, why_not
-        if clock.monotonic_ms() >= last_ms:
-            said = " ".join(f"Broker {node_id}: {why}." for node_id, why in why_not.items())
-            fail(f"a broker answers at {target.bootstrap}, and serves nobody. {said}")
         target.renew()
-        asyncio.run(clock.sleep(LOOKS_AGAIN_MS))
+    said = " ".join(f"Broker {node_id}: {why}." for node_id, why in why_not.items())
+    return fail(f"a broker answers at {target.bootstrap}, and serves nobody. {said}")
 
 
 def _http_address(api: HttpApi, node_id: int) -> str | None:

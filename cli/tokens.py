@@ -4,14 +4,14 @@ import base64
 import binascii
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import reason
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.login import ask
 from barnabas.cli.shared.login import read as read_access
-from barnabas.cli.shared.target import Target
+from barnabas.cli.shared.target import Target, addresses_of
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
 from barnabas.cluster.security.scram import HASHES
 from barnabas.protocol.message import Message
@@ -180,20 +180,17 @@ def _tell(result: str, answer: Any, as_json: bool) -> None:
 def _asked(target: Target, request: Message, version: int) -> Any:
     """The answer of a broker. Ends the command if it is an error."""
     access = read_access(target.command_config)
-    host, _, port = target.reach().rpartition(":")
-    answer, refusal = ask((host.strip("[]"), int(port)), access, request, version)
+    (address,) = addresses_of(target.reach())
+    answer, refusal = ask(address, access, request, version)
     if refusal is not None and access.login is not None:
         fail(f"{target.bootstrap} refuses {access.login.named}: {refusal}")
     if answer is None:
-        _no_answer(target)
+        why = "it may want a login (--command-config), or have no delegation tokens"
+        fail(f"no answer from {target.bootstrap}: {why}.")
     if answer.error_code:
         code = ExitCode.NOTHING_THERE if answer.error_code == NOT_FOUND else ExitCode.FAILED
         fail(WORDS.get(answer.error_code) or f"the broker refuses: {reason(answer.error_code)}", code)
     return answer
-
-
-def _no_answer(target: Target) -> NoReturn:
-    fail(f"no answer from {target.bootstrap}: it may want a login (--command-config), or have no delegation tokens.")
 
 
 def _row(token: Any, with_hmac: bool) -> dict[str, Any]:

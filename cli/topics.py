@@ -6,14 +6,16 @@ from uuid import UUID
 
 import typer
 from barnabas.cli.shared.client import (
+    UNKNOWN_TOPIC_OR_PARTITION,
     admin,
     answered,
     await_controller,
     describe_topics,
+    leaders_of,
     offsets_at,
     out_of_sync,
-    reason,
     replica_rows,
+    result_of,
 )
 from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
 from barnabas.cli.shared.target import Target
@@ -61,7 +63,6 @@ app = new_app("""Topics: list, describe, create, add partitions, delete. (Settin
     barnabas topics delete orders --yes
     """)
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
 TOPIC_ALREADY_EXISTS = 36
 BROKERS_DEFAULT = -1
 
@@ -104,12 +105,7 @@ def describe(target: Target, topics: Names, as_json: AsJson = False) -> None:
             client,
             lambda: client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in described]),
         )
-        partitions = [
-            TopicPartition(name, partition["partition_index"])
-            for name, topic in described.items()
-            for partition in topic["partitions"]
-            if partition["leader_id"] >= 0
-        ]
+        partitions = [TopicPartition(*key) for key in leaders_of(described.values())]
         replicas = {(row["topic"], row["partition"]): row for row in replica_rows(client, list(described.values()))}
         earliest = offsets_at(client, partitions, OffsetSpec.EARLIEST)
         latest = offsets_at(client, partitions, OffsetSpec.LATEST)
@@ -193,15 +189,11 @@ def create(
         results = client.create_topics(wanted, raise_errors=False)["topics"]
     rows = []
     for result in results:
-        row = {"topic": result["name"], "result": "created", "partitions": result["num_partitions"]}
-        if result["error_code"] == TOPIC_ALREADY_EXISTS and if_not_exists:
-            row["result"] = "exists already"
-        elif result["error_code"]:
-            row |= {
-                "result": "not created",
-                "error": reason(result["error_code"], result["error_message"], _right("create", result["name"])),
-            }
-        rows.append(row)
+        name, code = result["name"], result["error_code"]
+        outcome = result_of("created", code, result["error_message"], _right("create", name))
+        if code == TOPIC_ALREADY_EXISTS and if_not_exists:
+            outcome = {"result": "exists already"}
+        rows.append({"topic": name, **outcome, "partitions": result["num_partitions"]})
     print_outcomes("topic", rows, as_json)
 
 
@@ -234,16 +226,9 @@ def alter(
     with admin(target) as client:
         await_controller(client)
         result = client.create_partitions({topic: partitions}, raise_errors=False).results[0]
-    row: dict[str, Any] = {
-        "topic": topic,
-        "result": f"{counted(partitions, 'partition')} now",
-        "partitions": partitions,
-    }
-    if result.error_code:
-        row |= {
-            "result": "not altered",
-            "error": reason(result.error_code, result.error_message, _right("alter", topic)),
-        }
+    right, done = _right("alter", topic), f"{counted(partitions, 'partition')} now"
+    outcome = result_of(done, result.error_code, result.error_message, right, otherwise="not altered")
+    row = {"topic": topic, **outcome, "partitions": partitions}
     print_outcomes("topic", [row], as_json, nothing_there=result.error_code == UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -264,15 +249,11 @@ def delete(target: Target, topics: Names, yes: Yes = False, as_json: AsJson = Fa
         results = client.delete_topics(topics, raise_errors=False)["topics"]
     rows = []
     for result in results:
-        row = {"topic": result["name"], "result": "deleted"}
-        if result["error_code"]:
-            row |= {
-                "result": "not deleted",
-                "error": reason(result["error_code"], result.get("error_message"), _right("delete", result["name"])),
-            }
-        elif result["name"] in GONE_WITH:
-            say(f"barnabas: {result['name']} was deleted: {GONE_WITH[result['name']]}")
-        rows.append(row)
+        name, code = result["name"], result["error_code"]
+        if not code and name in GONE_WITH:
+            say(f"barnabas: {name} was deleted: {GONE_WITH[name]}")
+        outcome = result_of("deleted", code, result.get("error_message"), _right("delete", name))
+        rows.append({"topic": name, **outcome})
     missing = all(result["error_code"] in (0, UNKNOWN_TOPIC_OR_PARTITION) for result in results)
     print_outcomes("topic", rows, as_json, nothing_there=missing)
 

@@ -4,7 +4,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import admin, answered, reason
+from barnabas.cli.shared.client import admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import send, send_to_controller
 from barnabas.cli.shared.target import Target, no_time_limit
@@ -128,10 +128,8 @@ def _alter(target: Target, user: str, deletions: list[Any], upsertions: list[Any
     request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions)
     with admin(target) as client:
         (result,) = answered(client, lambda: send_to_controller(client, request)).results
-    row: dict[str, Any] = {"user": user, "result": done}
-    if result.error_code:
-        row |= {"result": "not changed", "error": reason(result.error_code, result.error_message, "alter cluster")}
-    print_outcomes("user", [row], as_json, nothing_there=result.error_code == NOT_THERE)
+    outcome = result_of(done, result.error_code, result.error_message, "alter cluster", otherwise="not changed")
+    print_outcomes("user", [{"user": user, **outcome}], as_json, nothing_there=result.error_code == NOT_THERE)
 
 
 def described_users(client: Any, user: str | None) -> list[Any]:

@@ -11,10 +11,11 @@ from typing import Any, NoReturn, TypeVar
 
 from barnabas.cli.shared import kafka_python
 from barnabas.cli.shared.exits import ExitCode, fail
-from barnabas.cli.shared.login import Login, try_login
+from barnabas.cli.shared.login import Login
+from barnabas.cli.shared.login import ask as ask_once
 from barnabas.cli.shared.login import read as read_access
 from barnabas.cli.shared.rights import know_user, missing
-from barnabas.cli.shared.target import KNOWS_NOBODY, Target
+from barnabas.cli.shared.target import KNOWS_NOBODY, Target, addresses_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
@@ -59,13 +60,15 @@ def connection(target: Target) -> dict[str, Any]:
         know_user(login.user)
     elif login is None and access.tls is None:  # a certificate would have named somebody
         know_user("ANONYMOUS")
+    (address,) = addresses_of(bootstrap)
     if login is not None:
-        host, _, port = bootstrap.rpartition(":")
-        refused = try_login((host.strip("[]"), int(port)), login, access.tls)
+        from barnabas.protocol.messages import ApiVersionsRequest
+
+        _, refused = ask_once(address, access, ApiVersionsRequest(), 0)
         if refused is not None:
             fail(f"{bootstrap} refuses {login.named}: {refused}")
     else:
-        target.look_whether_login_is_wanted(bootstrap)
+        target.look_whether_login_is_wanted(address)
     # A broker that stands still accepts connections and answers nothing.
     kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {
@@ -254,6 +257,16 @@ def _again(
             asyncio.run(clock.sleep(RETRY_MS))
 
 
+def attempts(within_ms: float, every_ms: float) -> Iterator[None]:
+    """Again and again until the time is over, once at least: for a loop that is left when it is done."""
+    clock = RealClock()
+    last_ms = clock.monotonic_ms() + within_ms
+    yield
+    while clock.monotonic_ms() <= last_ms:
+        asyncio.run(clock.sleep(every_ms))
+        yield
+
+
 def await_coordinators(client: Any, groups: list[str], on_wait: Callable[[Exception], None] | None = None) -> None:
     """Return when the groups' coordinators answer. The first request for a group creates the offsets topic."""
     answered(client, lambda: _described(client, groups), on_wait)
@@ -289,6 +302,15 @@ def reason(error_code: int, message: str | None = None, asked: str | None = None
     return text + missing(error_code, asked)
 
 
+def result_of(
+    done: str, error_code: int, message: str | None = None, asked: str | None = None, *, otherwise: str | None = None
+) -> dict[str, Any]:
+    """The end of a row of `print_outcomes`: what was done; or else that it was not, and the `reason`."""
+    if not error_code:
+        return {"result": done}
+    return {"result": otherwise or f"not {done}", "error": reason(error_code, message, asked)}
+
+
 def no_topic(name: str) -> NoReturn:
     """End the command, because there is no such topic."""
     fail(f"there is no topic {name}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
@@ -306,6 +328,12 @@ def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
         if topic["error_code"]:
             fail(f"{name}: {reason(topic['error_code'])}", ExitCode.NOTHING_THERE)
     return described
+
+
+def leaders_of(topics: Iterable[dict[str, Any]]) -> dict[tuple[str, int], int]:
+    """The leaders of those partitions of described topics that have one."""
+    rows = ((topic["name"], row) for topic in topics for row in topic["partitions"])
+    return {(name, row["partition_index"]): row["leader_id"] for name, row in rows if row["leader_id"] >= 0}
 
 
 def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[int, int]]:
@@ -418,6 +446,12 @@ def offsets_at(client: Any, partitions: Sequence[Any], place: Any) -> dict[Any, 
     return found
 
 
+def committed_offsets(client: Any, group: str) -> dict[Any, Any]:
+    """What a group has committed: kafka-python's OffsetAndMetadata by TopicPartition."""
+    offsets = answered(client, lambda: client.list_group_offsets(group))[group]
+    return {partition: found for partition, found in offsets.items() if found.offset >= 0}
+
+
 def positions(
     client: Any,
     group: str,
@@ -433,20 +467,11 @@ def positions(
     from kafka.structs import TopicPartition
 
     await_coordinators(client, [group], on_wait)
-    committed = {
-        partition: found
-        for partition, found in answered(client, lambda: client.list_group_offsets(group))[group].items()
-        if found.offset >= 0
-    }
+    committed = committed_offsets(client, group)
     partitions = sorted({*committed, *(TopicPartition(*partition) for partition in extra)})
     names = sorted({partition.topic for partition in partitions})
     topics = answered(client, lambda: client.describe_topics(names)) if partitions else []
-    readable = {
-        TopicPartition(topic["name"], partition["partition_index"])
-        for topic in topics
-        for partition in topic["partitions"]
-        if partition["leader_id"] >= 0
-    }
+    readable = leaders_of(topics)
     known = [partition for partition in partitions if partition in readable]
     earliest = offsets_at(client, known, OffsetSpec.EARLIEST)
     latest = offsets_at(client, known, OffsetSpec.LATEST)

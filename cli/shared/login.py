@@ -189,19 +189,13 @@ def _login_of(path: str, values: dict[str, str]) -> Login | TokenLogin:
         fail(f"{path} has no user and password. They are written as {form}", ExitCode.NOT_VALID)
 
 
-def try_login(address: tuple[str, int], login: Login | TokenLogin, tls: "SSLContext | None") -> str | None:
-    """Why a broker refuses the login; None: it does not, or does not answer."""
-    from barnabas.protocol.messages import ApiVersionsRequest
-
-    return ask(address, Access("", login, tls), ApiVersionsRequest(), 0)[1]
-
-
 def ask(address: tuple[str, int], access: Access, request: "Message", version: int) -> tuple[Any, str | None]:
-    """What a broker answers, where kafka-python has no message for it (None: nothing), and why it refuses the login."""
+    """What a broker answers on a connection of its own (None: nothing), and why it refuses the login, if it does."""
     from barnabas.cluster.broker_client import BrokerClient
     from barnabas.cluster.broker_login import BrokerLogin
     from barnabas.cluster.metadata_cache import Endpoint
     from barnabas.runtime.env import real
+    from barnabas.runtime.turns import ended
 
     env = real()
     refusals: list[str] = []
@@ -220,9 +214,7 @@ def ask(address: tuple[str, int], access: Access, request: "Message", version: i
         tls = access.tls
         context = None if tls is None else lambda: tls
         client = _Trying(env, Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS, tls=context)
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        client.send(request, version).then(answered.set_result)
-        answer = await answered
+        answer = await ended(client.send(request, version))
         client.close()
         return answer
 
@@ -235,21 +227,10 @@ def wanted_by(address: tuple[str, int], tls: "SSLContext | None") -> list[str]:
 
     For a process that ends: it may be asked inside a loop, which does not go on.
     """
-    from barnabas.cluster.broker_client import BrokerClient
-    from barnabas.cluster.metadata_cache import Endpoint
     from barnabas.protocol.errors import ErrorCode
     from barnabas.protocol.messages import SaslHandshakeRequest
-    from barnabas.runtime.env import real
-
-    async def ask() -> list[str]:
-        context = None if tls is None else lambda: tls
-        client = BrokerClient(real(), Endpoint("", *address), "barnabas-cli", LOGS_IN_WITHIN_MS, tls=context)
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        client.send(SaslHandshakeRequest(mechanism=""), 1).then(answered.set_result)
-        answer = await answered
-        client.close()
-        wants = answer is not None and answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        return list(answer.mechanisms) if wants else []
 
     asyncio._set_running_loop(None)
-    return asyncio.run(ask())
+    answer, _ = ask(address, Access("", None, tls), SaslHandshakeRequest(mechanism=""), 1)
+    wants = answer is not None and answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    return list(answer.mechanisms) if wants else []

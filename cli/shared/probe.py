@@ -48,12 +48,17 @@ class Found(NamedTuple):
     certificate_end: str | None = None  # as OpenSSL writes times
 
     @property
+    def place(self) -> str:
+        """The address as it is written."""
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
     def words(self) -> str:
         """What is wrong with it, as the end of a sentence."""
-        host, port = self.address
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        where = self.place
         if self.outcome is Outcome.NOT_RESOLVED:
-            return f"the host {host} cannot be found: no name server or hosts file knows its address"
+            return f"the host {self.address[0]} cannot be found: no name server or hosts file knows its address"
         if self.outcome is Outcome.NO_TLS:
             return f"there is no TLS with {where}: {self.why}"
         if self.outcome is not Outcome.FOREIGN:

@@ -95,9 +95,9 @@ class Target:
         if found.outcome is Outcome.NOTHING_LISTENS:
             self.nobody_answers()
         self.renew()
-        host, port = found.address
-        self.say_when_late(self._closes if found.outcome is Outcome.CLOSED else lambda: self._wants_login((host, port)))
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        closes = found.outcome is Outcome.CLOSED
+        self.say_when_late(self._closes if closes else functools.partial(self._wants_login, found.address))
+        return found.place
 
     def answers(self) -> bool:
         """Whether something listens there now."""
@@ -158,20 +158,18 @@ class Target:
             return ""
         return KNOWS_NOBODY.format(f"at {self.bootstrap}")
 
-    def look_whether_login_is_wanted(self, bootstrap: str) -> None:
+    def look_whether_login_is_wanted(self, address: tuple[str, int]) -> None:
         """For a command without a login: end it soon if the broker wants one, and not only when its time is over.
 
         Clients take a broker that closes their connections for one that is about to answer.
         """
-        host, _, port = bootstrap.rpartition(":")
 
         def look() -> None:
             with suppress(Exception):
                 from barnabas.cli.shared.login import ask, read
                 from barnabas.protocol.messages import MetadataRequest
 
-                address, access = (host.strip("[]"), int(port)), read(self.command_config)
-                if ask(address, access, MetadataRequest(topics=[]), 1)[0] is not None:
+                if ask(address, read(self.command_config), MetadataRequest(topics=[]), 1)[0] is not None:
                     return
                 if message := self._wants_login(address):
                     Failure(message, ExitCode.FAILED).tell(self.as_json)

@@ -1,6 +1,7 @@
 """`barnabas acls`: list, add, remove, explain the access rules of a cluster."""
 
 import shlex
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any
@@ -9,8 +10,9 @@ import typer
 from barnabas.cli.shared.client import admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.options import Names
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_rows
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_found, print_json, print_outcomes
 from barnabas.cluster.security.acls import (
     CLUSTER_NAME,
     EVERYWHERE,
@@ -40,17 +42,54 @@ ANY = 1  # of every kind in a filter
 FIRST_VERSION_WITH_PATTERNS = 1
 LOOPBACK = "127.0.0.1"
 
-Principal = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="User:NAME; User:* is everybody.")]
-Operation = Annotated[
-    str, typer.Argument(metavar="OPERATION", help="read, write, create, delete, alter, describe, all, …")
-]
-Kind = Annotated[
-    str, typer.Argument(metavar="KIND", help="topic, group, cluster, transactional-id, delegation-token or user.")
-]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The resource's name; '*' means all. A cluster needs none.")]
-Prefix = Annotated[bool, typer.Option("--prefix", help="For all resources whose names begin with it.")]
-Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow; a deny rule overrides all allow rules.")]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Names):
+    """What somebody may do, or may not."""
+
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="User:NAME; User:* is everybody.")]
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help="read, write, create, delete, alter, describe, all, …")
+    ]
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="topic, group, cluster, transactional-id, delegation-token or user.")
+    ]
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The resource's name; '*' means all. A cluster needs none.")
+    ] = ""
+    prefix = False
+    deny = False
+    host = EVERYWHERE
+
+    def rules(self) -> list[Acl]:
+        """The rules that the arguments name, one for each operation."""
+        type = _kind(self.kind)
+        name = self.name or (CLUSTER_NAME if type is ResourceType.CLUSTER else "")
+        if not name:
+            fail(f"name the {_word(type)}, or '*' for all of them.", ExitCode.NOT_VALID)
+        if not self.principal.partition(":")[2]:
+            fail(f"a principal is written as User:NAME, not {self.principal!r}.", ExitCode.NOT_VALID)
+        known = {_word(each): each for each in (AclOperation.ALL, *OPERATIONS_OF[type])}
+        resource = Resource(type, name, PatternType.PREFIXED if self.prefix else PatternType.LITERAL)
+        permission = Permission.DENY if self.deny else Permission.ALLOW
+        rules = []
+        for word in self.operation.split(","):
+            operation = known.get(word.strip().lower().replace("_", "-"))
+            if operation is None:
+                fail(f"a {_word(type)} has {', '.join(known)}: not {word!r}.", ExitCode.NOT_VALID)
+            rules.append(Acl(resource, self.principal, self.host, operation, permission))
+        return rules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Asked):
+    """The rules that are added or removed."""
+
+    prefix: Annotated[bool, typer.Option("--prefix", help="For all resources whose names begin with it.")] = False
+    deny: Annotated[
+        bool, typer.Option("--deny", help="Deny instead of allow; a deny rule overrides all allow rules.")
+    ] = False
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")] = EVERYWHERE
 
 
 @app.command("list")
@@ -79,27 +118,12 @@ def list_rules(
     )
     with admin(target) as client:
         rows = [_row(rule) for rule in described_rules(client, wanted)]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        columns = ("principal", "host", "permission", "operation", "kind", "pattern", "name")
-        print_rows({column: column for column in columns}, rows)
-    else:
-        fail("there are no such rules.", ExitCode.NOTHING_THERE)
+    names = ("principal", "host", "permission", "operation", "kind", "pattern", "name")
+    print_found(rows, {name: name for name in names}, as_json, "there are no such rules.")
 
 
 @app.command()
-def add(
-    target: Target,
-    principal: Principal,
-    operation: Operation,
-    kind: Kind,
-    name: Name = "",
-    prefix: Prefix = False,
-    deny: Deny = False,
-    host: Host = EVERYWHERE,
-    as_json: AsJson = False,
-) -> None:
+def add(written: Written, target: Target, as_json: AsJson = False) -> None:
     """Allow something, or deny it with --deny. Several operations: with commas.
 
     \b
@@ -110,14 +134,15 @@ def add(
     """
     from kafka.protocol.admin import CreateAclsRequest
 
+    host, name = written.host, written.name
     if host != EVERYWHERE and not is_address(host):
         fail(f"a rule is for an address, not for a name or a network: nobody comes from {host!r}.", ExitCode.NOT_VALID)
-    if not principal.startswith("User:"):
-        fail(f"a principal is written as User:NAME, not {principal!r}.", ExitCode.NOT_VALID)
-    if "*" in name and name != "*" and _kind(kind) is ResourceType.TOPIC:
+    if not written.principal.startswith("User:"):
+        fail(f"a principal is written as User:NAME, not {written.principal!r}.", ExitCode.NOT_VALID)
+    if "*" in name and name != "*" and _kind(written.kind) is ResourceType.TOPIC:
         start = f"{shlex.quote(name.partition('*')[0])} --prefix"
         fail(f"no topic can be called {name}: all that begin so are named by {start}.", ExitCode.NOT_VALID)
-    rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
+    rules = written.rules()
     creations = [
         CreateAclsRequest.AclCreation(
             resource_type=int(rule.resource.type),
@@ -141,18 +166,7 @@ def add(
 
 
 @app.command()
-def remove(
-    target: Target,
-    principal: Principal,
-    operation: Operation,
-    kind: Kind,
-    name: Name = "",
-    prefix: Prefix = False,
-    deny: Deny = False,
-    host: Host = EVERYWHERE,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
+def remove(written: Written, target: Target, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove rules, named as they were added.
 
     \b
@@ -161,7 +175,7 @@ def remove(
     """
     from kafka.protocol.admin import DeleteAclsRequest
 
-    rules = _named(principal, operation, kind, name, host, prefix=prefix, deny=deny)
+    rules = written.rules()
     confirm(f"Remove {'; '.join(map(str, rules))}?", yes)
     filters = [
         DeleteAclsRequest.DeleteAclsFilter(
@@ -184,11 +198,8 @@ def remove(
 
 @app.command()
 def explain(
+    asked: Asked,
     target: Target,
-    principal: Principal,
-    operation: Operation,
-    kind: Kind,
-    name: Name = "",
     host: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help=f"The address it comes from; else {LOOPBACK}.")
     ] = None,
@@ -202,30 +213,29 @@ def explain(
     """
     if host is not None and not is_address(host):
         fail(f"a client comes from an address: nobody comes from {host!r}.", ExitCode.NOT_VALID)
-    asked, *others = _named(principal, operation, kind, name, host or EVERYWHERE, prefix=False, deny=False)
+    rule, *others = asked.rules()
     if others:
-        fail(f"ask for one operation at a time, not for {operation!r}.", ExitCode.NOT_VALID)
+        fail(f"ask for one operation at a time, not for {asked.operation!r}.", ExitCode.NOT_VALID)
     with admin(target) as client:
         rules = described_rules(client, AclFilter())
     table = AclTable()
     for resource, of_it in groupby(sorted(rules), attrgetter("resource")):
         table.put(resource, of_it)
-    type, resource_name = asked.resource.type, asked.resource.name
-    decision = table.decide(principal, host or LOOPBACK, asked.operation, type, resource_name)
+    type, name = rule.resource.type, rule.resource.name
+    decision = table.decide(rule.principal, host or LOOPBACK, rule.operation, type, name)
     verb = "may" if decision.allowed else "may not"
-    said = f"{principal} {verb} {_word(asked.operation)} {_word(type)} {resource_name}: "
-    said += str(decision)
+    said = f"{rule.principal} {verb} {_word(rule.operation)} {_word(type)} {name}: {decision}"
     advice = None
     if not decision.allowed and decision.rule is None:
-        advice = f"barnabas acls add {_as_words(asked)}"
+        advice = f"barnabas acls add {_as_words(rule._replace(host=host or EVERYWHERE))}"
         said += ". (Brokers do not tell who is one of super.users, and may do everything.)"
     elif not decision.allowed and decision.rule is not None:
         advice = f"barnabas acls remove {_as_words(decision.rule)}"
     if as_json:
-        rule = None if decision.rule is None else _row(decision.rule)
-        print_json({"allowed": decision.allowed, "why": decision.why, "rule": rule, "command": advice})
-        raise typer.Exit(ExitCode.DONE if decision.allowed else ExitCode.FAILED)
-    print(said + ("" if advice is None else f"\nThis changes it: {advice}"), flush=True)
+        decided_by = None if decision.rule is None else _row(decision.rule)
+        print_json({"allowed": decision.allowed, "why": decision.why, "rule": decided_by, "command": advice})
+    else:
+        print(said + ("" if advice is None else f"\nThis changes it: {advice}"), flush=True)
     raise typer.Exit(ExitCode.DONE if decision.allowed else ExitCode.FAILED)
 
 
@@ -242,26 +252,6 @@ def _kind(text: str) -> ResourceType:
 
 def _word(value: AclOperation | ResourceType | PatternType | Permission) -> str:
     return value.name.lower().replace("_", "-")
-
-
-def _named(principal: str, operations: str, kind: str, name: str, host: str, *, prefix: bool, deny: bool) -> list[Acl]:
-    """The rules that the arguments name, one for each operation."""
-    type = _kind(kind)
-    if type is ResourceType.CLUSTER:
-        name = name or CLUSTER_NAME
-    if not name:
-        fail(f"name the {_word(type)}, or '*' for all of them.", ExitCode.NOT_VALID)
-    if not principal.partition(":")[2]:
-        fail(f"a principal is written as User:NAME, not {principal!r}.", ExitCode.NOT_VALID)
-    known = {_word(each): each for each in (AclOperation.ALL, *OPERATIONS_OF[type])}
-    rules = []
-    for word in operations.split(","):
-        operation = known.get(word.strip().lower().replace("_", "-"))
-        if operation is None:
-            fail(f"a {_word(type)} has {', '.join(known)}: not {word!r}.", ExitCode.NOT_VALID)
-        resource = Resource(type, name, PatternType.PREFIXED if prefix else PatternType.LITERAL)
-        rules.append(Acl(resource, principal, host, operation, Permission.DENY if deny else Permission.ALLOW))
-    return rules
 
 
 def _as_words(rule: Acl) -> str:

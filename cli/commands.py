@@ -12,20 +12,8 @@ from barnabas.cli.shared.terminal import Group
 # In the order of `--help`: the first commands are those that a newcomer needs first.
 COMMANDS = (
     *("start", "status", "cluster", "doctor", "demo", "topics", "produce", "consume", "records", "groups", "offsets"),
-    *(
-        "transactions",
-        "configs",
-        "features",
-        "acls",
-        "users",
-        "tokens",
-        "quotas",
-        "secure",
-        "trace",
-        "replay",
-        "pipeline",
-        "completion",
-    ),
+    *("transactions", "configs", "features", "acls", "users", "tokens", "quotas", "secure"),
+    *("trace", "replay", "pipeline", "completion"),
 )
 
 COMPLETE_VARIABLE = "_BARNABAS_COMPLETE"  # a shell asks what could stand there (completion.py)

@@ -21,6 +21,7 @@ from barnabas.cli.shared.client import (
     told_in_sentences,
 )
 from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.options import Names
 from barnabas.cli.shared.rights import asks_for
 from barnabas.cli.shared.target import SECONDS_MAX, Target, end_at_once, no_time_limit
 from barnabas.cli.shared.terminal import INT32_MAX, new_app
@@ -38,7 +39,7 @@ POLL_RECORDS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(Names):
     """What is read, and from where on."""
 
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None

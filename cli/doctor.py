@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import typer
 from barnabas.cli.acls import described_rules
@@ -39,7 +40,7 @@ from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_para
 from barnabas.cli.shared.words import duration, shown
 from barnabas.cli.users import described_users
 from barnabas.cluster.features import GROUP_VERSION
-from barnabas.cluster.security.acls import Acl, AclFilter
+from barnabas.cluster.security.acls import AclFilter
 from barnabas.coordinators.groups.standstill import STALLED_MS
 from barnabas.offsets.lag import PartitionLag, Status
 from barnabas.runtime.clock import RealClock
@@ -49,6 +50,8 @@ from barnabas.runtime.ports import Disk
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.directory_contents import read_meta
 from barnabas.storage.disk_space import ENOUGH_MS
+
+T = TypeVar("T")
 
 app = new_app()
 
@@ -117,7 +120,7 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
         renew()
         brokers.append(_broker(client, api, node_id, registered.get(node_id), stalled_ms, tls))
     with_health = [broker.health for broker in brokers if broker.health is not None]
-    rows = _groups(client)
+    rows: list[dict[str, Any]] | None = _if_told(client.list_groups)
     groups = None if rows is None else {row["group_id"]: row.get("group_state") or "" for row in rows}
     lags: dict[str, list[PartitionLag]] = {}
     wanted = to_confirm(with_health)
@@ -134,6 +137,7 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
     silent = [broker.node_id for broker in brokers if broker.is_registered and not broker.answers]
     transactions, hanging, not_known = _transactions(client, described, stalled_ms, silent)
     controller = cluster["controller_id"]
+    users = _if_told(lambda: described_users(client, None))
     facts = Facts(
         RealClock().now_ms(),
         brokers,
@@ -146,8 +150,8 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
         transactions,
         hanging,
         not_known,
-        rules=_rules(client),
-        scram_users=_scram_users(client),
+        rules=_if_told(lambda: described_rules(client, AclFilter())),
+        scram_users=None if users is None else frozenset(result.user for result in users),
         consumer_groups=[row["group_id"] for row in consumer_groups(rows or [])],
         group_version=_level(client, GROUP_VERSION),
     )
@@ -285,60 +289,29 @@ def _topics(client: Any, described: Iterable[dict[str, Any]]) -> list[Topic]:
     ]
 
 
-def _groups(client: Any) -> list[dict[str, Any]] | None:
+def _if_told(ask: Callable[[], T]) -> T | None:
+    """What is answered; None: it is not told (no authorizer, no right, an older broker)."""
     from kafka.errors import KafkaError
 
     try:
-        rows: list[dict[str, Any]] = client.list_groups()
-    except KafkaError:
+        return ask()
+    except (Failure, KafkaError):
         return None
-    return rows
 
 
 def _level(client: Any, feature: str) -> int | None:
     """The level of a feature that holds; None: it is not known, or a broker has no such feature."""
-    from kafka.errors import KafkaError
-
-    try:
-        found = client.describe_features().get(feature)
-    except KafkaError:
-        return None
+    found = (_if_told(client.describe_features) or {}).get(feature)
     return None if found is None else found.get("finalized", (0, 0))[1]
-
-
-def _rules(client: Any) -> list[Acl] | None:
-    """The access rules; None: there is no authorizer, or they are not told."""
-    from kafka.errors import KafkaError
-
-    try:
-        return described_rules(client, AclFilter())
-    except (Failure, KafkaError):
-        return None
-
-
-def _scram_users(client: Any) -> frozenset[str] | None:
-    """Who has a password of SCRAM; None: it is not told."""
-    from kafka.errors import KafkaError
-
-    try:
-        return frozenset(result.user for result in described_users(client, None))
-    except (Failure, KafkaError):
-        return None
 
 
 def _lags_without_http(
     client: Any, groups: dict[str, str] | None, renew: Callable[[], None]
 ) -> dict[str, list[PartitionLag]]:
     """Commits behind the end, over Kafka's protocol alone."""
-    from kafka.errors import KafkaError
-
     found: dict[str, list[PartitionLag]] = {}
     for name in sorted(groups or ())[:WITHOUT_HTTP_GROUPS_MAX]:
         renew()
-        try:
-            rows = positions(client, name)
-        except (KafkaError, Failure):
-            continue
         past = [
             PartitionLag(
                 row["topic"],
@@ -349,7 +322,7 @@ def _lags_without_http(
                 Status.PAST_LOG_END,
                 log_end_offset=row["log_end_offset"],
             )
-            for row in rows
+            for row in _if_told(partial(positions, client, name)) or ()
             if row["log_end_offset"] is not None and (row["committed_offset"] or 0) > row["log_end_offset"]
         ]
         if past:

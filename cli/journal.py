@@ -23,7 +23,17 @@ from barnabas.cli.live_reset import Live, reset_live
 from barnabas.cli.shared.client import admin, answered, changed, positions, reason
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_outcomes, print_rows, print_table
+from barnabas.cli.shared.terminal import (
+    AsJson,
+    Columns,
+    Yes,
+    confirm,
+    print_found,
+    print_json,
+    print_outcomes,
+    print_rows,
+    print_table,
+)
 from barnabas.offsets.journal import NOT_KNOWN, Changes, Gap, Row
 from barnabas.offsets.journal_history import NOWHERE, Positions, before, last_operation, positions_at, split_at
 from barnabas.offsets.records import NO_TOPIC_ID
@@ -112,23 +122,18 @@ def diff(
     warn_of_clocks(records)
     tell_what_lacks(records, [*then.values(), *later.values()])
     rows = _differences(then, later, meanwhile)
-    if as_json:
-        print_json(rows)
-        return
-    if not rows:
-        fail(f"{group} had committed nothing at either time.", ExitCode.NOTHING_THERE)
-    print_rows(
-        {
-            "topic": "topic",
-            "#partition": "partition",
-            "#from": lambda row: row["from"] if row["from_is_known"] else "?",
-            "#to": lambda row: row["to"] if row["to_is_known"] else "?",
-            "#change": lambda row: None if None in (row["from"], row["to"]) else row["to"] - row["from"],
-            "#changes": "changes",
-            "causes": lambda row: ", ".join(row["causes"]) or None,
-        },
-        rows,
-    )
+    print_found(rows, DIFFERENCES, as_json, f"{group} had committed nothing at either time.")
+
+
+DIFFERENCES: Columns = {
+    "topic": "topic",
+    "#partition": "partition",
+    "#from": lambda row: row["from"] if row["from_is_known"] else "?",
+    "#to": lambda row: row["to"] if row["to_is_known"] else "?",
+    "#change": lambda row: None if None in (row["from"], row["to"]) else row["to"] - row["from"],
+    "#changes": "changes",
+    "causes": lambda row: ", ".join(row["causes"]) or None,
+}
 
 
 def _differences(then: Positions, later: Positions, meanwhile: Sequence[Changes | Gap]) -> list[dict[str, Any]]:

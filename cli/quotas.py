@@ -1,14 +1,16 @@
 """`barnabas quotas`: list, set, remove the quotas of clients and of addresses."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import send
+from barnabas.cli.shared.options import Names
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_json, print_outcomes, print_rows
+from barnabas.cli.shared.terminal import AsJson, Yes, confirm, new_app, print_found, print_outcomes
 from barnabas.cluster.quota_table import (
     CLIENT_ID,
     CONNECTIONS,
@@ -37,27 +39,39 @@ KEYS = {"produce": PRODUCE, "fetch": FETCH, "request": REQUEST, "mutations": MUT
 UNITS = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3}
 DEFAULT_TEXT = "<default>"
 
-ForUser = Annotated[str | None, typer.Option("--user", metavar="USER", help="Of this user, without User: before it.")]
-ForClient = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Of this client id.")]
-ForIp = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address: only connections.")]
-AnyUser = Annotated[bool, typer.Option("--default-user", help="Of each user that has none of its own.")]
-AnyClient = Annotated[bool, typer.Option("--default-client-id", help="Of each client id that has none of its own.")]
-AnyIp = Annotated[bool, typer.Option("--default-ip", help="Of each address that has none of its own.")]
-
 Parts = list[tuple[str, str | None]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Whom(Names):
+    """Of whom a quota is."""
+
+    user: Annotated[str | None, typer.Option(metavar="USER", help="Of this user, without User: before it.")] = None
+    client_id: Annotated[str | None, typer.Option(metavar="ID", help="Of this client id.")] = None
+    ip: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of this address: only connections.")] = None
+    default_user: Annotated[bool, typer.Option("--default-user", help="Of each user that has none of its own.")] = False
+    default_client_id: Annotated[
+        bool, typer.Option("--default-client-id", help="Of each client id that has none of its own.")
+    ] = False
+    default_ip: Annotated[bool, typer.Option("--default-ip", help="Of each address that has none of its own.")] = False
+
+    def parts(self) -> Parts:
+        """The types and names of the entity; None: the default. One that is named in both ways ends the command."""
+        parts: Parts = []
+        for kind, name, is_default in (
+            (USER, self.user, self.default_user),
+            (CLIENT_ID, self.client_id, self.default_client_id),
+            (IP, self.ip, self.default_ip),
+        ):
+            if name is not None and is_default:
+                fail(f"--{kind} and --default-{kind} are two quotas: name one.", ExitCode.NOT_VALID)
+            if name is not None or is_default:
+                parts.append((kind, name))
+        return parts
+
+
 @app.command("list")
-def list_quotas(
-    target: Target,
-    user: ForUser = None,
-    client_id: ForClient = None,
-    ip: ForIp = None,
-    default_user: AnyUser = False,
-    default_client_id: AnyClient = False,
-    default_ip: AnyIp = False,
-    as_json: AsJson = False,
-) -> None:
+def list_quotas(whom: Whom, target: Target, as_json: AsJson = False) -> None:
     """The quotas that are set: all, or those of a user, a client id or an address.
 
     \b
@@ -65,28 +79,18 @@ def list_quotas(
     barnabas quotas list --user alice
     barnabas quotas list --default-client-id --json
     """
-    parts = _parts(user, client_id, ip, default_user, default_client_id, default_ip)
+    parts = whom.parts()
     with admin(target) as client:
         rows = [row for entry in _described(client, parts) for row in _rows(entry)]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        columns = ("user", "client_id", "ip", "quota", "value")
-        print_rows({column.replace("_", " "): column for column in columns}, rows)
-    else:
-        fail("there are no such quotas.", ExitCode.NOTHING_THERE)
+    columns = {"user": "user", "client id": "client_id", "ip": "ip", "quota": "quota", "value": "value"}
+    print_found(rows, columns, as_json, "there are no such quotas.")
 
 
 @app.command("set")
 def set_quotas(
+    whom: Whom,
     target: Target,
     quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=VALUE…", help="What it may use a second.")],
-    user: ForUser = None,
-    client_id: ForClient = None,
-    ip: ForIp = None,
-    default_user: AnyUser = False,
-    default_client_id: AnyClient = False,
-    default_ip: AnyIp = False,
     as_json: AsJson = False,
 ) -> None:
     """Set quotas: produce and fetch in bytes a second (also 500KB, 10MB), request in percent of a processor,
@@ -98,7 +102,7 @@ def set_quotas(
     barnabas quotas set --default-client-id mutations=5
     barnabas quotas set --ip 192.0.2.7 connections=10
     """
-    parts = _parts(user, client_id, ip, default_user, default_client_id, default_ip)
+    parts = whom.parts()
     changes: dict[str, float | None] = {}
     for text in quotas:
         name, separator, value = text.partition("=")
@@ -110,16 +114,11 @@ def set_quotas(
 
 @app.command()
 def remove(
+    whom: Whom,
     target: Target,
     quotas: Annotated[
         list[str] | None, typer.Argument(metavar="[QUOTA…]", help="Which; all, if none is named.")
     ] = None,
-    user: ForUser = None,
-    client_id: ForClient = None,
-    ip: ForIp = None,
-    default_user: AnyUser = False,
-    default_client_id: AnyClient = False,
-    default_ip: AnyIp = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -129,7 +128,7 @@ def remove(
     barnabas quotas remove --user alice produce
     barnabas quotas remove --ip 192.0.2.7 --yes
     """
-    parts = _parts(user, client_id, ip, default_user, default_client_id, default_ip)
+    parts = whom.parts()
     with admin(target) as client:
         there = {value.key for entry in _described(client, parts, strict=True) for value in entry.values}
     wanted = [_key(name) for name in quotas] if quotas else sorted(there)
@@ -192,18 +191,6 @@ def _number(value: float) -> int | float | str:
     if not math.isfinite(value):
         return "Infinity" if value > 0 else "NaN"  # JSON has no such numbers
     return int(value) if value == int(value) else value
-
-
-def _parts(
-    user: str | None, client_id: str | None, ip: str | None, any_user: bool, any_client_id: bool, any_ip: bool
-) -> Parts:
-    parts: Parts = []
-    for kind, name, is_default in ((USER, user, any_user), (CLIENT_ID, client_id, any_client_id), (IP, ip, any_ip)):
-        if name is not None and is_default:
-            fail(f"--{kind} and --default-{kind} are two quotas: name one.", ExitCode.NOT_VALID)
-        if name is not None or is_default:
-            parts.append((kind, name))
-    return parts
 
 
 def _words(parts: Parts) -> str:

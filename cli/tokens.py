@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.login import ask
 from barnabas.cli.shared.login import read as read_access
 from barnabas.cli.shared.target import Target, addresses_of
-from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
+from barnabas.cli.shared.terminal import AsJson, new_app, print_found, print_json, print_table
 from barnabas.cluster.security.scram import HASHES
 from barnabas.protocol.message import Message
 from barnabas.protocol.messages import (
@@ -117,15 +116,9 @@ def list_tokens(
     owners = None if owner is None else [wanted(principal_type=t, principal_name=n) for t, n in map(_parted, owner)]
     answer = _asked(target, DescribeDelegationTokenRequest(owners=owners), DESCRIBE_VERSION)
     rows = [_row(token, hmac) for token in answer.tokens]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        columns = list(rows[0])
-        print_table(
-            [each.replace("_", " ") for each in columns], [[_text(row[each]) for each in columns] for row in rows]
-        )
-    else:
-        fail("there are no tokens that you may see.", ExitCode.NOTHING_THERE)
+    columns: dict[str, Any] = {name.replace("_", " "): name for name in (rows or [{}])[0]}
+    columns |= {"renewers": lambda row: ", ".join(row["renewers"])}
+    print_found(rows, columns, as_json, "there are no tokens that you may see.")
 
 
 @app.command()
@@ -208,10 +201,6 @@ def _row(token: Any, with_hmac: bool) -> dict[str, Any]:
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-def _text(value: str | Sequence[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
 
 
 def _parted(principal: str) -> tuple[str, str]:

@@ -8,15 +8,7 @@ from barnabas.cli.shared.client import admin, answered, reason, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import send, send_to_controller
 from barnabas.cli.shared.target import Target, no_time_limit
-from barnabas.cli.shared.terminal import (
-    AsJson,
-    Yes,
-    confirm,
-    new_app,
-    print_json,
-    print_outcomes,
-    print_table,
-)
+from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, new_app, print_found, print_outcomes
 from barnabas.cluster.security import scram
 from barnabas.cluster.security.scram import HASHES, ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, NUMBERS
 from barnabas.runtime.env import real
@@ -53,12 +45,8 @@ def list_users(target: Target, as_json: AsJson = False) -> None:
             for result in described_users(client, None)
             if not result.error_code
         ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(["user", "mechanisms"], [(row["user"], ", ".join(row["mechanisms"])) for row in rows])
-    else:
-        fail("there are no users of SCRAM.", ExitCode.NOTHING_THERE)
+    columns: Columns = {"user": "user", "mechanisms": lambda row: ", ".join(row["mechanisms"])}
+    print_found(rows, columns, as_json, "there are no users of SCRAM.")
 
 
 @app.command()

@@ -57,14 +57,21 @@ def with_numbers(command: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+class Names:
+    """Base of those dataclasses whose texts are sent to brokers as they are."""
+
+
 def with_names(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse a text that is no UTF-8 as an own parameter of a command, because kafka-python would try to send it until
-    the time is over. (What `produce` sends may be any bytes; it is in a dataclass.)
+    """Refuse a text that is no UTF-8 as an own parameter of a command or in its `Names`, because kafka-python would try
+    to send it until the time is over. (What `produce` sends may be any bytes, and so may the name of a file.)
     """
 
     @functools.wraps(command)
     def checked(*values: Any, **words: Any) -> Any:
-        for value in (*values, *words.values()):
+        given = [*values, *words.values()]
+        for names in (each for each in given.copy() if isinstance(each, Names)):
+            given += vars(names).values()
+        for value in given:
             for text in value if isinstance(value, list) else [value]:
                 if isinstance(text, str) and text != text.encode(errors="replace").decode():
                     raise typer.BadParameter(f"{text!r} is no text in UTF-8")

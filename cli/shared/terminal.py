@@ -120,6 +120,13 @@ def print_list(rows: Sequence[Any], columns: Columns, as_json: bool, nothing: st
         say(nothing)
 
 
+def print_found(rows: Sequence[Any], columns: Columns, as_json: bool, nothing: str) -> None:
+    """The same; but without --json it ends the command that nothing was found."""
+    if not rows and not as_json:
+        fail(nothing, ExitCode.NOTHING_THERE)
+    print_list(rows, columns, as_json, nothing)
+
+
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """The lines of such a table."""
     lines = [[column.removeprefix("#") for column in columns]]

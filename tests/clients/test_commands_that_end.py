@@ -214,6 +214,10 @@ NOT_VALID = [
     ["groups", "describe", "g", "\udcff"],
     ["transactions", "describe", "\udcff"],
     ["offsets", "list", "\udcff"],
+    ["consume", "\udcff"],
+    ["consume", "t", "--group", "\udcff"],
+    ["acls", "explain", "User:\udcff", "read", "topic", "t"],
+    ["quotas", "list", "--user", "\udcff"],
     ["topics", "lost"],
     ["nothing-such"],
 ]

@@ -34,7 +34,7 @@ class Live:
             HttpApi(client, target).entry()  # a live reset goes over HTTP: better said before the plan than behind it
         described = describe_groups(client, [group], may_be_missing=may_be_missing)
         if not self.live:
-            refuse_members(group, described)
+            refuse_members(group, described, "Stop its consumers first, or add --live.")
         return group in described
 
 

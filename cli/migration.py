@@ -17,6 +17,7 @@ from barnabas.cli.shared.client import (
     committed_offsets,
     describe_groups,
     reason,
+    refuse_members,
 )
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.kafka_python import send
@@ -72,7 +73,7 @@ def migrate(
                 "these brokers keep all offsets in the tree (offsets.storage=zookeeper): start them with "
                 "offsets.storage=kafka first, and with dual.commit.enabled=true if old consumers go on."
             )
-        _refuse_members(client, group)
+        refuse_members(group, describe_groups(client, [group], may_be_missing=True), "Stop its consumers first.")
         if not stopped and settings.get("zookeeper.connect"):
             _refuse_old_consumers(settings["zookeeper.connect"], config, group)
         in_tree = _in_tree(client, group)
@@ -107,12 +108,6 @@ def _settings(client: Any) -> dict[str, str]:
     if result.error_code:
         fail(f"broker {node_id}: {reason(result.error_code, result.error_message)}")
     return {config.name: config.value for config in result.configs if config.value is not None}
-
-
-def _refuse_members(client: Any, group: str) -> None:
-    members = describe_groups(client, [group], may_be_missing=True).get(group, {}).get("members")
-    if members:
-        fail(f"{group} has {counted(len(members), 'member')}, which would commit over it. Stop its consumers first.")
 
 
 def _refuse_old_consumers(connect: str, path: str | None, group: str) -> None:

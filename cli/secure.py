@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from barnabas.cli.secured_start import HOSTS, SECRET_BYTES, new_authority
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.runtime.env import real
@@ -34,8 +35,6 @@ NOT_USERS = ("admin", "broker", "ca")  # whose files have these names
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 AGAIN = "Remove it, and make it again."
 UNFINISHED = "server.properties.unfinished"
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-SECRET_BYTES = 18
 ENDS_WITHIN_S = 60
 SCRAM = "SCRAM-SHA-512"
 RULES = (
@@ -154,10 +153,7 @@ def init(
     barnabas secure init ./secured
     barnabas secure init ./secured --host kafka1.example --user orders-service
     """
-    try:
-        from barnabas.cluster.security.authority import Authority
-    except ImportError:
-        fail("certificates are made by `cryptography`, which is missing: pip install 'barnabas[keystores]'.")
+    authority = new_authority(real())
     if not USER_NAME.fullmatch(user) or user in NOT_USERS:
         message = f"--user {user!r}: up to 64 letters, digits and -_. make a name, other than {', '.join(NOT_USERS)}."
         fail(message, ExitCode.NOT_VALID)
@@ -166,7 +162,6 @@ def init(
         message = f"--host {host!r}: the name or the address by which other machines reach this one."
         fail(message, ExitCode.NOT_VALID)
     folder = _empty_folder(directory)
-    authority = Authority("Barnabas", real().clock.now_ms())
     words = {
         "folder": folder.replace("\\", "\\\\"),
         "listen": "127.0.0.1" if host is None else "[::]" if is_ipv6 else "0.0.0.0",
@@ -177,7 +172,7 @@ def init(
         "password": real().secret_bytes(SECRET_BYTES).hex(),
         "token": real().secret_bytes(SECRET_BYTES).hex(),
     }
-    hosts = (*LOOPBACK, *([] if host is None else [host]))
+    hosts = (*HOSTS, *([] if host is None else [host]))
     files = _files(authority, folder, hosts, words)
     try:
         for name, text in files.items():

@@ -9,6 +9,7 @@ from barnabas.cli.shared.exits import fail
 from barnabas.config.jaas import PLAIN_MODULE
 
 if TYPE_CHECKING:
+    from barnabas.cluster.security.authority import Authority
     from barnabas.runtime.ports import Env
 
 USER, MECHANISM, PROTOCOL = "app", "PLAIN", "SASL_SSL"
@@ -16,13 +17,18 @@ SECRET_BYTES = 18
 HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
-def prepare(env: "Env") -> tuple[dict[str, str], dict[str, str]]:
-    """The settings of the broker, and what its ready line says of security."""
+def new_authority(env: "Env") -> "Authority":
+    """An authority of its own. Where `cryptography` is missing, it ends the command."""
     try:
         from barnabas.cluster.security.authority import Authority
     except ImportError:
         fail("certificates are made by `cryptography`, which is missing: pip install 'barnabas[keystores]'.")
-    authority = Authority("Barnabas", env.clock.now_ms())
+    return Authority("Barnabas", env.clock.now_ms())
+
+
+def prepare(env: "Env") -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of the broker, and what its ready line says of security."""
+    authority = new_authority(env)
     key, _, chain = authority.sign("broker", HOSTS).partition("-----BEGIN CERTIFICATE-----")
     password, token = (env.secret_bytes(SECRET_BYTES).hex() for _ in range(2))
     login = f'{PLAIN_MODULE} required username="{USER}" password="{password}" user_{USER}="{password}";'

@@ -11,18 +11,15 @@ from barnabas.cli.checks.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
 from barnabas.cli.checks.findings import Finding, Needs, Severity, check, command_of, listed
 from barnabas.cli.checks.starting import OWN, start_again
 from barnabas.cli.shared.words import duration, size
+from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.config.listeners import is_loopback
 from barnabas.config.topic import BROKER_NAMES
 from barnabas.runtime.counted import counted
 
-OFFSETS, TRANSACTIONS, JOURNAL = "__consumer_offsets", "__transaction_state", "__offset_journal"
 SESSION_DEFAULT_MS = 45_000  # session.timeout.ms of Java's consumer and of librdkafka
 POLL_DEFAULT_MS = 300_000
 INITIAL_DELAY_LONG_MS = 60_000
 CHECK_INTERVAL_DEFAULT_MS = 300_000
-
-
-def _finding(severity: Severity, where: str, what: str, why: str, *command: str) -> Finding:
-    return Finding(severity, where, what, why, command)
 
 
 def _restart(facts: Facts, changes: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,13 +92,13 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
             command,
         )
     if one and facts.is_cluster:
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             names(one),
             "min.insync.replicas is above 1, and there is one replica",
             "It promises what one replica cannot keep: if its broker is away, so is the topic; if its disk is lost, so "
             "are the records. Make a topic with three replicas and copy it.",
-            *command_of(
+            command_of(
                 "topics create",
                 [f"{one[0].name}-replicated"],
                 *("--partitions", str(len(one[0].partitions))),
@@ -129,51 +126,51 @@ def replication(facts: Facts) -> Iterator[Finding]:
     settings, known = facts.any_settings, len(facts.brokers)
     existing = {topic.name: topic for topic in facts.topics}
     for name, key, what in (
-        (OFFSETS, "offsets.topic.replication.factor", "no group can commit"),
-        (TRANSACTIONS, "transaction.state.log.replication.factor", "no transaction can begin"),
+        (OFFSETS_TOPIC, "offsets.topic.replication.factor", "no group can commit"),
+        (TRANSACTIONS_TOPIC, "transaction.state.log.replication.factor", "no transaction can begin"),
     ):
         wanted = settings.number(key)
         topic = existing.get(name)
         if topic is None and wanted is not None and wanted > known and settings.is_set(key):
-            yield _finding(
-                Severity.ERROR if name == OFFSETS else Severity.WARNING,
+            yield Finding(
+                Severity.ERROR if name == OFFSETS_TOPIC else Severity.WARNING,
                 f"setting {key}",
                 f"it is {wanted:.0f}, with {counted(known, 'broker')}: {name} cannot be made",
                 f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number.",
-                *_restart(facts, {key: str(known)}),
+                _restart(facts, {key: str(known)}),
             )
         if topic is not None and len(facts.brokers) >= 2 and topic.replication == 1:
-            yield _finding(
+            yield Finding(
                 Severity.WARNING,
                 f"topic {name}",
                 f"it has one replica, in a cluster of {counted(len(facts.brokers), 'broker')}",
                 "While one broker is away, "
                 + (
                     "the groups it coordinates stand still; if its disk is lost, their offsets are, too. "
-                    if name == OFFSETS
+                    if name == OFFSETS_TOPIC
                     else "transactions stand still. "
                 )
                 + "The replicas of a topic cannot be changed yet: keep an export of the offsets.",
-                *command_of("topics describe", [name]),
+                command_of("topics describe", [name]),
             )
     default, automatic = settings.number("default.replication.factor"), settings.is_true("auto.create.topics.enable")
     if len(facts.brokers) >= 3 and default == 1:
-        yield _finding(
+        yield Finding(
             Severity.WARNING if automatic else Severity.NOTE,
             "setting default.replication.factor",
             "new topics get one replica" + (", also those that are made when a client names them" if automatic else ""),
             "They are away with their broker, and lost with its disk.",
-            *_restart(facts, {"default.replication.factor": "3"}),
+            _restart(facts, {"default.replication.factor": "3"}),
         )
     single = [topic for topic in facts.topics if topic.replication == 1 and not _own(topic)]
     if single and len(facts.brokers) >= 3:
-        yield _finding(
+        yield Finding(
             Severity.NOTE,
             names(single),
             f"{counted(len(single), 'topic')} with one replica, in a cluster "
             f"of {counted(len(facts.brokers), 'broker')}",
             "They are away with their broker, and lost with its disk. If that is meant, nothing is wrong.",
-            *command_of("topics describe", [single[0].name]),
+            command_of("topics describe", [single[0].name]),
         )
     yield from _transaction_log(facts)
 
@@ -182,12 +179,12 @@ def _transaction_log(facts: Facts) -> Iterator[Finding]:
     minimum = facts.any_settings.number("transaction.state.log.min.isr")
     of_log = facts.any_settings.number("transaction.state.log.replication.factor")
     if minimum is not None and of_log is not None and minimum > of_log:
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             "setting transaction.state.log.min.isr",
             f"it is {minimum:.0f}, above transaction.state.log.replication.factor={of_log:.0f}",
             "Transactions would need more replicas in sync than there are.",
-            *_restart(facts, {"transaction.state.log.min.isr": f"{of_log:.0f}"}),
+            _restart(facts, {"transaction.state.log.min.isr": f"{of_log:.0f}"}),
         )
 
 
@@ -233,13 +230,13 @@ def retention(facts: Facts) -> Iterator[Finding]:
         sizes = topic.number("segment.bytes") or 0, topic.number("retention.bytes") or 0
         by_sizes.setdefault(sizes, []).append(topic)
     for (segment, kept), found in by_sizes.items():
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             names(found),
             f"segment.bytes ({size(segment)}) is above retention.bytes ({size(kept)})",
             f"Only whole segments go: each partition grows to {size(segment)} and more before anything is deleted. "
             "With a smaller segment.bytes, what is above retention.bytes goes earlier. The command shows both.",
-            *command_of("configs describe", ["topic", found[0].name, "segment.bytes", "retention.bytes"]),
+            command_of("configs describe", ["topic", found[0].name, "segment.bytes", "retention.bytes"]),
         )
     interval = facts.any_settings.number("log.retention.check.interval.ms")
     if interval is not None:
@@ -249,21 +246,21 @@ def retention(facts: Facts) -> Iterator[Finding]:
         if short:
             assert short[0].settings is not None
             kept = short[0].settings.number("retention.ms") or 0
-            yield _finding(
+            yield Finding(
                 Severity.NOTE,
                 names(short),
                 f"retention.ms ({duration(kept / 1000)}) is below log.retention.check.interval.ms "
                 f"({duration(interval / 1000)})",
                 "Retention looks only so often: records stay up to that much longer.",
-                *_restart(facts, {"log.retention.check.interval.ms": str(max(int(kept), 1000))}),
+                _restart(facts, {"log.retention.check.interval.ms": str(max(int(kept), 1000))}),
             )
         if interval > DAY_MS / 2:
-            yield _finding(
+            yield Finding(
                 Severity.WARNING,
                 "setting log.retention.check.interval.ms",
                 f"retention looks every {duration(interval / 1000)} only",
                 "Disks may be full before it looks.",
-                *_restart(facts, {"log.retention.check.interval.ms": str(CHECK_INTERVAL_DEFAULT_MS)}),
+                _restart(facts, {"log.retention.check.interval.ms": str(CHECK_INTERVAL_DEFAULT_MS)}),
             )
     yield from _offsets_retention(facts)
     yield from _waits(facts)
@@ -275,12 +272,12 @@ def _offsets_retention(facts: Facts) -> Iterator[Finding]:
         return
     kept_ms = minutes * 60_000
     if kept_ms < DAY_MS:
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             "setting offsets.retention.minutes",
             f"offsets of a stopped group are deleted after {duration(kept_ms / 1000)}",
             "A group that is stopped over night begins anew, where auto.offset.reset says. Kafka keeps them 7 days.",
-            *_restart(facts, {"offsets.retention.minutes": "10080"}),
+            _restart(facts, {"offsets.retention.minutes": "10080"}),
         )
 
     def waits_longer(topic: Topic, settings: Settings) -> bool:
@@ -291,13 +288,13 @@ def _offsets_retention(facts: Facts) -> Iterator[Finding]:
 
     waiting = of_topics(facts, waits_longer)
     if waiting:
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             names(waiting),
             f"records wait for groups longer than these groups' offsets live ({duration(kept_ms / 1000)})",
             "A group that is away has lost its offsets before its records go: it begins where auto.offset.reset says, "
             "and what was kept for it is not read.",
-            *_restart(facts, {"offsets.retention.minutes": str(_minutes_enough(waiting))}),
+            _restart(facts, {"offsets.retention.minutes": str(_minutes_enough(waiting))}),
         )
 
 
@@ -325,7 +322,7 @@ def _waits(facts: Facts) -> Iterator[Finding]:
         unknown = [name for name in wanted if not any(fnmatchcase(group, name) for group in facts.groups)]
         named = [name for name in unknown if not set("*?[") & set(name)]
         if unknown:
-            yield _finding(
+            yield Finding(
                 Severity.WARNING if named else Severity.NOTE,
                 f"topic {topic.name}",
                 f"barnabas.retention.wait.for.groups names what is no group: {listed(unknown)}",
@@ -333,7 +330,7 @@ def _waits(facts: Facts) -> Iterator[Finding]:
                 "whether the name is right."
                 if named
                 else "The pattern fits no group, so retention waits for nobody.",
-                *command_of("configs describe", ["topic", topic.name, "barnabas.retention.wait.for.groups"]),
+                command_of("configs describe", ["topic", topic.name, "barnabas.retention.wait.for.groups"]),
             )
 
 
@@ -356,28 +353,28 @@ def sizes(facts: Facts) -> Iterator[Finding]:
             continue
         what = f"{key} ({size(limit)})"
         if request is not None and limit > request:
-            yield _finding(
+            yield Finding(
                 Severity.WARNING,
                 where,
                 f"{what} is above socket.request.max.bytes ({size(request)})",
                 "Such a batch never arrives: the connection that sends it is closed.",
-                *command_of("configs set", [*entity, f"{key}={int(request) // 2}"]),
+                command_of("configs set", [*entity, f"{key}={int(request) // 2}"]),
             )
         elif fetch is not None and limit > fetch:
-            yield _finding(
+            yield Finding(
                 Severity.NOTE,
                 where,
                 f"{what} is above fetch.max.bytes ({size(fetch)})",
                 "Such a batch is fetched alone, one at a time; that is slow.",
-                *command_of("configs set", [*entity, f"{key}={int(fetch)}"]),
+                command_of("configs set", [*entity, f"{key}={int(fetch)}"]),
             )
         elif replica is not None and limit > replica and facts.is_cluster and limit > 1048588:
-            yield _finding(
+            yield Finding(
                 Severity.NOTE,
                 where,
                 f"{what} is above replica.fetch.max.bytes ({size(replica)})",
                 "Followers fetch such a batch alone, one at a time; old ones (before Kafka 0.10.1) stand still at it.",
-                *_restart(facts, {"replica.fetch.max.bytes": str(int(limit))}),
+                _restart(facts, {"replica.fetch.max.bytes": str(int(limit))}),
             )
 
 
@@ -388,12 +385,12 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
     least, most = settings.number("group.min.session.timeout.ms"), settings.number("group.max.session.timeout.ms")
     if least is not None and most is not None:
         if least > most:
-            yield _finding(
+            yield Finding(
                 Severity.ERROR,
                 "setting group.min.session.timeout.ms",
                 f"it is {least:.0f}, above group.max.session.timeout.ms={most:.0f}",
                 "No consumer can join a group: every session.timeout.ms is refused.",
-                *_restart(facts, {"group.min.session.timeout.ms": "6000", "group.max.session.timeout.ms": "1800000"}),
+                _restart(facts, {"group.min.session.timeout.ms": "6000", "group.max.session.timeout.ms": "1800000"}),
             )
         elif not least <= SESSION_DEFAULT_MS <= most:
             name, default = (
@@ -401,38 +398,38 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
                 if least > SESSION_DEFAULT_MS
                 else ("group.max.session.timeout.ms", "1800000")
             )
-            yield _finding(
+            yield Finding(
                 Severity.WARNING,
                 f"setting {name}",
                 f"session.timeout.ms must lie between {least:.0f} and {most:.0f}; consumers have 45000 by default",
                 "Consumers that do not set it cannot join a group (INVALID_SESSION_TIMEOUT).",
-                *_restart(facts, {name: default}),
+                _restart(facts, {name: default}),
             )
     delay = settings.number("group.initial.rebalance.delay.ms")
     if delay is not None and delay >= INITIAL_DELAY_LONG_MS:
-        yield _finding(
+        yield Finding(
             Severity.ERROR if delay >= POLL_DEFAULT_MS else Severity.WARNING,
             "setting group.initial.rebalance.delay.ms",
             f"a group that begins waits {duration(delay / 1000)} for more members",
             "Its first member reads nothing meanwhile, after every stop of all members.",
-            *_restart(facts, {"group.initial.rebalance.delay.ms": "3000"}),
+            _restart(facts, {"group.initial.rebalance.delay.ms": "3000"}),
         )
     acks = settings.number("offsets.commit.required.acks")
     if acks is not None and acks != -1 and facts.is_cluster:
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             "setting offsets.commit.required.acks",
             f"it is {acks:.0f}: a commit counts before the other replicas have it",
             "When a coordinator dies, its groups go back to older offsets and read records again.",
-            *_restart(facts, {"offsets.commit.required.acks": "-1"}),
+            _restart(facts, {"offsets.commit.required.acks": "-1"}),
         )
     if any(not health["is_journal_on"] for _, health in facts.healths):
-        yield _finding(
+        yield Finding(
             Severity.NOTE,
             "setting offsets.journal.enable",
             "the offset journal is off",
             "Nobody can say who moved an offset, and `offsets restore` and `offsets undo` have nothing to go by.",
-            *_restart(facts, {"offsets.journal.enable": "true"}),
+            _restart(facts, {"offsets.journal.enable": "true"}),
         )
 
 
@@ -442,29 +439,29 @@ def compaction(facts: Facts) -> Iterator[Finding]:
     lossy = of_topics(
         facts,
         lambda topic, settings: (
-            topic.name in (OFFSETS, TRANSACTIONS)
+            topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
             and "delete" in (settings.text("cleanup.policy") or "compact").split(",")
         ),
     )
     for topic in lossy:
-        yield _finding(
+        yield Finding(
             Severity.ERROR,
             f"topic {topic.name}",
             "cleanup.policy deletes by age",
             "Committed offsets that nobody renews go after retention.ms, also of groups that still run."
-            if topic.name == OFFSETS
+            if topic.name == OFFSETS_TOPIC
             else "The state of transactions goes after retention.ms.",
-            *command_of("configs set", ["topic", topic.name, "cleanup.policy=compact"]),
+            command_of("configs set", ["topic", topic.name, "cleanup.policy=compact"]),
         )
     if facts.any_settings.is_true("log.cleaner.enable") is False:
         compacted = of_topics(facts, lambda topic, settings: "compact" in (settings.text("cleanup.policy") or ""))
         if compacted:
-            yield _finding(
+            yield Finding(
                 Severity.ERROR,
                 "setting log.cleaner.enable",
                 f"compaction is off, and {counted(len(compacted), 'topic')} need it: {names(compacted)}",
                 "They grow for ever; starts and changes of coordinator take longer and longer.",
-                *_restart(facts, {"log.cleaner.enable": "true"}),
+                _restart(facts, {"log.cleaner.enable": "true"}),
             )
 
 
@@ -477,30 +474,30 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
     lag, wait = settings.number("replica.lag.time.max.ms"), settings.number("replica.fetch.wait.max.ms")
     socket = settings.number("replica.socket.timeout.ms")
     if lag is not None and wait is not None and lag < 2 * wait:
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             "setting replica.lag.time.max.ms",
             f"it is {lag:.0f}, less than twice replica.fetch.wait.max.ms={wait:.0f}",
             "Followers of quiet topics leave the replicas in sync and come back, again and again.",
-            *_restart(facts, {"replica.lag.time.max.ms": "30000"}),
+            _restart(facts, {"replica.lag.time.max.ms": "30000"}),
         )
     if socket is not None and wait is not None and socket <= wait:
-        yield _finding(
+        yield Finding(
             Severity.ERROR,
             "setting replica.socket.timeout.ms",
             f"it is {socket:.0f}, not above replica.fetch.wait.max.ms={wait:.0f}",
             "Followers give up every fetch that waits for records, and open a new connection.",
-            *_restart(facts, {"replica.socket.timeout.ms": "30000"}),
+            _restart(facts, {"replica.socket.timeout.ms": "30000"}),
         )
     for name, least in (("coordination.session.timeout.ms", 2_000), ("zookeeper.session.timeout.ms", 4_000)):
         session = settings.number(name)
         if session is not None and settings.is_set(name) and session < least:
-            yield _finding(
+            yield Finding(
                 Severity.NOTE,
                 f"setting {name}",
                 f"it is {session:.0f}",
                 "A broker that stands still for a moment (a slow disk, a busy machine) counts as dead.",
-                *_restart(facts, {name: "6000"}),
+                _restart(facts, {name: "6000"}),
             )
 
 
@@ -524,12 +521,12 @@ def differing(facts: Facts) -> Iterator[Finding]:
         listing = "; ".join(f"{text} on broker {listed(map(str, nodes))}" for text, nodes in values.items())
         common = max(values, key=lambda text: len(values[text]))
         odd = next(broker for broker, settings in known if (settings.text(name) or "not set") != common)
-        yield _finding(
+        yield Finding(
             Severity.WARNING,
             f"setting {name}",
             f"differs between brokers: {listing}",
             "What holds depends on which broker leads, coordinates, or is controller.",
-            *start_again(facts, odd, {name: "" if common == "not set" else common}),
+            start_again(facts, odd, {name: "" if common == "not set" else common}),
         )
 
 
@@ -540,18 +537,17 @@ def http_access(facts: Facts) -> Iterator[Finding]:
         listeners = settings.text("http.listeners")
         if not listeners or listeners == "none" or settings.is_set("http.token"):
             continue
-        open_to_others = [each for each in listeners.split(",") if not _is_loopback(each)]
+        open_to_others = [each for each in listeners.split(",") if not is_loopback(_host(each))]
         if open_to_others:
-            yield _finding(
+            yield Finding(
                 Severity.WARNING,
                 f"broker {broker.node_id}",
                 f"http.listeners has {listed(open_to_others)}, and there is no http.token",
                 "Requests from other hosts are refused without a token, so the address serves nobody. Put your own "
                 "secret in the place of the word.",
-                *start_again(facts, broker, {"http.token": "SECRET"}),
+                start_again(facts, broker, {"http.token": "SECRET"}),
             )
 
 
-def _is_loopback(listener: str) -> bool:
-    host = listener.partition("://")[2].rpartition(":")[0].strip("[]")
-    return host in ("localhost", "::1") or host.startswith("127.")
+def _host(listener: str) -> str:
+    return listener.partition("://")[2].rpartition(":")[0].strip("[]")

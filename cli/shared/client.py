@@ -431,11 +431,11 @@ def describe_groups(
     return described
 
 
-def refuse_members(group: str, described: dict[str, Any]) -> None:
+def refuse_members(group: str, described: dict[str, Any], advice: str) -> None:
     """End the command if the group has members: they would commit over what it writes."""
-    if group in described and described[group]["members"]:
-        members = counted(len(described[group]["members"]), "member")
-        fail(f"{group} has {members}, which would commit over it. Stop its consumers first, or add --live.")
+    members = described[group]["members"] if group in described else ()
+    if members:
+        fail(f"{group} has {counted(len(members), 'member')}, which would commit over it. {advice}")
 
 
 def offsets_at(client: Any, partitions: Sequence[Any], place: Any) -> dict[Any, Any]:

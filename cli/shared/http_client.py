@@ -37,7 +37,7 @@ class HttpApi:
         with admin(target) as client:
             api = HttpApi(client, target)
             group = api.get("/v1/groups/{group}", group="billing")
-            rows = api.of_each_broker("/v1/groups")    # api.unanswered says who did not answer, and why
+            rows = api.of_each_broker("/v1/groups")
 
     What fails ends the command with the sentence of the broker. The token for brokers on other machines is in the
     environment variable BARNABAS_HTTP_TOKEN.
@@ -49,7 +49,6 @@ class HttpApi:
         self._addresses: dict[int, str] = {}
         self._cluster_id: str | None = None
         self._token = os.environ.get(TOKEN_VARIABLE)
-        self.unanswered: dict[int, str] = {}  # brokers that were asked in vain, and the reason
 
     # ------------------------------------------------------------------ addresses
 
@@ -82,13 +81,13 @@ class HttpApi:
 
     # ------------------------------------------------------------------ requests
 
-    def get(self, path: str, /, query: dict[str, Any] | None = None, **names: str) -> Any:
-        """The answer to GET. `names` are the parameters of the path, `query` those behind it."""
-        return self.ask("GET", path, query=query, names=names)
+    def get(self, path: str, /, **names: str) -> Any:
+        """The answer to GET. `names` are the parameters of the path."""
+        return self.ask("GET", path, names=names)
 
-    def post(self, path: str, body: Any, /, query: dict[str, Any] | None = None, **names: str) -> Any:
+    def post(self, path: str, body: Any, /, **names: str) -> Any:
         """The answer to POST with a JSON body."""
-        return self.ask("POST", path, body, query=query, names=names)
+        return self.ask("POST", path, body, names=names)
 
     def ask(
         self,
@@ -107,9 +106,9 @@ class HttpApi:
         """
         if "" in (names or {}).values():
             fail("a name is empty; what has no name cannot be asked for over HTTP.", ExitCode.NOT_VALID)
-        given = {key: _texts(value) for key, value in (query or {}).items() if value is not None}
+        given = {key: value for key, value in (query or {}).items() if value is not None}
         target = path.format_map({name: quote(value, safe="") for name, value in (names or {}).items()})
-        target += "?" + urlencode(given, doseq=True) if given else ""
+        target += "?" + urlencode(given) if given else ""
         if self._cluster_id is None:
             self.brokers()
         clock = RealClock()
@@ -153,14 +152,13 @@ class HttpApi:
         raise failure
 
     def of_each_broker(self, path: str, /, query: dict[str, Any] | None = None) -> Iterator[Any]:
-        """The answer of every broker that gives one, one after the other; `unanswered` says who gave none."""
+        """The answer of every broker that gives one, one after the other."""
         for node_id in self.brokers():
             try:
                 answer = self.ask("GET", path, query=query, node_id=node_id)
-            except Failure as failure:
-                self.unanswered[node_id] = failure.message
-            else:
-                yield answer
+            except Failure:
+                continue
+            yield answer
 
     def why_not_serving(self, node_ids: Iterable[int]) -> dict[int, str | None]:
         """Why brokers do not serve clients, as they say themselves or because they do not answer; None: it serves.
@@ -190,10 +188,9 @@ class HttpApi:
         authorization = self._authorization(address)
         if authorization:
             headers["Authorization"] = authorization
-        content = None
-        if body is not None or method != "GET":
+        content = None if body is None else json.dumps(body).encode()
+        if content is not None:
             headers["Content-Type"] = "application/json"
-            content = None if body is None else json.dumps(body).encode()
         connection = self._connection(address, min(within_s, CONNECTED_WITHIN_S))
         is_sent = False
         try:
@@ -252,12 +249,3 @@ class HttpApi:
             message += "the file of --command-config, if the address is https:// or of this machine."
         code = ExitCode.NOTHING_THERE if status == 404 else ExitCode.NOT_VALID if status == 400 else ExitCode.FAILED
         fail(f"{name}: {message}", code)
-
-
-def _texts(value: Any) -> Any:
-    """Values of a query as texts; several for a list."""
-    if isinstance(value, list | tuple):
-        return [_texts(each) for each in value]
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

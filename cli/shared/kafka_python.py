@@ -6,7 +6,10 @@ So pyproject.toml allows no later version before this file was tested with it.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from barnabas.protocol.schema import MessageSchema, Structure
 
 # ---- what there is no method or setting for
 
@@ -159,6 +162,7 @@ class _Lenient(bytes):
             return NotUtf8(super().decode(encoding, "replace"))
 
 
+@cache  # once
 def read_every_header_name() -> None:
     """Have consumers read records with a name of a header that is not UTF-8; it comes as `NotUtf8`.
 
@@ -167,7 +171,7 @@ def read_every_header_name() -> None:
     from kafka.record.default_records import DefaultRecordBatch
 
     read: Any = getattr(DefaultRecordBatch, "_read_msg", None)
-    if read is None or hasattr(read, "reads"):  # another version of kafka-python, or it is done
+    if read is None:  # another version of kafka-python
         return
 
     def lenient(batch: Any, *more: Any) -> Any:
@@ -177,23 +181,20 @@ def read_every_header_name() -> None:
             batch._buffer = _Lenient(batch._buffer)
             return read(batch, *more)
 
-    lenient.reads = read  # type: ignore[attr-defined]
     DefaultRecordBatch._read_msg = lenient
 
 
+@cache  # once
 def send_headers_without_value() -> None:
     """Have producers send headers whose value is `NO_VALUE` without one: kafka-python takes no None for it."""
     from kafka.record.default_records import DefaultRecordBatchBuilder
 
     append: Any = DefaultRecordBatchBuilder.append
-    if hasattr(append, "appends"):
-        return
 
     def with_none(batch: Any, offset: int, timestamp: int, key: Any, value: Any, headers: Any) -> Any:
         sent = [(name, None if one is NO_VALUE else one) for name, one in headers]
         return append(batch, offset, timestamp, key, value, sent)
 
-    with_none.appends = append  # type: ignore[attr-defined]
     DefaultRecordBatchBuilder.append = with_none
 
 
@@ -223,6 +224,7 @@ def new_producer(**settings: Any) -> Any:
     return Producer(**settings)
 
 
+@cache  # once
 def take_up_every_assignment() -> None:
     """Have consumers ask again until they have taken up the assignment of every join that they begin.
 
@@ -233,7 +235,7 @@ def take_up_every_assignment() -> None:
     from kafka.coordinator.base import BaseCoordinator
 
     join: Any = getattr(BaseCoordinator, "join_group_async", None)
-    if join is None or hasattr(join, "marks"):  # another version of kafka-python, or it is done
+    if join is None:  # another version of kafka-python
         return
 
     async def marked(coordinator: Any, timeout_ms: float | None = None) -> Any:
@@ -241,7 +243,6 @@ def take_up_every_assignment() -> None:
             coordinator.request_rejoin()
         return await join(coordinator, timeout_ms=timeout_ms)
 
-    marked.marks = join  # type: ignore[attr-defined]
     BaseCoordinator.join_group_async = marked
 
 
@@ -322,57 +323,20 @@ def _as_classic(found: Any) -> dict[str, Any]:
 @cache
 def _describe_request() -> Any:
     """ConsumerGroupDescribe, version 0. A class takes its fields from the file of its name, and then from here."""
+    from barnabas.protocol import schema
     from kafka.protocol.api_message import ApiMessage
 
-    def field(name: str, kind: str, fields: Any = None, nullable: bool = False) -> dict[str, Any]:
-        more = {"nullableVersions": "0+"} if nullable else {}
-        return {"name": name, "type": kind, "versions": "0+", **more, **({"fields": fields} if fields else {})}
-
-    def message(kind: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "apiKey": 69,
-            "type": kind,
-            "name": f"ConsumerGroupDescribe{kind.title()}",
-            "validVersions": "0",
-            "flexibleVersions": "0+",
-            "fields": fields,
-        }
-
-    topics = [field("TopicId", "uuid"), field("TopicName", "string"), field("Partitions", "[]int32")]
-    assignment = [field("TopicPartitions", "[]TopicPartitions", topics)]
-    member = [
-        field("MemberId", "string"),
-        field("InstanceId", "string", nullable=True),
-        field("RackId", "string", nullable=True),
-        field("MemberEpoch", "int32"),
-        field("ClientId", "string"),
-        field("ClientHost", "string"),
-        field("SubscribedTopicNames", "[]string"),
-        field("SubscribedTopicRegex", "string", nullable=True),
-        field("Assignment", "Assignment", assignment),
-        field("TargetAssignment", "Assignment", assignment),
-    ]
-    group = [
-        field("ErrorCode", "int16"),
-        field("ErrorMessage", "string", nullable=True),
-        field("GroupId", "string"),
-        field("GroupState", "string"),
-        field("GroupEpoch", "int32"),
-        field("AssignmentEpoch", "int32"),
-        field("AssignorName", "string"),
-        field("Members", "[]Member", member),
-        field("AuthorizedOperations", "int32"),
-    ]
+    schemas = schema.load("consumer_group_describe")
 
     class DescribeGroupsRequest(ApiMessage):  # type: ignore[misc]
         @classmethod
         def json_patch(cls, json: Any) -> Any:
-            return message("request", [field("GroupIds", "[]string"), field("IncludeAuthorizedOperations", "bool")])
+            return _first_version(schemas["ConsumerGroupDescribeRequest"], "request")
 
     class DescribeGroupsResponse(ApiMessage):  # type: ignore[misc]
         @classmethod
         def json_patch(cls, json: Any) -> Any:
-            return message("response", [field("ThrottleTimeMs", "int32"), field("Groups", "[]DescribedGroup", group)])
+            return _first_version(schemas["ConsumerGroupDescribeResponse"], "response")
 
     global _describe_response  # the registry of answers has weak references only
     _describe_response = DescribeGroupsResponse
@@ -380,3 +344,23 @@ def _describe_request() -> Any:
 
 
 _describe_response: Any = None
+
+
+def _first_version(schema: "MessageSchema", kind: str) -> dict[str, Any]:
+    """Version 0 of a message of ours as JSON, in the form that Kafka's own files have, and kafka-python reads."""
+
+    def fields(structure: "Structure") -> list[dict[str, Any]]:
+        return [
+            {
+                "name": field.name.title().replace("_", ""),
+                "type": f"[]{field.type}" if field.array else field.type,
+                "versions": "0+",
+                **({"nullableVersions": "0+"} if field.is_nullable(0) else {}),
+                **({} if field.structure is None else {"fields": fields(field.structure)}),
+            }
+            for field in structure.fields
+            if field.is_in(0)
+        ]
+
+    whole = {"apiKey": schema.api_key, "type": kind, "name": schema.name, "fields": fields(schema.root)}
+    return whole | {"validVersions": "0", "flexibleVersions": "0+"}

@@ -7,7 +7,6 @@ import typer
 from barnabas.cli.checks.findings import command_of, line_of
 from barnabas.cli.open_transactions import (
     Described,
-    Key,
     Open,
     State,
     absent_coordinators,
@@ -18,7 +17,16 @@ from barnabas.cli.open_transactions import (
     raise_for,
     will_be_ended,
 )
-from barnabas.cli.shared.client import RETRY_MS, admin, answered, attempts, coordinator_moves, describe_topics, reason
+from barnabas.cli.shared.client import (
+    RETRY_MS,
+    Key,
+    admin,
+    answered,
+    attempts,
+    coordinator_moves,
+    describe_topics,
+    reason,
+)
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.target import Target

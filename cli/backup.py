@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from barnabas.cli import backup_file
-from barnabas.cli.log_headers import Key, Log, LogHeaders
-from barnabas.cli.shared.client import admin, answered, await_coordinators, changed, no_group, reason
+from barnabas.cli.log_headers import Log, LogHeaders
+from barnabas.cli.shared.client import Key, admin, answered, await_coordinators, commit, no_group
 from barnabas.cli.shared.exits import ExitCode, fail, key_values, say
 from barnabas.cli.shared.target import Target, no_time_limit
 from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_table, progress
@@ -37,8 +37,8 @@ Groups = Annotated[list[str] | None, typer.Option("--group", "-g", metavar="GROU
 
 class _Committed(NamedTuple):
     offset: int
-    leader_epoch: int
     metadata: str
+    leader_epoch: int
 
 
 def export(
@@ -116,7 +116,7 @@ def _committed(client: Any, target: Target, names: Sequence[str]) -> dict[str, d
             for group, offsets in answered(client, partial(client.list_group_offsets, some)).items():
                 rows = {
                     keys.setdefault(tuple(key), tuple(key)): _Committed(
-                        one.offset, one.leader_epoch, one.metadata or ""
+                        one.offset, one.metadata or "", one.leader_epoch
                     )
                     for key, one in sorted(offsets.items())
                     if one.offset >= 0
@@ -305,13 +305,12 @@ def _refuse_two_places(rows: list[_Row]) -> None:
 def _place(target: Target, rows: list[_Row], logs: LogHeaders, is_same_cluster: bool, search_mb: int) -> None:
     """Decide for each row where it is in the log here."""
     readable = _readable(rows, logs)
-    theres = _prove(target, readable, logs, is_same_cluster)
-    _search([row for row in readable if id(row) in theres], theres, target, logs, search_mb)
+    _search(_prove(target, readable, logs, is_same_cluster), target, logs, search_mb)
     wishes: dict[_Committed, _Committed] = {}
     for row in rows:
         if row.placement.offset is not None:
             epoch = row.epoch if row.placement.offset == row.position.offset else -1
-            wish = _Committed(row.placement.offset, epoch, row.position.metadata)
+            wish = _Committed(row.placement.offset, row.position.metadata, epoch)
             row.wanted = wishes.setdefault(wish, wish)
 
 
@@ -333,14 +332,14 @@ def _readable(rows: list[_Row], logs: LogHeaders) -> list[_Row]:
     return readable
 
 
-def _prove(target: Target, readable: list[_Row], logs: LogHeaders, is_same_cluster: bool) -> dict[int, There]:
-    """Place the rows whose batch is at their offset here, too. What there is instead, by the identity of the others."""
+def _prove(target: Target, readable: list[_Row], logs: LogHeaders, is_same_cluster: bool) -> list[tuple[_Row, There]]:
+    """Place the rows whose batch is at their offset here, too. The others, and what there is instead."""
     offsets: dict[Key, set[int]] = {}
     for row in readable:
         offsets.setdefault(row.key, set()).add(row.position.offset)
     with progress("Comparing batches", sum(map(len, offsets.values()))) as advance:
         around = logs.each(offsets, backup_search.around, advance)
-    theres: dict[int, There] = {}
+    left: list[tuple[_Row, There]] = []
     placements: dict[Placement, Placement] = {}  # each is kept once
     target.renew()
     for row in readable:
@@ -355,37 +354,37 @@ def _prove(target: Target, readable: list[_Row], logs: LogHeaders, is_same_clust
         if proved := prove(position, there):
             row.placement = placements.setdefault(proved, proved)
         else:
-            theres[id(row)] = there
+            left.append((row, there))
         if is_same_log:
             row.epoch = position.leader_epoch
-    return theres
+    return left
 
 
-def _search(left: list[_Row], theres: dict[int, There], target: Target, logs: LogHeaders, search_mb: int) -> None:
+def _search(left: list[tuple[_Row, There]], target: Target, logs: LogHeaders, search_mb: int) -> None:
     """Place rows by their batches, or else by their records, wherever these are in the log."""
     wanted: dict[Key, set[Wanted]] = {}
-    for row in left:
+    for row, _ in left:
         wanted.setdefault(row.key, set()).add(Wanted(row.position.batch, row.position.before))
     with progress("Searching batches", sum(map(len, wanted.values()))) as advance:
         searched = logs.each(wanted, partial(backup_search.search, bytes_each=search_mb * 2**20), advance)
     target.renew()
     records: dict[Key, set[Marks]] = {}
-    for row in left:
+    for row, there in left:
         result = searched[row.key]
         if isinstance(result, str):
             row.placement = Placement(How.REFUSED, None, result)
             continue
-        row.placement = place(row.position, theres[id(row)], _found(row.position, result, search_mb))
+        row.placement = place(row.position, there, _found(row.position, result, search_mb))
         if row.placement.how is How.REFUSED and (marks := _marks(row.position)) != NO_MARKS:
             records.setdefault(row.key, set()).add(marks)
     with progress("Searching records", sum(map(len, records.values()))) as advance:
         search_records = partial(backup_records.search_records, bytes_each=search_mb * 2**20)
         by_records = logs.each(records, search_records, advance)
-    for row in left:
+    for row, there in left:
         seen_records, marks = by_records.get(row.key, ""), _marks(row.position)
         if not isinstance(seen_records, str) and row.placement.how is How.REFUSED and marks != NO_MARKS:
             limit = _limit(seen_records.limits[marks], search_mb)
-            row.placement = place_by_records(row.position, theres[id(row)], seen_records, limit)
+            row.placement = place_by_records(row.position, there, seen_records, limit)
 
 
 def _found(position: Position, searched: Searched, search_mb: int) -> Found:
@@ -421,32 +420,23 @@ def _compare(client: Any, target: Target, rows: list[_Row]) -> None:
 
 def _commit(client: Any, target: Target, rows: list[_Row]) -> None:
     """Commit, one request for each group."""
-    from kafka.structs import OffsetAndMetadata, TopicPartition
-
     of_group: dict[str, list[_Row]] = {}
     for row in rows:
         of_group.setdefault(row.position.group, []).append(row)
     await_coordinators(client, list(of_group)[:1])  # makes the offsets topic
     with progress("Committing", len(of_group)) as advance:
         for group, some in of_group.items():
-            offsets = {
-                TopicPartition(*row.key): OffsetAndMetadata(
-                    row.wanted.offset, row.wanted.metadata, row.wanted.leader_epoch
-                )
-                for row in some
-                if row.wanted is not None
-            }
+            offsets = {row.key: row.wanted for row in some if row.wanted is not None}
             # A commit without an answer is sent again, too: it says where the group shall be, not how far it moves.
-            errors = answered(client, partial(changed, client, partial(client.alter_group_offsets, group, offsets)))
+            errors = answered(client, partial(commit, client, group, offsets))
             for row in some:
-                if error := errors[TopicPartition(*row.key)].errno:
-                    row.result, row.error = "not committed", reason(error)
+                if row.key in errors:
+                    row.result, row.error = "not committed", errors[row.key]
             target.renew()
             advance(1)
 
 
 def _verify(client: Any, target: Target, rows: list[_Row]) -> None:
-    """Read back what was committed."""
     after = _committed(client, target, sorted({row.position.group for row in rows}))
     for row in rows:
         assert row.wanted is not None

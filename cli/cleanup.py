@@ -118,7 +118,6 @@ def offsets_now(api: HttpApi, group: str) -> list[dict[str, Any]]:
 
 
 def refuse_members(group: str, document: dict[str, Any]) -> None:
-    """End the command if the group has members."""
     count = len(document["members"])
     if count or document["state"] != "Empty":
         who = counted(count, "member") if count else "members that are joining"
@@ -189,6 +188,5 @@ def add_expiry(api: HttpApi, group: str, rows: list[dict[str, Any]]) -> str | No
 
 
 def warn(warning: str | None) -> None:
-    """Print a warning, if there is one."""
     if warning is not None:
         say(f"barnabas: {warning}")

@@ -17,7 +17,6 @@ class ClusterGroup(Group):
     """`barnabas cluster` alone, and with options only, is `barnabas cluster show`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Split the words."""
         is_help = args and args[0] in ctx.help_option_names
         if not args or (args[0].startswith("-") and not is_help):
             args = [DEFAULT, *args]

@@ -227,7 +227,6 @@ class BrokerProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there."""
         return self.process is not None and self.process.returncode is None
 
     def send(self, number: int) -> None:

@@ -41,11 +41,9 @@ class LazyCommands(Group):
     """Knows the names of the commands, and imports barnabas.cli.NAME for the one that runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in the order of COMMANDS."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, or None."""
         if cmd_name == "start":  # only for the list in --help: main.py runs `start` without typer
             if COMPLETE_VARIABLE in os.environ:
                 from barnabas.cli.completion import start_command

@@ -180,7 +180,6 @@ def _alter(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send the changes and print their outcome."""
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
     with admin(target) as client:

@@ -193,7 +193,6 @@ class Reading:
         self.is_stopped = False
 
     def run(self) -> None:
-        """Print them."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
         clock = RealClock()

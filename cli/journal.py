@@ -20,7 +20,7 @@ from barnabas.cli.journal_reading import (
     warn_of_clocks,
 )
 from barnabas.cli.live_reset import Live, reset_live
-from barnabas.cli.shared.client import admin, answered, changed, positions, reason
+from barnabas.cli.shared.client import Key, admin, answered, changed, commit, errors_of, positions
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import (
@@ -329,26 +329,24 @@ def _plan(client: Any, group: str, wanted: Positions, *, is_live: bool) -> list[
     return rows
 
 
-def _write(client: Any, group: str, rows: list[dict[str, Any]], wanted: Positions) -> dict[tuple[str, int], str]:
+def _write(client: Any, group: str, rows: list[dict[str, Any]], wanted: Positions) -> dict[Key, str]:
     """Commit and forget; the errors."""
-    from kafka.structs import OffsetAndMetadata, TopicPartition
+    from kafka.structs import TopicPartition
 
-    commits = {}
+    commits: dict[Key, tuple[int, str, int]] = {}
     gone = []
     for row in rows:
         key = TopicPartition(row["topic"], row["partition"])
         if row["then"] is None:
             gone.append(key)
             continue
-        position = wanted[row["topic"], row["partition"]]
+        position = wanted[key]
         is_moved = row["then"] != position.offset
-        commits[key] = OffsetAndMetadata(row["then"], position.metadata, -1 if is_moved else position.leader_epoch)
-    results: dict[Any, Any] = {}
-    if commits:
-        results |= changed(client, lambda: client.alter_group_offsets(group, commits))
+        commits[key] = row["then"], position.metadata, -1 if is_moved else position.leader_epoch
+    errors = commit(client, group, commits) if commits else {}
     if gone:
-        results |= changed(client, lambda: client.delete_group_offsets(group, gone))
-    return {(key.topic, key.partition): reason(error.errno) for key, error in results.items() if error.errno}
+        errors |= errors_of(changed(client, lambda: client.delete_group_offsets(group, gone)))
+    return errors
 
 
 # ---- words ----

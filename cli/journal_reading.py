@@ -277,7 +277,6 @@ def _await_written(target: Target, client: Any, group: str) -> int | None:
 
 
 def committed(client: Any, group: str) -> Positions:
-    """What the group has committed now."""
     return {
         (partition.topic, partition.partition): Position(found.offset, found.leader_epoch, found.metadata)
         for partition, found in committed_offsets(client, group).items()

@@ -48,12 +48,10 @@ class GroupLag(NamedTuple):
 
     @property
     def rates(self) -> Rates:
-        """As the coordinator says them."""
         names = ("consumed_per_second", "produced_per_second", "catch_up_seconds")
         return Rates(*(self.document[name] for name in names))
 
     def as_json(self, isolation: str) -> dict[str, Any]:
-        """For scripts."""
         sums = total(self.rows, isolation)
         return {
             **{name: self.document[name] for name in ("group", "state", "members", "time_ms")},
@@ -219,7 +217,6 @@ COLUMNS = ("topic", "#partition", "#committed", "#log end", "#records", "#bytes"
 
 
 def cells(row: PartitionLag, isolation: str, now_ms: int) -> tuple[Any, ...]:
-    """A row of the table."""
     found = row.of(isolation)
     end = row.last_stable_offset if isolation == Isolation.READ_COMMITTED else row.high_watermark
     known = ("?", "?", "?")

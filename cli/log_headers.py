@@ -5,7 +5,17 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sized
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, leaders_of, reason
+from barnabas.cli.shared.client import (
+    LATEST,
+    ONE_ANSWERS_WITHIN_MS,
+    RETRY_MS,
+    Key,
+    answered,
+    by_topic,
+    leaders_of,
+    list_offsets_request,
+    reason,
+)
 from barnabas.cli.shared.kafka_python import send_all
 from barnabas.cli.shared.target import Target
 from barnabas.offsets.backup import Batch, batches_in
@@ -15,7 +25,6 @@ from barnabas.protocol import uuids
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
 from barnabas.runtime.clock import RealClock
 
-Key = tuple[str, int]
 T = TypeVar("T")
 W = TypeVar("W", bound=Sized)
 Asking = Ask | AskBatches | AskTime
@@ -147,12 +156,12 @@ class LogHeaders:
         """Requests with the brokers that get them. In a Fetch, each partition gets the bytes that it asks for."""
         requests: list[tuple[int, Any]] = []
         fetches: dict[int, list[tuple[Key, Ask | AskBatches]]] = {}
-        times: dict[int, list[tuple[Key, AskTime]]] = {}
+        times: dict[int, dict[Key, int]] = {}
         for key, ask in sorted(asks.items()):
             if (leader := self._leaders.get(key)) is None:
                 continue
             if isinstance(ask, AskTime):
-                times.setdefault(leader, []).append((key, ask))
+                times.setdefault(leader, {})[key] = ask.timestamp
                 continue
             share = fetches.setdefault(leader, [])
             taken = sum(one.bytes_max for _, one in share)
@@ -161,7 +170,7 @@ class LogHeaders:
                 share.clear()
             share.append((key, ask))
         requests += [(leader, _fetch(share)) for leader, share in fetches.items()]
-        return requests + [(leader, _list_offsets(some)) for leader, some in times.items()]
+        return requests + [(leader, list_offsets_request(some)) for leader, some in times.items()]
 
 
 def _read(response: Any, asks: Mapping[Key, Asking]) -> dict[Key, Any]:
@@ -205,34 +214,20 @@ def _with_bytes(batches: list[Batch], records: bytes) -> list[tuple[Batch, bytes
 def _fetch(share: list[tuple[Key, Ask | AskBatches]]) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
-    topics: dict[str, list[Any]] = {}
-    for (name, index), ask in share:
-        one = FetchRequest.FetchTopic.FetchPartition(
-            partition=index, fetch_offset=ask.offset, partition_max_bytes=ask.bytes_max
+    make = FetchRequest.FetchTopic
+    topics = by_topic(
+        (
+            key,
+            make.FetchPartition(partition=key[1], fetch_offset=ask.offset, partition_max_bytes=ask.bytes_max),
         )
-        topics.setdefault(name, []).append(one)
+        for key, ask in share
+    )
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
         max_bytes=max(REQUEST_BYTES, share[0][1].bytes_max),
         isolation_level=0,
-        topics=[FetchRequest.FetchTopic(topic=name, partitions=some) for name, some in topics.items()],
+        topics=[make(topic=name, partitions=some) for name, some in topics.items()],
         min_version=4,  # since then the answer has batches as they are
         max_version=12,  # which names topics by their names
-    )
-
-
-def _list_offsets(some: list[tuple[Key, AskTime]]) -> Any:
-    from kafka.protocol.consumer import ListOffsetsRequest
-
-    topic_type = ListOffsetsRequest.ListOffsetsTopic
-    topics: dict[str, list[Any]] = {}
-    for (name, index), ask in some:
-        one = topic_type.ListOffsetsPartition(partition_index=index, timestamp=ask.timestamp)
-        topics.setdefault(name, []).append(one)
-    return ListOffsetsRequest(
-        replica_id=-1,
-        isolation_level=0,
-        topics=[topic_type(name=name, partitions=rows) for name, rows in topics.items()],
-        min_version=1,  # since then the answer is one offset
     )

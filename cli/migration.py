@@ -10,10 +10,12 @@ import typer
 from barnabas.cli.shared.client import (
     BROKER_RESOURCE,
     UNKNOWN_TOPIC_OR_PARTITION,
+    Key,
     admin,
     answered,
     await_coordinators,
-    changed,
+    by_topic,
+    commit,
     committed_offsets,
     describe_groups,
     reason,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 
 PARTITIONS_PER_REQUEST = 1_000
 ZOOKEEPER_ANSWERS_WITHIN_MS = 5_000
-
-Partition = tuple[str, int]
 
 
 def migrate(
@@ -62,8 +62,6 @@ def migrate(
     barnabas offsets migrate --from zookeeper --group billing --yes --json
     barnabas offsets migrate --from zookeeper --group g --config server.properties
     """
-    from kafka.structs import OffsetAndMetadata, TopicPartition
-
     if source != "zookeeper":
         fail(f"--from wants zookeeper, not {source!r}.", ExitCode.NOT_VALID)
     with admin(target) as client:
@@ -86,14 +84,10 @@ def migrate(
         if not dry_run:
             if moving:
                 confirm(f"Commit {counted(len(moving), 'offset')} for {group}?", yes)
-                wanted = {
-                    TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["in_tree"], "", -1)
-                    for row in moving
-                }
-                results = changed(client, lambda: client.alter_group_offsets(group, wanted))
-                for row, partition in zip(moving, wanted, strict=True):
-                    error = results[partition].errno
-                    row["result"] = f"not committed: {reason(error)}" if error else "committed"
+                wanted = {(row["topic"], row["partition"]): (row["in_tree"], "", -1) for row in moving}
+                errors = commit(client, group, wanted)
+                for row, key in zip(moving, wanted, strict=True):
+                    row["result"] = f"not committed: {errors[key]}" if key in errors else "committed"
             _compare(rows, _in_tree(client, group), _in_topic(client, group))
     _tell(group, rows, as_json, dry_run)
 
@@ -151,7 +145,7 @@ async def _old_consumers(env: "Env", config: "BrokerConfig", group: str) -> list
         await tree.close()
 
 
-def _in_tree(client: Any, group: str) -> dict[Partition, int]:
+def _in_tree(client: Any, group: str) -> dict[Key, int]:
     """The offsets in the tree, of all partitions that exist."""
     from kafka.errors import UnsupportedVersionError
     from kafka.protocol.consumer import OffsetFetchRequest
@@ -161,11 +155,9 @@ def _in_tree(client: Any, group: str) -> dict[Partition, int]:
         for topic in answered(client, client.describe_topics)
         for partition in topic["partitions"]
     ]
-    found: dict[Partition, int] = {}
+    found: dict[Key, int] = {}
     for start in range(0, len(partitions), PARTITIONS_PER_REQUEST):
-        asked: dict[str, list[int]] = {}
-        for name, index in partitions[start : start + PARTITIONS_PER_REQUEST]:
-            asked.setdefault(name, []).append(index)
+        asked = by_topic((key, key[1]) for key in partitions[start : start + PARTITIONS_PER_REQUEST])
         make_topic = OffsetFetchRequest.OffsetFetchRequestTopic
         topics = [make_topic(name=name, partition_indexes=indexes) for name, indexes in asked.items()]
         try:
@@ -181,13 +173,13 @@ def _in_tree(client: Any, group: str) -> dict[Partition, int]:
     return found
 
 
-def _in_topic(client: Any, group: str) -> dict[Partition, int]:
+def _in_topic(client: Any, group: str) -> dict[Key, int]:
     """The offsets in __consumer_offsets."""
     await_coordinators(client, [group])
     return {tuple(partition): committed.offset for partition, committed in committed_offsets(client, group).items()}
 
 
-def _rows(in_tree: dict[Partition, int], in_topic: dict[Partition, int]) -> list[dict[str, Any]]:
+def _rows(in_tree: dict[Key, int], in_topic: dict[Key, int]) -> list[dict[str, Any]]:
     rows = []
     for (topic, partition), offset in sorted(in_tree.items()):
         known = in_topic.get((topic, partition))
@@ -198,7 +190,7 @@ def _rows(in_tree: dict[Partition, int], in_topic: dict[Partition, int]) -> list
     return rows
 
 
-def _compare(rows: list[dict[str, Any]], in_tree: dict[Partition, int], in_topic: dict[Partition, int]) -> None:
+def _compare(rows: list[dict[str, Any]], in_tree: dict[Key, int], in_topic: dict[Key, int]) -> None:
     """Compare every partition with what is in both places now."""
     for row in rows:
         key = (row["topic"], row["partition"])

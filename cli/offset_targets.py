@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from barnabas.cli.shared.client import describe_groups, describe_topics, offsets_at, positions
+from barnabas.cli.shared.client import Key, describe_groups, describe_topics, offsets_at, positions
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.terminal import INT64_MAX
 from barnabas.cli.shared.words import partition_of
 from barnabas.runtime.counted import counted
 
-Key = tuple[str, int]
 OFFSET_FIELDS = ("offset", "new_offset", "committed_offset")  # the first that a JSON object has
 
 

@@ -14,7 +14,7 @@ from barnabas.cli.groups import tell_loading
 from barnabas.cli.live_reset import Live, reset_live
 from barnabas.cli.migration import migrate
 from barnabas.cli.offset_targets import Destination, of_group, partitions_named
-from barnabas.cli.shared.client import admin, changed, describe_groups, positions, reason, result_of
+from barnabas.cli.shared.client import Key, admin, changed, commit, describe_groups, positions, result_of
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
@@ -122,9 +122,8 @@ def set_offsets(
     barnabas offsets set billing --to-file positions.csv --live --yes
     barnabas offsets set billing --to-group billing-canary --dry-run
     """
-    from kafka.structs import OffsetAndMetadata, TopicPartition
-
     place, wanted_offsets = destination.read()
+    errors: dict[Key, str] = {}
     with admin(target) as client:
         chosen = partitions_named(client, topic) if topic else None
         if destination.to_group is not None:
@@ -145,18 +144,15 @@ def set_offsets(
             if live.live:
                 reset_live(client, target, group, rows, live.live_wait_s, as_json=as_json)
                 return
-            wanted = {
-                TopicPartition(row["topic"], row["partition"]): OffsetAndMetadata(row["new_offset"], "", -1)
-                for row in rows
-            }
-            results = changed(client, lambda: client.alter_group_offsets(group, wanted))
-    errors = {} if dry_run else {tuple(key): reason(found.errno) for key, found in results.items() if found.errno}
+            errors = commit(
+                client, group, {(row["topic"], row["partition"]): (row["new_offset"], "", -1) for row in rows}
+            )
     outcomes = [_outcome(row, errors, dry_run) for row in rows]
     if as_json or not dry_run:
         print_outcomes("partition", outcomes, as_json)
 
 
-def _outcome(row: dict[str, Any], errors: dict[tuple[Any, ...], str], dry_run: bool) -> dict[str, Any]:
+def _outcome(row: dict[str, Any], errors: dict[Key, str], dry_run: bool) -> dict[str, Any]:
     outcome = {
         "partition": partition_of(row),
         "committed_offset": row["committed_offset"],

@@ -7,9 +7,21 @@ transaction that no coordinator will end, the transaction hangs (KIP-664).
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from barnabas.cli.shared.client import LATEST, ONE_ANSWERS_WITHIN_MS, RETRY_MS, answered, broker_setting, leaders_of
+from barnabas.cli.shared.client import (
+    LATEST,
+    ONE_ANSWERS_WITHIN_MS,
+    RETRY_MS,
+    Key,
+    answered,
+    broker_setting,
+    by_topic,
+    leaders_of,
+    list_offsets_request,
+    listed_offsets,
+)
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.words import shown
@@ -17,7 +29,6 @@ from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock
 
-Key = tuple[str, int]
 T = TypeVar("T")
 
 IDS_AT_ONCE = 1_000
@@ -101,7 +112,6 @@ class Open(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Its partition."""
         return self.topic, self.partition
 
 
@@ -249,7 +259,7 @@ def _from_leaders(
     client: Any,
     partitions: Iterable[Key],
     node_id: int | None,
-    ask: Callable[[int, dict[str, list[int]]], Iterable[tuple[Key, T]]],
+    ask: Callable[[int, Sequence[Key]], Mapping[Key, T]],
 ) -> dict[Key, T]:
     """What the leaders of partitions answer, or this one broker. Those that do not answer are asked again for a while,
     and then left out; so is who refuses.
@@ -269,11 +279,8 @@ def _from_leaders(
                 by_broker.setdefault(broker, []).append(key)
         for broker, keys in by_broker.items():
             for at in range(0, len(keys), PARTITIONS_AT_ONCE):
-                topics: dict[str, list[int]] = {}
-                for topic, index in keys[at : at + PARTITIONS_AT_ONCE]:
-                    topics.setdefault(topic, []).append(index)
                 try:
-                    found.update(ask(broker, topics))
+                    found |= ask(broker, keys[at : at + PARTITIONS_AT_ONCE])
                 except KafkaError:
                     break
         left = [key for key in left if key not in found and (node_id is not None or key in led)]
@@ -288,14 +295,12 @@ def open_in(
     """The open transactions in each partition, as their leaders or this one broker say it; and who did not say it."""
     from kafka.protocol.admin.transactions import DescribeProducersRequest
 
-    def ask(broker: int, topics: dict[str, list[int]]) -> Iterable[tuple[Key, list[Open]]]:
-        row_type = DescribeProducersRequest.TopicRequest
-        rows = [row_type(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
-        response = send(client, DescribeProducersRequest(topics=rows), broker, ONE_ANSWERS_WITHIN_MS)
-        for answer in response.topics:
-            for row in answer.partitions:
-                if not row.error_code:
-                    yield (answer.name, row.partition_index), _open(answer.name, row)
+    def ask(broker: int, keys: Sequence[Key]) -> dict[Key, list[Open]]:
+        make, asked = DescribeProducersRequest.TopicRequest, by_topic((key, key[1]) for key in keys)
+        topics = [make(name=name, partition_indexes=indexes) for name, indexes in asked.items()]
+        response = send(client, DescribeProducersRequest(topics=topics), broker, ONE_ANSWERS_WITHIN_MS)
+        rows = ((topic.name, row) for topic in response.topics for row in topic.partitions)
+        return {(name, row.partition_index): _open(name, row) for name, row in rows if not row.error_code}
 
     wanted = set(partitions)
     found = _from_leaders(client, wanted, node_id, ask)
@@ -320,29 +325,13 @@ def _open(topic: str, row: Any) -> list[Open]:
 
 def ends_of(client: Any, partitions: Iterable[Key]) -> dict[Key, Ends]:
     """Where consumers stop in those whose leaders say it. A new leader that waits for its replicas does not."""
-    from kafka.protocol.consumer import ListOffsetsRequest
 
-    def at(isolation: int) -> Callable[[int, dict[str, list[int]]], Iterable[tuple[Key, int]]]:
-        def ask(broker: int, topics: dict[str, list[int]]) -> Iterable[tuple[Key, int]]:
-            topic_type = ListOffsetsRequest.ListOffsetsTopic
-            row_type = topic_type.ListOffsetsPartition
-            rows = [
-                topic_type(
-                    name=name, partitions=[row_type(partition_index=index, timestamp=LATEST) for index in indexes]
-                )
-                for name, indexes in topics.items()
-            ]
-            request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=rows, min_version=2)
-            response = send(client, request, broker, ONE_ANSWERS_WITHIN_MS)
-            for answer in response.topics:
-                for row in answer.partitions:
-                    if not row.error_code:
-                        yield (answer.name, row.partition_index), row.offset
+    def ask(isolation: int, broker: int, keys: Sequence[Key]) -> dict[Key, int]:
+        request = list_offsets_request(dict.fromkeys(keys, LATEST), isolation=isolation, min_version=2)
+        return listed_offsets(send(client, request, broker, ONE_ANSWERS_WITHIN_MS))
 
-        return ask
-
-    stable = _from_leaders(client, partitions, None, at(READ_COMMITTED))
-    high = _from_leaders(client, stable, None, at(READ_UNCOMMITTED))  # the later, so it is not behind
+    stable = _from_leaders(client, partitions, None, partial(ask, READ_COMMITTED))
+    high = _from_leaders(client, stable, None, partial(ask, READ_UNCOMMITTED))  # the later, so it is not behind
     return {key: Ends(stable[key], high[key]) for key in high}
 
 

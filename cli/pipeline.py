@@ -16,6 +16,7 @@ import typer
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.shared.target import addresses_of
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_table
+from barnabas.cli.shared.words import shown as one_line
 from barnabas.cluster.topic_names import topic_name_problem
 
 app = new_app("""Offsets, lag and health of groups over time, as Parquet tables, by Spark.
@@ -519,7 +520,7 @@ def _cell(value: Any) -> Any:
     """A value that takes one line and no more than its share of it: clients may call their groups anything."""
     if not isinstance(value, str):
         return value
-    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in value)
+    line = one_line(value)
     return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
 
 

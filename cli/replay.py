@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, new_app
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.cli.shared.words import shown
 from barnabas.runtime.counted import counted
 from barnabas.testing.replay import Difference, SessionError, replaying
@@ -57,7 +57,7 @@ def replay_session(
 
 def _print(each: Difference, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(each._asdict(), ensure_ascii=False), flush=True)
+        print_json(each._asdict())
         return
     field = f" {each.field}" if each.field else ""
     what = f"request {each.number} ({each.api} of {each.client_id}):{field} was {each.recorded}, is {each.now}"

@@ -161,7 +161,6 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that reports errors of usage as the other commands do."""
 
     def error(self, message: str) -> NoReturn:
-        """End the command."""
         fail(f"{message}. (What there is: barnabas start --help)", ExitCode.NOT_VALID)
 
 
@@ -171,7 +170,6 @@ class Once(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
-        """Take the value."""
         if getattr(namespace, self.dest) is not None:
             parser.error(f"{option_string} is given twice: give it once.")
         setattr(namespace, self.dest, values)

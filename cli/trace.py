@@ -1,7 +1,6 @@
 """`barnabas trace`: what clients ask and get, as it comes, from brokers that tests may command (`control.enable`)."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from barnabas.cli.shared.client import client_id as own_client_id
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
-from barnabas.cli.shared.terminal import AsJson, new_app
+from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.cli.shared.words import shown
 from barnabas.runtime.clock import RealClock
 
@@ -84,7 +83,7 @@ def _lint(http: HttpApi, client_id: str | None, as_json: bool) -> int:
     ]
     for row in found:
         if as_json:
-            print(json.dumps(row, ensure_ascii=False))
+            print_json(row)
             continue
         about = f" (group {row['about']})" if row["about"] else ""
         print(shown(f"{row['client_id']}{about}: {row['rule']}: {row['message']}"))
@@ -111,7 +110,10 @@ def _new(http: HttpApi, filters: dict[str, str | None], following: dict[int, int
 
 def _print(rows: Iterator[dict[str, Any]] | list[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
-        print(json.dumps(row, ensure_ascii=False) if as_json else shown(_line(row)), flush=True)
+        if as_json:
+            print_json(row)
+        else:
+            print(shown(_line(row)), flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from barnabas.cli.open_transactions import Described, Ends, Key, Open, State, ends_of, open_in
+from barnabas.cli.open_transactions import Described, Ends, Open, State, ends_of, open_in
+from barnabas.cli.shared.client import Key
 from barnabas.cli.shared.terminal import print_table
 from barnabas.cli.shared.words import duration, shown
 from barnabas.runtime.clock import RealClock
@@ -58,7 +59,6 @@ def _partition(found: Described, key: Key, opens: Sequence[Open] | None, ends: E
 
 
 def print_document(document: dict[str, Any]) -> None:
-    """Print it for a person."""
     print("\n".join(map(shown, headlines(document))))
     if document["partitions"]:
         print()

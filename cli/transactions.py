@@ -10,7 +10,6 @@ from barnabas.cli.open_transactions import (
     OPEN_STATES,
     Described,
     Ends,
-    Key,
     Listed,
     Open,
     State,
@@ -21,7 +20,7 @@ from barnabas.cli.open_transactions import (
     list_transactions,
     longest_timeout_ms,
 )
-from barnabas.cli.shared.client import admin, answered, describe_topics
+from barnabas.cli.shared.client import Key, admin, answered, describe_topics
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, Columns, new_app, print_json, print_list

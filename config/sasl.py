@@ -37,7 +37,6 @@ _CLASSES_OF_OAUTH = {
 
 
 def protocol_of(config: "BrokerConfig", listener: str) -> str:
-    """The security protocol of a listener."""
     return security_protocols(config.listener_security_protocol_map).get(listener, "PLAINTEXT")
 
 
@@ -91,7 +90,6 @@ def zookeeper_login(config: "BrokerConfig") -> JaasLine | None:
 
 
 def check_zookeeper_login(config: "BrokerConfig") -> Iterator[ConfigError]:
-    """What is wrong with the login at ZooKeeper."""
     try:
         zookeeper_login(config)
     except ConfigError as error:

@@ -101,5 +101,4 @@ class Http:
         return answer, text
 
     def close(self) -> None:
-        """Close all connections."""
         self._kept.close()

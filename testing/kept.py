@@ -44,7 +44,6 @@ class Kept(Generic[C]):
         self._idle.setdefault(address, []).append(connection)
 
     def close(self) -> None:
-        """Close all of them."""
         all_of_them, self._idle = self._idle, {}
         for connection in (each for idle in all_of_them.values() for each in idle):
             connection.close()

@@ -78,7 +78,6 @@ class Connection:
         return found
 
     def close(self) -> None:
-        """Close it."""
         self._answers.close()
         self.sock.close()
 
@@ -161,7 +160,6 @@ class Wire:
         self._producers = []
 
     def close(self) -> None:
-        """Close all connections."""
         self._kept.close()
 
     def ask(self, node_id: int | None, version: int, request: Message, timeout_s: float) -> Any:
@@ -202,7 +200,6 @@ class Wire:
     # ------------------------------------------------------------------ topics
 
     def create_topic(self, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> None:
-        """Make a topic."""
         make = messages.CreateTopicsRequest
         configs = [make.CreatableTopicConfig(name=key, value=value) for key, value in config.items()]
         topic = make.CreatableTopic(

@@ -49,12 +49,10 @@ class Settings:
         self.values = values
 
     def text(self, name: str) -> str | None:
-        """A value as text."""
         found = self.values.get(name)
         return None if found is None else found.value
 
     def number(self, name: str) -> float | None:
-        """A value as a number."""
         text = self.text(name)
         try:
             return None if text is None or text == "" else float(text)
@@ -62,7 +60,6 @@ class Settings:
             return None
 
     def is_true(self, name: str) -> bool | None:
-        """A value as true or false."""
         text = self.text(name)
         return None if text is None else text.lower() == "true"
 
@@ -146,7 +143,6 @@ class Topic:
         return min((len(each.replicas) for each in self.partitions), default=0)
 
     def number(self, name: str) -> float | None:
-        """A setting as a number."""
         return None if self.settings is None else self.settings.number(name)
 
 
@@ -206,7 +202,6 @@ class Facts:
         return len(self.brokers) > 1
 
     def partitions(self) -> Iterator[tuple[Topic, Partition]]:
-        """Every partition."""
         for topic in self.topics:
             for partition in topic.partitions:
                 yield topic, partition
@@ -218,5 +213,4 @@ class Facts:
                 yield health, row
 
     def topic(self, name: str) -> Topic | None:
-        """A topic by its name."""
         return next((topic for topic in self.topics if topic.name == name), None)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -22,6 +22,7 @@ from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
 
 T = TypeVar("T")
+Key = tuple[str, int]  # a partition: its topic and number
 
 NO_CONTROLLER = "Failed to find active controller"  # in kafka-python's RuntimeError
 RETRY_MS = 100
@@ -312,7 +313,6 @@ def result_of(
 
 
 def no_topic(name: str) -> NoReturn:
-    """End the command, because there is no such topic."""
     fail(f"there is no topic {name}. (All topics: barnabas topics list)", ExitCode.NOTHING_THERE)
 
 
@@ -330,46 +330,68 @@ def describe_topics(client: Any, names: list[str]) -> dict[str, Any]:
     return described
 
 
-def leaders_of(topics: Iterable[dict[str, Any]]) -> dict[tuple[str, int], int]:
+def leaders_of(topics: Iterable[dict[str, Any]]) -> dict[Key, int]:
     """The leaders of those partitions of described topics that have one."""
     rows = ((topic["name"], row) for topic in topics for row in topic["partitions"])
     return {(name, row["partition_index"]): row["leader_id"] for name, row in rows if row["leader_id"] >= 0}
 
 
-def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[int, int]]:
+def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[Key, dict[int, int]]:
     """The end of the log of each replica, by partition and node id. A replica that does not answer is left out.
 
     A client may ask any replica as the debugging consumer (ListOffsets with replica id -2), as Kafka's tools do.
     """
     from kafka.errors import KafkaError
-    from kafka.protocol.consumer import ListOffsetsRequest
 
-    topic_type = ListOffsetsRequest.ListOffsetsTopic
-    leaders: dict[int, dict[str, list[Any]]] = {}
-    followers: dict[int, dict[str, list[Any]]] = {}
+    leaders: dict[int, dict[Key, int]] = {}
+    followers: dict[int, dict[Key, int]] = {}
     for topic in topics:
         for partition in topic["partitions"]:
-            asked = topic_type.ListOffsetsPartition(partition_index=partition["partition_index"], timestamp=LATEST)
             for node_id in partition["replica_nodes"]:
                 nodes = leaders if node_id == partition["leader_id"] else followers
-                nodes.setdefault(node_id, {}).setdefault(topic["name"], []).append(asked)
-    ends: dict[tuple[str, int], dict[int, int]] = {}
+                nodes.setdefault(node_id, {})[topic["name"], partition["partition_index"]] = LATEST
+    ends: dict[Key, dict[int, int]] = {}
 
-    def ask(nodes: dict[int, dict[str, list[Any]]], node_id: int) -> Any:
-        asked_topics = [topic_type(name=name, partitions=partitions) for name, partitions in nodes[node_id].items()]
-        request = ListOffsetsRequest(replica_id=DEBUGGING_CONSUMER, isolation_level=0, topics=asked_topics)
+    def ask(nodes: dict[int, dict[Key, int]], node_id: int) -> dict[Key, int]:
+        request = list_offsets_request(nodes[node_id], replica_id=DEBUGGING_CONSUMER)
         try:
-            return kafka_python.send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS).topics
+            return listed_offsets(kafka_python.send(client, request, node_id, REPLICA_ANSWERS_WITHIN_MS))
         except KafkaError:
-            return ()
+            return {}
 
     for nodes in (leaders, followers):  # leaders first: so a replica that is in step does not seem to be behind
         for node_id, found in of_each(partial(ask, nodes), nodes).items():
-            for topic in found:
-                for partition in topic.partitions:
-                    if not partition.error_code:
-                        ends.setdefault((topic.name, partition.partition_index), {})[node_id] = partition.offset
+            for key, end in found.items():
+                ends.setdefault(key, {})[node_id] = end
     return ends
+
+
+def by_topic(partitions: Iterable[tuple[Key, T]]) -> dict[str, list[T]]:
+    """What belongs to partitions, for each topic: requests are written so."""
+    topics: dict[str, list[T]] = {}
+    for (name, _), one in partitions:
+        topics.setdefault(name, []).append(one)
+    return topics
+
+
+def list_offsets_request(
+    times: Mapping[Key, int], *, replica_id: int = -1, isolation: int = 0, min_version: int = 1
+) -> Any:
+    """ListOffsets: of each of these partitions the offset at a time, or LATEST. From version 1 on it is one offset."""
+    from kafka.protocol.consumer import ListOffsetsRequest
+
+    make = ListOffsetsRequest.ListOffsetsTopic
+    asked = by_topic(
+        (key, make.ListOffsetsPartition(partition_index=key[1], timestamp=time)) for key, time in times.items()
+    )
+    topics = [make(name=name, partitions=some) for name, some in asked.items()]
+    return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics, min_version=min_version)
+
+
+def listed_offsets(response: Any) -> dict[Key, int]:
+    """The offsets of the answer, without those that it refuses."""
+    rows = ((topic.name, row) for topic in response.topics for row in topic.partitions)
+    return {(name, row.partition_index): row.offset for name, row in rows if not row.error_code}
 
 
 def replica_rows(client: Any, topics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -410,7 +432,6 @@ def out_of_sync(row: dict[str, Any]) -> str:
 
 
 def no_group(name: str) -> NoReturn:
-    """End the command, because there is no such group."""
     fail(f"there is no group {name}. (All groups: barnabas groups list)", ExitCode.NOTHING_THERE)
 
 
@@ -450,6 +471,19 @@ def committed_offsets(client: Any, group: str) -> dict[Any, Any]:
     """What a group has committed: kafka-python's OffsetAndMetadata by TopicPartition."""
     offsets = answered(client, lambda: client.list_group_offsets(group))[group]
     return {partition: found for partition, found in offsets.items() if found.offset >= 0}
+
+
+def commit(client: Any, group: str, offsets: Mapping[Key, tuple[int, str, int]]) -> dict[Key, str]:
+    """Commit offsets, each with its metadata and leader epoch (-1: none), for a group without members; the errors."""
+    from kafka.structs import OffsetAndMetadata, TopicPartition
+
+    wanted = {TopicPartition(*key): OffsetAndMetadata(*one) for key, one in offsets.items()}
+    return errors_of(changed(client, lambda: client.alter_group_offsets(group, wanted)))
+
+
+def errors_of(results: dict[Any, Any]) -> dict[Key, str]:
+    """The reasons of those partitions that failed."""
+    return {(key.topic, key.partition): reason(found.errno) for key, found in results.items() if found.errno}
 
 
 def positions(

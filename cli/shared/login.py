@@ -71,21 +71,17 @@ class TokenLogin(NamedTuple):
 
     @property
     def named(self) -> str:
-        """What an error calls it."""
         return f"the token that {self.where} names"
 
     def side(self, nonce: bytes) -> "ClientSide":
-        """A login of one connection."""
         from barnabas.cluster.security.oauth import OAuthClient
 
         return OAuthClient(self.token())
 
     def of_http(self) -> str:
-        """The header Authorization."""
         return f"Bearer {self.token()}"
 
     def of_kafka_python(self) -> dict[str, Any]:
-        """The settings of a client of kafka-python."""
         from barnabas.cli.shared.kafka_python import token_provider
 
         return {"sasl_mechanism": self.mechanism, "sasl_oauth_token_provider": token_provider(self.token)}

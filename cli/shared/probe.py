@@ -103,13 +103,11 @@ class _Question(asyncio.Protocol):
         self._settle(Outcome.FOREIGN if self.answer else Outcome.SILENT)
 
     def note_tls(self, transport: TlsTransport) -> None:
-        """The handshake is complete."""
         self.has_tls = True
         shown = transport.get_extra_info("ssl_object").getpeercert() or {}  # empty: it was not checked
         self.certificate_end = shown.get("notAfter")
 
     def no_tls(self, _transport: TlsTransport, error: HandshakeError) -> None:
-        """The handshake has failed."""
         self.why = str(error)
         self._settle(Outcome.NO_TLS)
 

@@ -13,7 +13,6 @@ _principal = "User:NAME"  # of this process, once it is known
 
 
 def know_user(user: str) -> None:
-    """Who asks."""
     global _principal
     _principal = shlex.quote(f"User:{user}")
 

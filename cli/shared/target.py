@@ -110,7 +110,6 @@ class Target:
         signal.setitimer(signal.ITIMER_REAL, self.timeout_s)
 
     def nobody_answers(self) -> NoReturn:
-        """End the command, because no broker answers."""
         assumed = (
             "" if all(map(_has_port, self.bootstrap.split(","))) else f" (without a port, {DEFAULT_PORT} is meant)"
         )

@@ -34,7 +34,6 @@ class Plain:
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
         try:
             with until_the_reader_leaves():
                 super().format_help(ctx, formatter)  # type: ignore[misc]
@@ -50,7 +49,6 @@ class Command(Plain, TyperCommand):
     """A command that does something."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
         with until_the_reader_leaves():
             super().invoke(ctx)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from barnabas.cli.backup import _Committed, _place, _positions, _rows
-from barnabas.cli.log_headers import Key, Log, LogHeaders
+from barnabas.cli.log_headers import Log, LogHeaders
+from barnabas.cli.shared.client import Key
 from barnabas.offsets import backup_search
 from barnabas.offsets.backup import batches_in
 from barnabas.offsets.backup_records import marks_at
@@ -215,7 +216,7 @@ def wrong_places(seed: int, *, are_alike: bool, same: bool) -> list[str]:
         world.go_own_way()
     source = OneLog(world.source, "one")
     copy = OneLog(world.copy, "one" if same else "two", world.begin)
-    committed = {f"g{offset}": {KEY: _Committed(offset, -1, "")} for offset in range(source.logs[KEY].end + 1)}
+    committed = {f"g{offset}": {KEY: _Committed(offset, "", -1)} for offset in range(source.logs[KEY].end + 1)}
     around = source.each({KEY: range(source.logs[KEY].end + 1)}, backup_search.around, lambda _: None)
     known = {key: seen for key, seen in around.items() if not isinstance(seen, str)}
     marks = source.each(known, marks_at, lambda _: None)

@@ -15,19 +15,6 @@ from barnabas.storage.checkpoints import META_PROPERTIES, CheckpointError
 from barnabas.storage.directory_contents import TREE_FILE, Meta, read_meta
 
 BROKERS_MAX = 100
-REPLICATION_FACTOR_MAX = 3  # of the defaults
-
-
-def default_settings(brokers: int) -> dict[str, str]:
-    """The defaults of a cluster, where they are not those of a single broker."""
-    factor, in_sync = str(min(REPLICATION_FACTOR_MAX, brokers)), str(min(2, brokers))
-    return {
-        "default.replication.factor": factor,
-        "offsets.topic.replication.factor": factor,
-        "transaction.state.log.replication.factor": factor,
-        "transaction.state.log.min.isr": in_sync,
-        "min.insync.replicas": in_sync,
-    }
 
 
 def number_of_brokers(env: Env, data: str, said: int | None) -> int:

@@ -25,6 +25,7 @@ from barnabas.cli.start import Order
 from barnabas.cli.start_settings import CLUSTER_FILE
 from barnabas.cluster.broker_client import BrokerClient
 from barnabas.cluster.metadata_cache import Endpoint
+from barnabas.config import profiles
 from barnabas.config.listeners import url_of
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
@@ -119,7 +120,7 @@ def _notes(brokers: int, values: Mapping[str, str], by_user: Collection[str]) ->
     """A sentence if the user's settings give away what several brokers are for. Kafka's own file does."""
     weaker = [
         f"{key}={values[key]}"
-        for key, text in cluster_directory.default_settings(brokers).items()
+        for key, text in profiles.of_cluster(brokers).items()
         if key in by_user and values[key].isdecimal() and int(values[key]) < int(text)
     ]
     if not weaker:
@@ -132,7 +133,7 @@ def _settings(
     number: int, brokers: int, data: str, values: Mapping[str, str], by_user: Collection[str]
 ) -> dict[str, str]:
     """The settings of one broker beside what the user has set for all."""
-    settings = {key: text for key, text in cluster_directory.default_settings(brokers).items() if key not in by_user}
+    settings = {key: text for key, text in profiles.of_cluster(brokers).items() if key not in by_user}
     if not values.get("zookeeper.connect") and not values.get("coordination.path"):
         settings["coordination.path"] = f"{data}/{TREE_FILE}"
     settings["node.id"] = str(number)

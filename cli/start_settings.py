@@ -122,8 +122,9 @@ def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, st
     if not name.isdecimal() or not env.disk.exists(f"{data}/{CLUSTER_FILE}"):
         return {}
     from barnabas.cli import cluster_directory  # late: most starts do not need it
+    from barnabas.config import profiles
 
-    return cluster_directory.default_settings(cluster_directory.number_of_brokers(env, data, None))
+    return profiles.of_cluster(cluster_directory.number_of_brokers(env, data, None))
 
 
 def _text_of(env: "Env", path: str) -> str:

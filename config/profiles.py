@@ -75,6 +75,21 @@ PROFILES: dict[str, Profile] = {
         takes_environment=True,
     ),
 }
+REPLICAS_MAX = 3  # of each partition in a cluster that says nothing of it
+
+
+def of_cluster(brokers: int) -> dict[str, str]:
+    """The defaults of a cluster of so many brokers, where they are not those of a single one."""
+    replicas, in_sync = str(min(REPLICAS_MAX, brokers)), str(min(2, brokers))
+    return {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "min.insync.replicas": in_sync,
+    }
+
+
 # A setting of a profile, and the one that it gives way to beside itself.
 GIVES_WAY_TO = {"advertised.listeners": "listeners", "node.id": "broker.id"}
 # Variables of these images that begin as settings do.

@@ -4,7 +4,7 @@ A setting of one listener is written `listener.name.NAME.SETTING`, the name in s
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.config.listeners import HTTPS
 from barnabas.config.principal_rules import read_rules
@@ -17,27 +17,26 @@ if TYPE_CHECKING:
 PROTOCOLS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 CLIENT_AUTH = ("none", "requested", "required")
-_PREFIX = "ssl."
 
 
 class TlsSettings(NamedTuple):
     """What ssl.* says, as text. It has passwords: never log it."""
 
-    keystore_type: str
-    keystore_location: str | None
-    keystore_password: str | None
-    keystore_key: str | None
-    keystore_certificate_chain: str | None
-    key_password: str | None
-    truststore_type: str
-    truststore_location: str | None
-    truststore_password: str | None
-    truststore_certificates: str | None
-    client_auth: str
-    enabled_protocols: tuple[str, ...]
-    cipher_suites: tuple[str, ...]
-    endpoint_identification_algorithm: str
-    principal_mapping_rules: str
+    keystore_type: str = "JKS"
+    keystore_location: str | None = None
+    keystore_password: str | None = None
+    keystore_key: str | None = None
+    keystore_certificate_chain: str | None = None
+    key_password: str | None = None
+    truststore_type: str = "JKS"
+    truststore_location: str | None = None
+    truststore_password: str | None = None
+    truststore_certificates: str | None = None
+    client_auth: str = "none"
+    enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    cipher_suites: tuple[str, ...] = ()
+    endpoint_identification_algorithm: str = "https"
+    principal_mapping_rules: str = "DEFAULT"
 
     def __repr__(self) -> str:
         return "TlsSettings(…)"
@@ -45,31 +44,14 @@ class TlsSettings(NamedTuple):
     @classmethod
     def of(cls, text: Callable[[str], str | None]) -> "TlsSettings":
         """The settings as `text` knows them by their names."""
-
-        def one(name: str, default: str) -> str:
-            found = text(_PREFIX + name)
-            return default if found is None else found.strip()
-
-        def perhaps(name: str) -> str | None:
-            return text(_PREFIX + name) or None
-
-        return cls(
-            one("keystore.type", "JKS"),
-            perhaps("keystore.location"),
-            perhaps("keystore.password"),
-            perhaps("keystore.key"),
-            perhaps("keystore.certificate.chain"),
-            perhaps("key.password"),
-            one("truststore.type", "JKS"),
-            perhaps("truststore.location"),
-            perhaps("truststore.password"),
-            perhaps("truststore.certificates"),
-            one("client.auth", "none"),
-            split_list(one("enabled.protocols", "TLSv1.2,TLSv1.3")),
-            split_list(one("cipher.suites", "")),
-            one("endpoint.identification.algorithm", "https"),
-            one("principal.mapping.rules", "DEFAULT"),
-        )
+        values: dict[str, Any] = {}
+        for name, default in cls._field_defaults.items():
+            found = text("ssl." + name.replace("_", "."))
+            if default is None:
+                values[name] = found or None
+            elif found is not None:
+                values[name] = split_list(found) if isinstance(default, tuple) else found.strip()
+        return cls(**values)
 
     @property
     def has_keys(self) -> bool:

@@ -26,7 +26,6 @@ from barnabas.testing.wire import Wire
 
 TREE_FILE = "coordination.sqlite"
 SNAPSHOT_PREFIX = "snapshot-"
-REPLICAS_MAX = 3
 REQUESTS_PER_ANSWER = 1_000
 REQUESTS = "/v1/control/requests"
 NEVER = 2**53  # a number that no request has
@@ -90,16 +89,10 @@ class Barnabas:
         self.folder = Path(temporary.path_for(uuid.uuid4().hex))
         settings = dict(config or {})
         if brokers > 1:
-            replicas = str(min(brokers, REPLICAS_MAX))
-            defaults = {
-                **({} if "zookeeper.connect" in settings else {"coordination.path": str(self.folder / TREE_FILE)}),
-                "default.replication.factor": replicas,
-                "min.insync.replicas": str(min(brokers, 2)),
-                "offsets.topic.replication.factor": replicas,
-                "transaction.state.log.replication.factor": replicas,
-                "transaction.state.log.min.isr": str(min(brokers, 2)),
-            }
-            settings = defaults | settings
+            from barnabas.config.profiles import of_cluster  # late: one broker needs no table of settings
+
+            tree = {} if "zookeeper.connect" in settings else {"coordination.path": str(self.folder / TREE_FILE)}
+            settings = of_cluster(brokers) | tree | settings
         self.processes = {number: BrokerProcess(self.folder, number, settings) for number in range(brokers)}
         self.clock = Clock(self)
         self._config = dict(config or {})

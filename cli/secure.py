@@ -1,6 +1,5 @@
 """`barnabas secure`: everything that a broker with TLS, logins and access rules needs, and its clients."""
 
-import ipaddress
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import typer
 from barnabas.cli.secured_start import HOSTS, SECRET_BYTES, new_authority
 from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json
+from barnabas.config.addresses import is_ipv6
 from barnabas.runtime.env import real
 
 if TYPE_CHECKING:
@@ -157,15 +157,15 @@ def init(
     if not USER_NAME.fullmatch(user) or user in NOT_USERS:
         message = f"--user {user!r}: up to 64 letters, digits and -_. make a name, other than {', '.join(NOT_USERS)}."
         fail(message, ExitCode.NOT_VALID)
-    is_ipv6 = host is not None and _is_ipv6(host)
-    if host is not None and (host in ("0.0.0.0", "::") or not (is_ipv6 or HOST.fullmatch(host))):
+    is_of_ipv6 = host is not None and is_ipv6(host)
+    if host is not None and (host in ("0.0.0.0", "::") or not (is_of_ipv6 or HOST.fullmatch(host))):
         message = f"--host {host!r}: the name or the address by which other machines reach this one."
         fail(message, ExitCode.NOT_VALID)
     folder = _empty_folder(directory)
     words = {
         "folder": folder.replace("\\", "\\\\"),
-        "listen": "127.0.0.1" if host is None else "[::]" if is_ipv6 else "0.0.0.0",
-        "host": f"[{host}]" if is_ipv6 else host or "localhost",
+        "listen": "127.0.0.1" if host is None else "[::]" if is_of_ipv6 else "0.0.0.0",
+        "host": f"[{host}]" if is_of_ipv6 else host or "localhost",
         "port": port,
         "next_port": port + 1,
         "user": user,
@@ -189,13 +189,6 @@ def init(
         print_json({"start": start, "use": use, "files": names})
     else:
         print(f"{start}\n{use}")
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        return bool(ipaddress.IPv6Address(host))
-    except ValueError:
-        return False
 
 
 def _files(authority: "Authority", folder: str, hosts: Sequence[str], words: Mapping[str, str | int]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from barnabas.cli import ready
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
+from barnabas.cli.shared.words import shown
 from barnabas.cli.start_settings import CLUSTER_FILE, Settings, configure, profile_of
 from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
@@ -272,8 +273,7 @@ class LogFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line, without the traceback that may follow it."""
-        if not record.message.isprintable():
-            record.message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in record.message)
+        record.message = shown(record.message)
         if len(record.message) > MESSAGE_CHARACTERS_MAX:
             record.message = f"{record.message[:MESSAGE_CHARACTERS_MAX]}... ({len(record.message):,} characters)"
         return super().formatMessage(record)

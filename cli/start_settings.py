@@ -69,7 +69,7 @@ def configure(
     except properties.PropertiesError as error:
         fail(f"{source}: {error}", ExitCode.NOT_VALID)
     values = dict(file.values)
-    changes = [f"{key}={text}" for key, _, text in profiles.changes(profile, values)]
+    changes = [f"{key}={text}" for key, text in profiles.changes(profile, values).items()]
     if changes:
         say(f"profile {profile.name}: {', '.join(changes)}")
     values |= profile.settings

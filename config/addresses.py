@@ -15,6 +15,11 @@ def is_address(text: str) -> bool:
     return True
 
 
+def is_ipv6(text: str) -> bool:
+    """Whether a text is an address of IPv6, without brackets."""
+    return ":" in text and is_address(text)
+
+
 def is_same(text: str, address: str) -> bool:
     """Whether a text is this address. That of IPv6 can be written in many ways."""
     return text == address or (":" in text and as_java(text) == as_java(address))

@@ -1,6 +1,6 @@
 """Profiles: settings and start options under one name. A profile is stronger than the file, weaker than `--set`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from barnabas.config.broker_settings import BROKER_SETTINGS
@@ -148,9 +148,7 @@ def beside(profile: Profile, given: Mapping[str, str], port: int | None = None) 
     return replace(profile, settings=kept)
 
 
-def changes(profile: Profile, values: Mapping[str, str]) -> Iterator[tuple[str, str | None, str]]:
-    """The settings that the profile changes in `values`: key, text before (None: not set), text after."""
-    for key, text in profile.settings.items():
-        before = values.get(key, BROKER_SETTINGS[key].default)
-        if before != text:
-            yield key, before, text
+def changes(profile: Profile, values: Mapping[str, str]) -> dict[str, str]:
+    """The settings that the profile changes in `values`."""
+    settings = profile.settings.items()
+    return {key: text for key, text in settings if values.get(key, BROKER_SETTINGS[key].default) != text}

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from barnabas.cli.checks.facts import Facts, Settings
 from barnabas.cli.checks.findings import Finding, Severity, check
-from barnabas.cli.checks.security import of_listener
+from barnabas.cli.checks.security import listeners_of, of_listener
 from barnabas.cluster.security.acls import ANONYMOUS, EVERYBODY, Acl, PatternType, Permission, ResourceType
-from barnabas.config.listeners import read_endpoints, security_protocols
-from barnabas.config.settings import ConfigError, split_list
+from barnabas.config.settings import split_list
 
 USER = "User:"
 
@@ -48,13 +47,11 @@ def _known(facts: Facts) -> set[str] | None:
         return None
     known = {EVERYBODY}
     for _, settings in facts.settings:
-        try:
-            protocols = security_protocols(settings.text("listener.security.protocol.map") or "")
-            listeners = [each.name for each in read_endpoints(settings.text("listeners") or "")]
-        except ConfigError:
+        listeners = listeners_of(settings)
+        if listeners is None:
             return None
-        for listener in listeners:
-            of_it = _principals(settings, listener, protocols.get(listener, ""), facts.scram_users)
+        for listener, protocol in listeners:
+            of_it = _principals(settings, listener.name, protocol, facts.scram_users)
             if of_it is None:
                 return None
             known |= of_it

@@ -1,12 +1,12 @@
 """Checks of who reaches a broker, and how: listeners that are open, weak settings, certificates that end."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from barnabas.cli.checks.facts import DAY_MS, Broker, Facts, Settings
+from barnabas.cli.checks.facts import DAY_MS, Facts, Settings
 from barnabas.cli.checks.findings import Finding, Needs, Severity, check
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.shared.words import duration
-from barnabas.config.listeners import is_loopback, read_endpoints, security_protocols
+from barnabas.config.listeners import Endpoint, is_loopback, read_endpoints, security_protocols
 from barnabas.config.oauth import KEYS_URL, OAUTHBEARER, Text, takes_signed
 from barnabas.config.settings import ConfigError, split_list
 
@@ -15,15 +15,18 @@ OLD_PROTOCOLS = ("TLSv1", "TLSv1.1")
 CHECK_HOSTS = "ssl.endpoint.identification.algorithm"
 
 
-def _listeners(settings: Settings) -> Mapping[str, tuple[str, str]]:
-    """Security protocol and host of each listener that other machines reach. Nothing, if it cannot be read."""
+def listeners_of(settings: Settings) -> list[tuple[Endpoint, str]] | None:
+    """The listeners of a broker with their security protocols ("": it has none); None: they cannot be read."""
     try:
         protocols = security_protocols(settings.text("listener.security.protocol.map") or "")
-        endpoints = read_endpoints(settings.text("listeners") or "")
+        return [(each, protocols.get(each.name, "")) for each in read_endpoints(settings.text("listeners") or "")]
     except ConfigError:
-        return {}
-    outside = [each for each in endpoints if not is_loopback(each.host) and each.name in protocols]
-    return {each.name: (protocols[each.name], str(each)) for each in outside}
+        return None
+
+
+def _outside(settings: Settings) -> list[tuple[Endpoint, str]]:
+    """Those of them that other machines reach."""
+    return [each for each in listeners_of(settings) or () if each[1] and not is_loopback(each[0].host)]
 
 
 def of_listener(settings: Settings, listener: str, name: str) -> str:
@@ -39,34 +42,31 @@ def _of_oauth(settings: Settings, listener: str) -> Text:
     )
 
 
-def _restart(facts: Facts, broker: Broker, **changes: str) -> tuple[str, ...]:
-    return start_again(facts, broker, {name.replace("_", "."): value for name, value in changes.items()})
-
-
 @check("open listeners", "listeners that other machines reach without a login, or without encryption", Needs.SETTINGS)
 def open_listeners(facts: Facts) -> Iterator[Finding]:
     """Whoever reaches them may do everything; or hears passwords and records."""
     for broker, settings in facts.settings:
         has_rules = bool(settings.text("authorizer.class.name"))
-        for name, (protocol, shown) in _listeners(settings).items():
+        for listener, protocol in _outside(settings):
             knows = protocol.startswith("SASL_") or (
-                protocol == "SSL" and of_listener(settings, name, "ssl.client.auth") == "required"
+                protocol == "SSL" and of_listener(settings, listener.name, "ssl.client.auth") == "required"
             )
             if not knows and not has_rules:
                 yield Finding(
                     Severity.WARNING,
                     f"broker {broker.node_id}",
-                    f"whoever reaches {shown} may read, write and delete everything",
+                    f"whoever reaches {listener} may read, write and delete everything",
                     "It has no logins, and the broker has no access rules. On a network that only friends reach, "
                     "nothing is wrong. docs/security.md says how to begin; who turns rules on names super.users, too.",
                     ("configs", "describe", "broker", str(broker.node_id), "authorizer.class.name", "--docs"),
                 )
-            enabled = split_list(of_listener(settings, name, "sasl.enabled.mechanisms"))
-            if protocol.startswith("SASL_") and OAUTHBEARER in enabled and not takes_signed(_of_oauth(settings, name)):
+            enabled = split_list(of_listener(settings, listener.name, "sasl.enabled.mechanisms"))
+            takes_tokens = protocol.startswith("SASL_") and OAUTHBEARER in enabled
+            if takes_tokens and not takes_signed(_of_oauth(settings, listener.name)):
                 yield Finding(
                     Severity.WARNING,
                     f"broker {broker.node_id}",
-                    f"{shown} takes tokens that nobody has signed: everybody can be anybody there",
+                    f"{listener} takes tokens that nobody has signed: everybody can be anybody there",
                     "It has OAUTHBEARER, and no place of the keys by which tokens are signed.",
                     ("configs", "describe", "broker", str(broker.node_id), KEYS_URL, "--docs"),
                 )
@@ -74,7 +74,7 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     Severity.WARNING,
                     f"broker {broker.node_id}",
-                    f"passwords cross the network as they are at {shown}",
+                    f"passwords cross the network as they are at {listener}",
                     "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM, whose users are made first.",
                     ("users", "list"),
                 )
@@ -84,25 +84,25 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
 def weak(facts: Facts) -> Iterator[Finding]:
     """What an attack in the middle of a connection would use."""
     for broker, settings in facts.settings:
-        for name, (protocol, shown) in _listeners(settings).items():
+        for listener, protocol in _outside(settings):
             if not protocol.endswith("SSL"):
                 continue
             old = [
                 each
-                for each in split_list(of_listener(settings, name, "ssl.enabled.protocols"))
+                for each in split_list(of_listener(settings, listener.name, "ssl.enabled.protocols"))
                 if each in OLD_PROTOCOLS
             ]
             if old:
                 yield Finding(
                     Severity.WARNING,
                     f"broker {broker.node_id}",
-                    f"{shown} still speaks {' and '.join(old)}",
+                    f"{listener} still speaks {' and '.join(old)}",
                     "These versions are broken, and no client of the last ten years needs them.",
-                    _restart(facts, broker, ssl_enabled_protocols="TLSv1.2,TLSv1.3"),
+                    start_again(facts, broker, {"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}),
                 )
-        protocols = security_protocols(settings.text("listener.security.protocol.map") or "")
         between = settings.text("inter.broker.listener.name") or settings.text("security.inter.broker.protocol") or ""
-        has_tls = protocols.get(between.upper(), "").endswith("SSL")
+        of_brokers = [protocol for each, protocol in listeners_of(settings) or () if each.name == between.upper()]
+        has_tls = any(protocol.endswith("SSL") for protocol in of_brokers)
         if has_tls and len(facts.brokers) > 1 and of_listener(settings, between, CHECK_HOSTS) == "":
             yield Finding(
                 Severity.WARNING,

@@ -1,7 +1,6 @@
 """Which broker a command asks, how long it waits for one, and the time limit that ends every command."""
 
 import functools
-import ipaddress
 import os
 import signal
 import threading
@@ -12,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from barnabas.cli.shared.exits import ExitCode, Failure, fail
+from barnabas.config.addresses import is_ipv6
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -212,11 +212,7 @@ def _has_port(text: str) -> bool:
 
 def _may_be_host(host: str) -> bool:
     """Whether it is a name or an address, and not half of something else, such as http://127.0.0.1."""
-    if ":" in host:
-        with suppress(ValueError):
-            return bool(ipaddress.IPv6Address(host))
-        return False
-    return bool(host) and "/" not in host
+    return is_ipv6(host) if ":" in host else bool(host) and "/" not in host
 
 
 def addresses_of(bootstrap: str) -> list[tuple[str, int]]:

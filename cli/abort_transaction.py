@@ -219,14 +219,14 @@ def _abort_hanging(target: Target, key: Key, start_offset: int, yes: bool, as_js
             )
         _refuse_known(client, planned)
         if not as_json:
-            age = duration(max(RealClock().now_ms() - planned.last_timestamp, 0) / 1000)
+            age = duration(max(RealClock().now_ms() - planned.last_timestamp_ms, 0) / 1000)
             print(shown(f"{name}  open from offset {start_offset} on; its last record was written {age} ago"))
             print(f"producer {planned.producer_id}, epoch {planned.producer_epoch}; no coordinator knows it")
             print()
         confirm(f"Abort the transaction of producer {planned.producer_id} in {name}?", yes)
         target.renew()
         found = _open_at(client, key, start_offset)
-        if found is None or found[:6] != planned[:6] or found.last_timestamp != planned.last_timestamp:
+        if found != planned:
             _fail_other(name)
         _refuse_known(client, planned)
         _write_marker(client, planned)
@@ -243,7 +243,7 @@ def _open_at(client: Any, key: Key, start_offset: int) -> Open | None:
         if key not in leaders(client, [key]):
             fail(f"{key[0]} has no partition {key[1]}, or it has no leader now.", ExitCode.NOTHING_THERE)
         fail(f"the leader of {key[0]}-{key[1]} does not answer. Try again.")
-    return next((one for one in found[key] if one.first_offset == start_offset), None)
+    return next((one for one in found[key] if one.start_offset == start_offset), None)
 
 
 def _refuse_known(client: Any, planned: Open) -> None:

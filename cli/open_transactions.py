@@ -58,19 +58,19 @@ class Listed(NamedTuple):
     """A transactional id, as its coordinator lists it."""
 
     transactional_id: str
+    state: str
     coordinator: int
     producer_id: int
-    state: str
 
 
 class Described(NamedTuple):
     """A transactional id, as its coordinator describes it. `partitions`: those whose markers are not written yet."""
 
     transactional_id: str
+    state: str
     coordinator: int
     producer_id: int
     producer_epoch: int
-    state: str
     timeout_ms: int
     start_ms: int
     partitions: tuple[Key, ...]
@@ -107,8 +107,8 @@ class Open(NamedTuple):
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    first_offset: int
-    last_timestamp: int
+    start_offset: int
+    last_timestamp_ms: int
 
     @property
     def key(self) -> Key:
@@ -168,7 +168,7 @@ def list_transactions(
                 fail(f"{id_pattern!r} is no regular expression in the syntax of RE2.", ExitCode.NOT_VALID)
             raise_for(response.error_code)
             found += [
-                Listed(row.transactional_id, node_id, row.producer_id, row.transaction_state)
+                Listed(row.transactional_id, row.transaction_state, node_id, row.producer_id)
                 for row in response.transaction_states
             ]
         return found
@@ -234,10 +234,10 @@ def describe_transaction(client: Any, transactional_id: str) -> Described:
 def _described(row: Any, node_id: int) -> Described:
     return Described(
         row.transactional_id,
+        row.transaction_state,
         node_id,
         row.producer_id,
         row.producer_epoch,
-        row.transaction_state,
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
         tuple(sorted((topic.topic, index) for topic in row.topics for index in topic.partitions)),
@@ -340,7 +340,7 @@ def ends_of(client: Any, partitions: Iterable[Key]) -> dict[Key, Ends]:
 
 def is_old(one: Open, now_ms: int, longer_than_ms: int) -> bool:
     """Whether the last record of a transaction is so old, or has a time that no clock has shown."""
-    return now_ms - one.last_timestamp > longer_than_ms or one.last_timestamp > now_ms + FUTURE_MS
+    return now_ms - one.last_timestamp_ms > longer_than_ms or one.last_timestamp_ms > now_ms + FUTURE_MS
 
 
 def coordinators_of(client: Any, opens: Iterable[Open]) -> dict[int, Described]:
@@ -378,8 +378,8 @@ def find_hanging(
         return [], sorted({*unknown, *missing, *(one.key for one in hanging)})
     # One whose marker came while the coordinators were asked does not hang.
     again, gone = open_in(client, {one.key for one in hanging}, node_id)
-    still = {(each.key, each.producer_id, each.first_offset) for rows in again.values() for each in rows}
-    return [one for one in hanging if (one.key, one.producer_id, one.first_offset) in still], [*unknown, *gone]
+    still = {(each.key, each.producer_id, each.start_offset) for rows in again.values() for each in rows}
+    return [one for one in hanging if (one.key, one.producer_id, one.start_offset) in still], [*unknown, *gone]
 
 
 class Wait(NamedTuple):
@@ -406,14 +406,14 @@ def waits_of(client: Any, positions: Mapping[Key, int]) -> list[Wait]:
         if positions[key] >= ends.last_stable_offset and ends.held_back
     ]
     found, _ = open_in(client, stands) if stands else ({}, [])
-    firsts = [min(rows, key=lambda one: one.first_offset) for rows in found.values() if rows]
+    firsts = [min(rows, key=lambda one: one.start_offset) for rows in found.values() if rows]
     known = coordinators_of(client, firsts) if firsts else {}
     waits = []
     for one in sorted(firsts):
         described = known.get(one.producer_id) if will_be_ended(one, known) else None
         name, since_ms = (None, None) if described is None else (described.transactional_id, described.start_ms)
         ends_ms = None if described is None else described.ends_ms
-        waits.append(Wait("records", *one.key, one.first_offset, one.producer_id, name, since_ms, ends_ms))
+        waits.append(Wait("records", *one.key, one.start_offset, one.producer_id, name, since_ms, ends_ms))
     return waits
 
 

@@ -21,12 +21,7 @@ def document_of(client: Any, found: Described) -> dict[str, Any]:
     ends = ends_of(client, detailed)
     now_ms = RealClock().now_ms()
     return {
-        "transactional_id": found.transactional_id,
-        "state": found.state,
-        "coordinator": found.coordinator,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "timeout_ms": found.timeout_ms,
+        **found._asdict(),
         "start_ms": found.start_ms if found.is_open else None,
         "age_ms": max(now_ms - found.start_ms, 0) if found.is_open else None,
         "ends_ms": found.ends_ms,
@@ -43,14 +38,14 @@ def _partition(found: Described, key: Key, opens: Sequence[Open] | None, ends: E
         note = "its leader waits for replicas: it does not say how far consumers get"
     elif own is None:
         note = "nothing is written yet" if found.state == State.ONGOING else "its marker is written"
-    elif ends.last_stable_offset < own.first_offset:
+    elif ends.last_stable_offset < own.start_offset:
         note = "held back by an older transaction, too"
     else:
         note = None
     return {
         "topic": key[0],
         "partition": key[1],
-        "first_offset": None if own is None else own.first_offset,
+        "first_offset": None if own is None else own.start_offset,
         "last_stable_offset": None if ends is None else ends.last_stable_offset,
         "high_watermark": None if ends is None else ends.high_watermark,
         "held_back": None if ends is None or own is None else ends.held_back,

@@ -126,10 +126,7 @@ def list_ids(
 def _row(one: Listed, described: Described | None, now_ms: int) -> dict[str, Any]:
     known = described if described is not None and described.is_open else None
     return {
-        "transactional_id": one.transactional_id,
-        "state": one.state,
-        "coordinator": one.coordinator,
-        "producer_id": one.producer_id,
+        **one._asdict(),
         "start_ms": None if known is None else known.start_ms,
         "age_ms": None if known is None else max(now_ms - known.start_ms, 0),
         "timeout_ms": None if known is None else known.timeout_ms,
@@ -223,14 +220,8 @@ def find(
 
 def _hanging_row(one: Open, ends: Ends | None, now_ms: int) -> dict[str, Any]:
     return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "coordinator_epoch": one.coordinator_epoch,
-        "start_offset": one.first_offset,
-        "last_timestamp_ms": one.last_timestamp,
-        "age_ms": max(now_ms - one.last_timestamp, 0),
+        **one._asdict(),
+        "age_ms": max(now_ms - one.last_timestamp_ms, 0),
         "held_back": None if ends is None else ends.held_back,
     }
 
@@ -257,5 +248,5 @@ def _partitions(client: Any, topic: str | None, partition: int | None, broker: i
 
 def command_line(one: Open, target: Target) -> str:
     """The command that aborts a hanging transaction, for a shell."""
-    words = abort_words(one.topic, one.partition, one.first_offset)
+    words = abort_words(one.topic, one.partition, one.start_offset)
     return line_of(words, target.bootstrap_option)

@@ -15,15 +15,15 @@ LATE_MS = 60_000  # coordinators look every ten seconds whose timeout is over
 def hanging(facts: Facts) -> Iterator[Finding]:
     """Consumers with read_committed wait there for ever."""
     for one in facts.hanging:
-        age = duration(max(facts.now_ms - one.last_timestamp, 0) / 1000)
+        age = duration(max(facts.now_ms - one.last_timestamp_ms, 0) / 1000)
         yield Finding(
             Severity.ERROR,
             f"partition {one.topic}-{one.partition}",
-            f"a transaction of producer {one.producer_id} hangs at offset {one.first_offset}, last record {age} ago",
+            f"a transaction of producer {one.producer_id} hangs at offset {one.start_offset}, last record {age} ago",
             "No coordinator has the partition in a transaction of this producer, so none sends a marker. Consumers "
             "with read_committed get nothing from that offset on. The command aborts it.",
-            abort_words(one.topic, one.partition, one.first_offset),
-            one.last_timestamp,
+            abort_words(one.topic, one.partition, one.start_offset),
+            one.last_timestamp_ms,
         )
 
 

@@ -258,7 +258,7 @@ STALLED = {"billing": [lag()]}
 def with_transaction(state: str = "Ongoing", minutes: float = 20, timeout_minutes: float = 60) -> Facts:
     """One that began some minutes ago."""
     began, timeout_ms = NOW - int(minutes * MINUTE), int(timeout_minutes * MINUTE)
-    one = Described("-invoices", 0, 12, 0, state, timeout_ms, began, (("orders", 0), ("orders", 1)))
+    one = Described("-invoices", state, 0, 12, 0, timeout_ms, began, (("orders", 0), ("orders", 1)))
     return replace(single(), transactions=[one])
 
 

@@ -3,6 +3,7 @@
 # ruff: noqa: E501
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 
 from barnabas.config.broker import BrokerConfig
@@ -51,6 +52,7 @@ unclean.leader.election.enable | BOOLEAN | false | - | - | Let a replica lead th
 """
 
 TOPIC_SETTINGS: Table = read_table(_TABLE)
+WITH_EFFECT = [setting for setting in TOPIC_SETTINGS.values() if setting.has_effect]
 
 # The broker settings that a topic setting's default comes from, strongest first. Those in hours and minutes are
 # turned into milliseconds.
@@ -90,12 +92,9 @@ _UNIT_MS = {"hours": 3_600_000, "minutes": 60_000}
 
 
 class TopicConfig:
-    """The settings of one topic: its own, or the broker's where it has none. Sizes in bytes, spans in milliseconds."""
+    """The settings of one topic that have an effect: its own, or else the broker's. Sizes in bytes, spans in ms."""
 
-    __slots__ = (
-        *(setting.attribute for setting in TOPIC_SETTINGS.values()),
-        "overrides",
-    )
+    __slots__ = (*(setting.attribute for setting in WITH_EFFECT), "overrides")
 
     barnabas_retention_wait_for_groups: tuple[str, ...]
     barnabas_retention_wait_max_ms: int
@@ -108,12 +107,8 @@ class TopicConfig:
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
-    follower_replication_throttled_replicas: tuple[str, ...]
     index_interval_bytes: int
     internal_segment_bytes: int | None
-    leader_replication_throttled_replicas: tuple[str, ...]
-    local_retention_bytes: int
-    local_retention_ms: int
     max_compaction_lag_ms: int
     max_message_bytes: int
     max_message_records: int
@@ -124,10 +119,6 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     min_insync_replicas: int
-    preallocate: bool
-    remote_log_copy_disable: bool
-    remote_log_delete_on_disable: bool
-    remote_storage_enable: bool
     retention_bytes: int
     retention_ms: int
     segment_bytes: int
@@ -146,16 +137,14 @@ class TopicConfig:
         """
         config = cls()
         config.overrides = dict(overrides)
-        for name, setting in TOPIC_SETTINGS.items():
+        for setting in WITH_EFFECT:
             value: Value = None
-            if name in overrides:
-                try:
-                    value = setting.parse(overrides[name])
-                except ConfigError:
-                    value = None
+            if setting.name in overrides:
+                with suppress(ConfigError):
+                    value = setting.parse(overrides[setting.name])
             if value is None:
-                value = broker_default(name, broker)
-            if name == "cleanup.policy":
+                value = broker_default(setting.name, broker)
+            if setting.name == "cleanup.policy":
                 assert isinstance(value, tuple)
                 config.cleanup_policy = frozenset(value)
             else:

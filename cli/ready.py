@@ -13,6 +13,7 @@ from barnabas.runtime.turns import ended
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
+    from barnabas.cli.start import Order
 
 TRIES_BEFORE_SAID = 4  # one takes half a second or a second; on a busy machine the first may be too short
 MADE_AGAIN_MS = 500.0  # after a topic that the ready line waits for could not be made, and nothing has changed since
@@ -55,11 +56,10 @@ async def is_made_unless_stopped(broker: "Broker", topic: str, stop: asyncio.Eve
     return not stop.is_set()
 
 
-def print_line(
-    broker: "Broker", data: str, *, as_json: bool, is_temporary: bool, security: dict[str, str] | None = None
-) -> None:
+def print_line(broker: "Broker", data: str, order: "Order") -> None:
     """Print that the broker serves, and where."""
-    if as_json:
+    is_temporary = order.temporary_directory is not None
+    if order.as_json:
         ready: dict[str, object] = {
             "event": "ready",
             "bootstrap": broker.addresses.bootstrap,
@@ -70,8 +70,7 @@ def print_line(
             "temporary": is_temporary,
             "pid": os.getpid(),
         }
-        ready |= {} if security is None else {"security": security}
-        print(json.dumps(ready))
+        print(json.dumps(ready if order.security is None else ready | {"security": order.security}))
         return
     where = f"data in {data}" + (", removed at the end" if is_temporary else "")
     who = f"node {broker.node_id}, cluster {broker.cluster_id}, {where}"

@@ -68,6 +68,11 @@ class Order:
     parent: int | None  # process id; this broker ends when that process does
     security: dict[str, str] | None = None  # what clients need to log in, for the ready line (--secured)
 
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The data directories, as absolute paths."""
+        return tuple(map(os.path.abspath, self.config.data_directories))
+
 
 def run(words: Sequence[str]) -> int:
     """Run `barnabas start` with these words; returns the exit code."""
@@ -115,7 +120,6 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
     if profile.is_one_broker and said.brokers is not None:
         fail(f"--profile {profile.name} is one broker: --brokers goes without it.", ExitCode.NOT_VALID)
     settings = configure(env, said.config, profile, given, said.port, variables)
-    directories = tuple(map(os.path.abspath, settings.config.data_directories))
     order = Order(
         settings.config,
         StartChoice(
@@ -131,7 +135,8 @@ def _run_as_said(said: argparse.Namespace, parent: int, log: TextIO) -> int:
         parent if (profile.exit_with_parent if said.exit_with_parent is None else said.exit_with_parent) else None,
         security,
     )
-    if said.brokers is not None or (len(directories) == 1 and env.disk.exists(f"{directories[0]}/{CLUSTER_FILE}")):
+    first, *others = order.directories
+    if said.brokers is not None or (not others and env.disk.exists(f"{first}/{CLUSTER_FILE}")):
         return _run_cluster(env, said, {**profile.settings, **given}, settings, order, log)
     if said.restart:
         fail("--restart goes with --brokers.", ExitCode.NOT_VALID)
@@ -146,9 +151,8 @@ def _run_cluster(
     words = ["--log-level", said.log_level, *(("--config", said.config) if said.config is not None else ())]
     for key, text in given.items():
         words += ["--set", f"{key}={text}"]
-    directories = tuple(map(os.path.abspath, settings.config.data_directories))
     plan = cluster_start.plan(
-        *(env, said.brokers, directories, words, settings.values, settings.by_user, order.choice.given_up),
+        *(env, said.brokers, order.directories, words, settings.values, settings.by_user, order.choice.given_up),
         adopts=said.adopt,
         sets_aside=said.set_aside,
     )
@@ -450,7 +454,7 @@ def _end_with_parent(parent: int, loop: asyncio.AbstractEventLoop, told_to_stop:
 
 async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     logger.info("the %s build of Barnabas starts", build_name())
-    await _finish_restores(env, order.config)
+    await _finish_restores(env, order)
     if not order.config.control_enable:
         code = await _serve_once(env, order, stop, None)
         assert code is not None
@@ -482,11 +486,9 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     from barnabas.cluster.tree.port import CoordinationError
     from barnabas.storage.directory_contents import DataDirectoryError
 
-    config = order.config
-    directories = tuple(map(os.path.abspath, config.data_directories))
-    data = ",".join(directories)
+    data = ",".join(order.directories)
     try:
-        broker = Broker(env, config, directories, choice=order.choice)
+        broker = Broker(env, order.config, order.directories, choice=order.choice)
         if lives is not None:
             lives.begin()
             gate = cast("ControlledGate", broker.request_gate)
@@ -500,7 +502,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
         if lives is not None and await lives.goes_back(error):
             return None
         if isinstance(error, OSError):
-            fail(_what_to_do(error, config, data))
+            fail(_what_to_do(error, order.config, data))
         from barnabas.cluster.security.mechanism import LoginError
         from barnabas.runtime.tls import TlsError
 
@@ -513,19 +515,17 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
     if order.offsets_topic_first and not await ready.is_made_unless_stopped(broker, OFFSETS_TOPIC, stop):
         await broker.stop()
         return ExitCode.DONE
-    ready.print_line(
-        broker, data, as_json=order.as_json, is_temporary=order.temporary_directory is not None, security=order.security
-    )
+    ready.print_line(broker, data, order)
     collect_seldom()
     if order.temporary_directory is not None:
         temporary.remove_abandoned(order.temporary_directory)
     return await _end_life(broker, stop, lives)
 
 
-async def _finish_restores(env: "Env", config: "BrokerConfig") -> None:
+async def _finish_restores(env: "Env", order: Order) -> None:
     """A process of this broker, or one of its cluster, may have been killed while it put a snapshot back."""
-    own = list(map(os.path.abspath, config.data_directories))
-    shared = [os.path.dirname(os.path.abspath(config.coordination_path))] if config.coordination_path else []
+    own, tree = order.directories, order.config.coordination_path
+    shared = [os.path.dirname(os.path.abspath(tree))] if tree else []
     for directory in (*shared, *own):
         for plan in (RESTORE_PLAN, RESTORED_PLAN):
             if env.disk.exists(f"{directory}/{plan}"):

@@ -113,12 +113,9 @@ class Topic:
                 message = f"waited for {wanted}: {len(found)} came within {timeout} s."
                 raise WaitTimeoutError("WAIT_TIMED_OUT", f"topic {self.name}: {message}")
             wait_ms = min(POLL_MS, math.ceil(left_s * 1000))
-            found += [_record(*each) for each in reader.poll(wait_ms, left_s)]
+            for partition, one in reader.poll(wait_ms, left_s):
+                found.append(Record(partition, one.offset, one.timestamp, one.key, one.value, tuple(one.headers)))
         return sorted(found)
-
-
-def _record(partition: int, record: batch_records.Record) -> Record:
-    return Record(partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
 
 
 def _bytes(text: Text) -> bytes | None:

@@ -88,35 +88,25 @@ def tree_trouble(facts: Facts) -> Iterator[Finding]:
             found.setdefault((health["tree_trouble"], health["is_lease_held"]), []).append(broker.node_id)
     for (trouble, is_lease_held), nodes in found.items():
         goes_on = "They go on, but no broker can start beside them." if is_lease_held else "They acknowledge nothing."
-        yield Finding(
-            Severity.ERROR,
-            "cluster",
-            f"{trouble}, as broker {listed(map(str, nodes))} said",
-            f"{goes_on} Stop all brokers with SIGTERM, put the right file there if it was replaced, and start them.",
-            ("cluster",),
-        )
+        what = f"{trouble}, as broker {listed(map(str, nodes))} said"
+        why = f"{goes_on} Stop all brokers with SIGTERM, put the right file there if it was replaced, and start them."
+        yield Finding(Severity.ERROR, "cluster", what, why, ("cluster",))
     for process in sorted({health["tree_held_by"] for _, health in facts.healths} - {None}):
-        yield Finding(
-            Severity.ERROR,
-            "cluster",
-            f"{process} is inside a change of the coordination tree, and keeps all others from changing it",
+        what = f"{process} is inside a change of the coordination tree, and keeps all others from changing it"
+        why = (
             "No topic or setting can be changed, and nobody can be elected leader, until it is done. Let it finish "
-            "(VACUUM, a shell of SQLite with an open transaction), or end it.",
-            ("cluster",),
+            "(VACUUM, a shell of SQLite with an open transaction), or end it."
         )
+        yield Finding(Severity.ERROR, "cluster", what, why, ("cluster",))
 
 
 @check("controller", "whether a broker is controller")
 def no_controller(facts: Facts) -> Iterator[Finding]:
     """Nobody decides."""
     if facts.controller is None or all(broker.node_id != facts.controller for broker in facts.living):
-        yield Finding(
-            Severity.ERROR,
-            "cluster",
-            "no broker is controller",
-            "Leaders are not elected, and topics cannot be made, until one is. An election takes a second or two.",
-            ("cluster",),
-        )
+        what = "no broker is controller"
+        why = "Leaders are not elected, and topics cannot be made, until one is. An election takes a second or two."
+        yield Finding(Severity.ERROR, "cluster", what, why, ("cluster",))
 
 
 @check("told brokers", "brokers that no controller has told of the cluster", Needs.HTTP)
@@ -246,35 +236,28 @@ def broken_logs(facts: Facts) -> Iterator[Finding]:
         where = f"broker {broker.node_id}"
         for directory in health["directories"]:
             if directory["offline"] is not None:
-                yield Finding(
-                    Severity.ERROR,
-                    f"{where}, {directory['path']}",
-                    f"the data directory cannot be used: {directory['offline']}",
+                what = f"the data directory cannot be used: {directory['offline']}"
+                why = (
                     "Its partitions are offline here. Mend the disk, then start the broker again; if the directory is "
-                    "lost for good, start it once with --give-up.",
-                    start_again(facts, broker),
+                    "lost for good, start it once with --give-up."
                 )
+                yield Finding(Severity.ERROR, f"{where}, {directory['path']}", what, why, start_again(facts, broker))
         if health["failed_logs"]:
             names = places(health["failed"])
-            yield Finding(
-                Severity.ERROR,
-                where,
-                f"{counted(health['failed_logs'], 'log')} failed ({health['failed'][0]['why']}): {names}",
+            what = f"{counted(health['failed_logs'], 'log')} failed ({health['failed'][0]['why']}): {names}"
+            why = (
                 "It is not known what of the last writes is on the disk, so they are not written before the next "
-                "start. Look after the disk, stop the broker, and start it again.",
-                start_again(facts, broker),
+                "start. Look after the disk, stop the broker, and start it again."
             )
+            yield Finding(Severity.ERROR, where, what, why, start_again(facts, broker))
         if health["write_blocked_logs"]:
             names, logs = places(health["write_blocked"]), counted(health["write_blocked_logs"], "log")
             is_read_only = health["write_blocked"][0]["why"] in READ_ONLY_TEXTS
-            yield Finding(
-                Severity.ERROR,
-                where,
-                f"{logs} cannot be written ({health['write_blocked'][0]['why']}): {names}",
-                "Writes to them are refused, and nothing is lost. They go on by themselves when "
-                + (READ_ONLY if is_read_only else "there is room. " + _no_inodes(health) + _largest(broker)),
-                ("cluster",) if is_read_only else _room(broker),
+            what = f"{logs} cannot be written ({health['write_blocked'][0]['why']}): {names}"
+            why = "Writes to them are refused, and nothing is lost. They go on by themselves when " + (
+                READ_ONLY if is_read_only else "there is room. " + _no_inodes(health) + _largest(broker)
             )
+            yield Finding(Severity.ERROR, where, what, why, ("cluster",) if is_read_only else _room(broker))
 
 
 @check("set aside", "records that nobody can read, because the tree does not know their topics", Needs.HTTP)
@@ -285,15 +268,13 @@ def set_aside(facts: Facts) -> Iterator[Finding]:
             if row.get("set_aside"):  # earlier releases do not say it
                 more = row["set_aside"] - len(row["first_set_aside"])
                 names = ", ".join(row["first_set_aside"]) + (f" and {more} more" if more else "")
-                yield Finding(
-                    Severity.NOTE,
-                    f"broker {broker.node_id}, {row['path']}",
-                    f"{counted(row['set_aside'], 'folder')} of logs that were set aside: {names}",
+                what = f"{counted(row['set_aside'], 'folder')} of logs that were set aside: {names}"
+                why = (
                     "The tree did not know their topics when the broker started: they were deleted while it was away, "
                     "or the tree is an older copy. How they come back is in docs/coordination-tree.md. A folder that "
-                    "nobody wants may be removed.",
-                    ("topics", "list"),
+                    "nobody wants may be removed."
                 )
+                yield Finding(Severity.NOTE, f"broker {broker.node_id}, {row['path']}", what, why, ("topics", "list"))
 
 
 @check("disks", "how much of each disk is free, how fast it fills, and when it will be full", Needs.HTTP)

@@ -184,24 +184,20 @@ def expiring(facts: Facts) -> Iterator[Finding]:
             read.append((row["group"], left))
             continue
         expiring = counted(row["expiring_partitions"], "of its offsets expires", "of its offsets expire")
-        yield Finding(
-            Severity.WARNING,
-            f"group {row['group']}",
-            f"{expiring}, the first in {left}; it has unread records",
+        what = f"{expiring}, the first in {left}; it has unread records"
+        why = (
             "Without an offset its consumers begin where auto.offset.reset says: they read all again, or pass over "
-            "unread records. Start them, or let all brokers keep offsets for longer (offsets.retention.minutes).",
-            command,
+            "unread records. Start them, or let all brokers keep offsets for longer (offsets.retention.minutes)."
         )
+        yield Finding(Severity.WARNING, f"group {row['group']}", what, why, command)
     if read:
         of_all = sum(health["expiring_groups"] for _, health in facts.healths)
-        yield Finding(
-            Severity.NOTE,
-            "groups",
+        what = (
             f"the offsets of {counted(max(of_all, len(read)), 'group')} without unread records expire soon: "
-            f"{listed(name for name, _ in read)}, the first in {read[0][1]}",
-            "If they are to come back, start their consumers, or let all brokers keep offsets for longer.",
-            command,
+            f"{listed(name for name, _ in read)}, the first in {read[0][1]}"
         )
+        why = "If they are to come back, start their consumers, or let all brokers keep offsets for longer."
+        yield Finding(Severity.NOTE, "groups", what, why, command)
 
 
 @check("consumer groups", "groups of the consumer protocol (KIP-848) where brokers refuse it")
@@ -220,14 +216,12 @@ def refused_protocol(facts: Facts) -> Iterator[Finding]:
     severity, found, have = (
         (Severity.ERROR, with_members, "with") if with_members else (Severity.NOTE, names, "without")
     )
-    yield Finding(
-        severity,
-        "groups",
-        f"{counted(len(found), 'group')} of group.protocol=consumer {have} members, and {off}: {listed(found)}",
+    what = f"{counted(len(found), 'group')} of group.protocol=consumer {have} members, and {off}: {listed(found)}"
+    why = (
         "Brokers refuse the heartbeats of their members, which lose their places, and do not describe these groups. "
-        "The committed offsets stay. Turn the protocol on, or start the consumers with group.protocol=classic.",
-        command,
+        "The committed offsets stay. Turn the protocol on, or start the consumers with group.protocol=classic."
     )
+    yield Finding(severity, "groups", what, why, command)
 
 
 def _has_no_consumer(protocols: str | None) -> bool:

@@ -71,13 +71,9 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
                     ("configs", "describe", "broker", str(broker.node_id), KEYS_URL, "--docs"),
                 )
             if protocol == "SASL_PLAINTEXT" and "PLAIN" in enabled:
-                yield Finding(
-                    Severity.WARNING,
-                    f"broker {broker.node_id}",
-                    f"passwords cross the network as they are at {listener}",
-                    "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM, whose users are made first.",
-                    ("users", "list"),
-                )
+                what = f"passwords cross the network as they are at {listener}"
+                why = "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM, whose users are made first."
+                yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, ("users", "list"))
 
 
 @check("weak settings", "old versions of TLS, and host names that are not checked", Needs.SETTINGS)
@@ -140,14 +136,12 @@ def unreadable(facts: Facts) -> Iterator[Finding]:
     """Somebody has written a node by hand. One finding for all brokers, because they have one tree."""
     rows = [(row["of"], row["name"]) for _, health in facts.healths for row in health["unreadable"]]
     for kind, name in dict.fromkeys(rows):
-        yield Finding(
-            Severity.WARNING,
-            "cluster",
-            UNREADABLE[kind].format(name),
+        what = UNREADABLE[kind].format(name)
+        why = (
             "Somebody, or something else than a broker, has written its node in the coordination tree. The brokers' "
-            "logs say what is wrong with it. Set it anew.",
-            (kind, "list"),
+            "logs say what is wrong with it. Set it anew."
         )
+        yield Finding(Severity.WARNING, "cluster", what, why, (kind, "list"))
 
 
 @check("certificates", "certificates of brokers that end within 30 days, if the command speaks TLS with them")

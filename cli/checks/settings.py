@@ -19,13 +19,17 @@ from barnabas.runtime.counted import counted
 SESSION_DEFAULT_MS = 45_000  # session.timeout.ms of Java's consumer and of librdkafka
 POLL_DEFAULT_MS = 300_000
 INITIAL_DELAY_LONG_MS = 60_000
-CHECK_INTERVAL_DEFAULT_MS = 300_000
 
 
 def _restart(facts: Facts, changes: Mapping[str, str]) -> tuple[str, ...]:
     """The start of a broker with other settings; every broker needs them."""
     broker = facts.settings[0][0]
     return start_again(facts, broker, changes)
+
+
+def _better(facts: Facts, severity: Severity, key: str, value: str, said: str, why: str) -> Finding:
+    """A setting of the brokers that would better have this value."""
+    return Finding(severity, f"setting {key}", said, why, _restart(facts, {key: value}))
 
 
 def _own(topic: Topic) -> bool:
@@ -84,13 +88,9 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
         by=lambda topic: topic.replication,
     ):
         text = "is above" if (found[0].number("min.insync.replicas") or 0) > found[0].replication else "equals"
-        yield Finding(
-            Severity.WARNING,
-            names(found),
-            f"min.insync.replicas {text} the number of replicas ({found[0].replication})",
-            "Whenever one broker stops, also for an update, writes with acks=all are refused.",
-            command,
-        )
+        what = f"min.insync.replicas {text} the number of replicas ({found[0].replication})"
+        why = "Whenever one broker stops, also for an update, writes with acks=all are refused."
+        yield Finding(Severity.WARNING, names(found), what, why, command)
     if one and facts.is_cluster:
         yield Finding(
             Severity.WARNING,
@@ -106,14 +106,12 @@ def in_sync_replicas(facts: Facts) -> Iterator[Finding]:
             ),
         )
     for found, command in mended(weak, "min.insync.replicas", lambda topic: "2"):
-        yield Finding(
-            Severity.WARNING,
-            names(found),
-            f"min.insync.replicas is 1, with {counted(found[0].replication, 'replica')}",
+        what = f"min.insync.replicas is 1, with {counted(found[0].replication, 'replica')}"
+        why = (
             "A record with acks=all may be acknowledged by one broker alone, when the others are behind, and is lost "
-            "with its disk.",
-            command,
+            "with its disk."
         )
+        yield Finding(Severity.WARNING, names(found), what, why, command)
 
 
 @check(
@@ -132,13 +130,10 @@ def replication(facts: Facts) -> Iterator[Finding]:
         wanted = settings.number(key)
         topic = existing.get(name)
         if topic is None and wanted is not None and wanted > known and settings.is_set(key):
-            yield Finding(
-                Severity.ERROR if name == OFFSETS_TOPIC else Severity.WARNING,
-                f"setting {key}",
-                f"it is {wanted:.0f}, with {counted(known, 'broker')}: {name} cannot be made",
-                f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number.",
-                _restart(facts, {key: str(known)}),
-            )
+            said = f"it is {wanted:.0f}, with {counted(known, 'broker')}: {name} cannot be made"
+            why = f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number."
+            severity = Severity.ERROR if name == OFFSETS_TOPIC else Severity.WARNING
+            yield _better(facts, severity, key, str(known), said, why)
         if topic is not None and len(facts.brokers) >= 2 and topic.replication == 1:
             yield Finding(
                 Severity.WARNING,
@@ -155,13 +150,11 @@ def replication(facts: Facts) -> Iterator[Finding]:
             )
     default, automatic = settings.number("default.replication.factor"), settings.is_true("auto.create.topics.enable")
     if len(facts.brokers) >= 3 and default == 1:
-        yield Finding(
-            Severity.WARNING if automatic else Severity.NOTE,
-            "setting default.replication.factor",
-            "new topics get one replica" + (", also those that are made when a client names them" if automatic else ""),
-            "They are away with their broker, and lost with its disk.",
-            _restart(facts, {"default.replication.factor": "3"}),
-        )
+        also = ", also those that are made when a client names them" if automatic else ""
+        said = f"new topics get one replica{also}"
+        why = "They are away with their broker, and lost with its disk."
+        severity = Severity.WARNING if automatic else Severity.NOTE
+        yield _better(facts, severity, "default.replication.factor", "3", said, why)
     single = [topic for topic in facts.topics if topic.replication == 1 and not _own(topic)]
     if single and len(facts.brokers) >= 3:
         yield Finding(
@@ -179,13 +172,9 @@ def _transaction_log(facts: Facts) -> Iterator[Finding]:
     minimum = facts.any_settings.number("transaction.state.log.min.isr")
     of_log = facts.any_settings.number("transaction.state.log.replication.factor")
     if minimum is not None and of_log is not None and minimum > of_log:
-        yield Finding(
-            Severity.WARNING,
-            "setting transaction.state.log.min.isr",
-            f"it is {minimum:.0f}, above transaction.state.log.replication.factor={of_log:.0f}",
-            "Transactions would need more replicas in sync than there are.",
-            _restart(facts, {"transaction.state.log.min.isr": f"{of_log:.0f}"}),
-        )
+        said = f"it is {minimum:.0f}, above transaction.state.log.replication.factor={of_log:.0f}"
+        why = "Transactions would need more replicas in sync than there are."
+        yield _better(facts, Severity.WARNING, "transaction.state.log.min.isr", f"{of_log:.0f}", said, why)
 
 
 @check(
@@ -199,14 +188,12 @@ def unclean(facts: Facts) -> Iterator[Finding]:
     )
     for topics, command in mended(found, "unclean.leader.election.enable", lambda topic: "false"):
         internal = any(_own(topic) for topic in topics)
-        yield Finding(
-            Severity.ERROR if internal else Severity.WARNING,
-            names(topics),
-            "unclean.leader.election.enable is true",
+        what = "unclean.leader.election.enable is true"
+        why = (
             "When the replicas in sync are away, another one leads: records that were acknowledged with acks=all are "
-            "lost then" + (", and committed offsets go back." if internal else ", and consumers skip or repeat some."),
-            command,
+            "lost then" + (", and committed offsets go back." if internal else ", and consumers skip or repeat some.")
         )
+        yield Finding(Severity.ERROR if internal else Severity.WARNING, names(topics), what, why, command)
 
 
 @check("retention", "sizes and times of retention against segments, checks, and groups that wait", Needs.SETTINGS)
@@ -255,13 +242,9 @@ def retention(facts: Facts) -> Iterator[Finding]:
                 _restart(facts, {"log.retention.check.interval.ms": str(max(int(kept), 1000))}),
             )
         if interval > DAY_MS / 2:
-            yield Finding(
-                Severity.WARNING,
-                "setting log.retention.check.interval.ms",
-                f"retention looks every {duration(interval / 1000)} only",
-                "Disks may be full before it looks.",
-                _restart(facts, {"log.retention.check.interval.ms": str(CHECK_INTERVAL_DEFAULT_MS)}),
-            )
+            said = f"retention looks every {duration(interval / 1000)} only"
+            why = "Disks may be full before it looks."
+            yield _better(facts, Severity.WARNING, "log.retention.check.interval.ms", "300000", said, why)
     yield from _offsets_retention(facts)
     yield from _waits(facts)
 
@@ -272,13 +255,9 @@ def _offsets_retention(facts: Facts) -> Iterator[Finding]:
         return
     kept_ms = minutes * 60_000
     if kept_ms < DAY_MS:
-        yield Finding(
-            Severity.WARNING,
-            "setting offsets.retention.minutes",
-            f"offsets of a stopped group are deleted after {duration(kept_ms / 1000)}",
-            "A group that is stopped over night begins anew, where auto.offset.reset says. Kafka keeps them 7 days.",
-            _restart(facts, {"offsets.retention.minutes": "10080"}),
-        )
+        said = f"offsets of a stopped group are deleted after {duration(kept_ms / 1000)}"
+        why = "A group that is stopped over night begins anew, where auto.offset.reset says. Kafka keeps them 7 days."
+        yield _better(facts, Severity.WARNING, "offsets.retention.minutes", "10080", said, why)
 
     def waits_longer(topic: Topic, settings: Settings) -> bool:
         kept, wait = settings.number("retention.ms"), _longest_wait(settings)
@@ -398,39 +377,24 @@ def group_settings(facts: Facts) -> Iterator[Finding]:
                 if least > SESSION_DEFAULT_MS
                 else ("group.max.session.timeout.ms", "1800000")
             )
-            yield Finding(
-                Severity.WARNING,
-                f"setting {name}",
-                f"session.timeout.ms must lie between {least:.0f} and {most:.0f}; consumers have 45000 by default",
-                "Consumers that do not set it cannot join a group (INVALID_SESSION_TIMEOUT).",
-                _restart(facts, {name: default}),
-            )
+            said = f"session.timeout.ms must lie between {least:.0f} and {most:.0f}; consumers have 45000 by default"
+            why = "Consumers that do not set it cannot join a group (INVALID_SESSION_TIMEOUT)."
+            yield _better(facts, Severity.WARNING, name, default, said, why)
     delay = settings.number("group.initial.rebalance.delay.ms")
     if delay is not None and delay >= INITIAL_DELAY_LONG_MS:
-        yield Finding(
-            Severity.ERROR if delay >= POLL_DEFAULT_MS else Severity.WARNING,
-            "setting group.initial.rebalance.delay.ms",
-            f"a group that begins waits {duration(delay / 1000)} for more members",
-            "Its first member reads nothing meanwhile, after every stop of all members.",
-            _restart(facts, {"group.initial.rebalance.delay.ms": "3000"}),
-        )
+        said = f"a group that begins waits {duration(delay / 1000)} for more members"
+        why = "Its first member reads nothing meanwhile, after every stop of all members."
+        severity = Severity.ERROR if delay >= POLL_DEFAULT_MS else Severity.WARNING
+        yield _better(facts, severity, "group.initial.rebalance.delay.ms", "3000", said, why)
     acks = settings.number("offsets.commit.required.acks")
     if acks is not None and acks != -1 and facts.is_cluster:
-        yield Finding(
-            Severity.WARNING,
-            "setting offsets.commit.required.acks",
-            f"it is {acks:.0f}: a commit counts before the other replicas have it",
-            "When a coordinator dies, its groups go back to older offsets and read records again.",
-            _restart(facts, {"offsets.commit.required.acks": "-1"}),
-        )
+        said = f"it is {acks:.0f}: a commit counts before the other replicas have it"
+        why = "When a coordinator dies, its groups go back to older offsets and read records again."
+        yield _better(facts, Severity.WARNING, "offsets.commit.required.acks", "-1", said, why)
     if any(not health["is_journal_on"] for _, health in facts.healths):
-        yield Finding(
-            Severity.NOTE,
-            "setting offsets.journal.enable",
-            "the offset journal is off",
-            "Nobody can say who moved an offset, and `offsets restore` and `offsets undo` have nothing to go by.",
-            _restart(facts, {"offsets.journal.enable": "true"}),
-        )
+        said = "the offset journal is off"
+        why = "Nobody can say who moved an offset, and `offsets restore` and `offsets undo` have nothing to go by."
+        yield _better(facts, Severity.NOTE, "offsets.journal.enable", "true", said, why)
 
 
 @check("compaction", "topics that live by compaction, and whether they are compacted", Needs.SETTINGS)
@@ -456,13 +420,9 @@ def compaction(facts: Facts) -> Iterator[Finding]:
     if facts.any_settings.is_true("log.cleaner.enable") is False:
         compacted = of_topics(facts, lambda topic, settings: "compact" in (settings.text("cleanup.policy") or ""))
         if compacted:
-            yield Finding(
-                Severity.ERROR,
-                "setting log.cleaner.enable",
-                f"compaction is off, and {counted(len(compacted), 'topic')} need it: {names(compacted)}",
-                "They grow for ever; starts and changes of coordinator take longer and longer.",
-                _restart(facts, {"log.cleaner.enable": "true"}),
-            )
+            said = f"compaction is off, and {counted(len(compacted), 'topic')} need it: {names(compacted)}"
+            why = "They grow for ever; starts and changes of coordinator take longer and longer."
+            yield _better(facts, Severity.ERROR, "log.cleaner.enable", "true", said, why)
 
 
 @check("time-outs", "time-outs between brokers that contradict each other", Needs.SETTINGS)
@@ -474,31 +434,19 @@ def time_outs(facts: Facts) -> Iterator[Finding]:
     lag, wait = settings.number("replica.lag.time.max.ms"), settings.number("replica.fetch.wait.max.ms")
     socket = settings.number("replica.socket.timeout.ms")
     if lag is not None and wait is not None and lag < 2 * wait:
-        yield Finding(
-            Severity.WARNING,
-            "setting replica.lag.time.max.ms",
-            f"it is {lag:.0f}, less than twice replica.fetch.wait.max.ms={wait:.0f}",
-            "Followers of quiet topics leave the replicas in sync and come back, again and again.",
-            _restart(facts, {"replica.lag.time.max.ms": "30000"}),
-        )
+        said = f"it is {lag:.0f}, less than twice replica.fetch.wait.max.ms={wait:.0f}"
+        why = "Followers of quiet topics leave the replicas in sync and come back, again and again."
+        yield _better(facts, Severity.WARNING, "replica.lag.time.max.ms", "30000", said, why)
     if socket is not None and wait is not None and socket <= wait:
-        yield Finding(
-            Severity.ERROR,
-            "setting replica.socket.timeout.ms",
-            f"it is {socket:.0f}, not above replica.fetch.wait.max.ms={wait:.0f}",
-            "Followers give up every fetch that waits for records, and open a new connection.",
-            _restart(facts, {"replica.socket.timeout.ms": "30000"}),
-        )
+        said = f"it is {socket:.0f}, not above replica.fetch.wait.max.ms={wait:.0f}"
+        why = "Followers give up every fetch that waits for records, and open a new connection."
+        yield _better(facts, Severity.ERROR, "replica.socket.timeout.ms", "30000", said, why)
     for name, least in (("coordination.session.timeout.ms", 2_000), ("zookeeper.session.timeout.ms", 4_000)):
         session = settings.number(name)
         if session is not None and settings.is_set(name) and session < least:
-            yield Finding(
-                Severity.NOTE,
-                f"setting {name}",
-                f"it is {session:.0f}",
-                "A broker that stands still for a moment (a slow disk, a busy machine) counts as dead.",
-                _restart(facts, {name: "6000"}),
-            )
+            said = f"it is {session:.0f}"
+            why = "A broker that stands still for a moment (a slow disk, a busy machine) counts as dead."
+            yield _better(facts, Severity.NOTE, name, "6000", said, why)
 
 
 @check("settings that differ", "settings that are not the same on all brokers", Needs.SETTINGS)

@@ -36,31 +36,24 @@ def open_for_long(facts: Facts) -> Iterator[Finding]:
         places = listed(f"{topic}-{index}" for topic, index in one.partitions) or "no partition yet"
         if one.state != "Ongoing":
             if age_ms >= DECIDED_LONG_MS:
-                yield Finding(
-                    Severity.ERROR,
-                    where,
-                    f"{one.state} for {age} at most: its marker is missing in {places}",
+                what = f"{one.state} for {age} at most: its marker is missing in {places}"
+                why = (
                     "It is decided, and its coordinator sends the marker again and again. Leaders of these partitions "
-                    "do not answer, or refuse it: the log of the coordinator says why.",
-                    ("cluster",),
-                    one.start_ms,
+                    "do not answer, or refuse it: the log of the coordinator says why."
                 )
+                yield Finding(Severity.ERROR, where, what, why, ("cluster",), one.start_ms)
             continue
         left_ms = one.timeout_ms - age_ms
         if left_ms < -LATE_MS:
-            yield Finding(
-                Severity.ERROR, where, f"open for {age}, its timeout is over", _WHY_LATE, _abort(one), one.start_ms
-            )
+            what = f"open for {age}, its timeout is over"
+            yield Finding(Severity.ERROR, where, what, _WHY_LATE, _abort(one), one.start_ms)
         elif age_ms >= facts.stalled_ms:
-            yield Finding(
-                Severity.WARNING,
-                where,
-                f"open for {age}, in {places}",
+            what = f"open for {age}, in {places}"
+            why = (
                 "Consumers with read_committed wait behind it. Its timeout aborts it in "
-                f"{duration(max(left_ms, 0) / 1000)}, the command does it now.",
-                _abort(one),
-                one.start_ms,
+                f"{duration(max(left_ms, 0) / 1000)}, the command does it now."
             )
+            yield Finding(Severity.WARNING, where, what, why, _abort(one), one.start_ms)
 
 
 _WHY_LATE = "Its coordinator should have aborted it: look at its log. The command asks it to."

@@ -41,14 +41,9 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
             directory = directory_of(facts, broker)
             if directory in facts.missing_directories:
                 why += f" Its data directory {directory} is gone: put it back. {_if_lost(facts, broker, directory)}"
-            yield Finding(
-                Severity.ERROR,
-                where,
-                f"is not there: {counted(len(replicas), 'replica')} ({listed(replicas)}) are missing",
-                why,
-                start_again(facts, broker),
-                _behind_since(facts, (broker.node_id,)),
-            )
+            what = f"is not there: {counted(len(replicas), 'replica')} ({listed(replicas)}) are missing"
+            command = start_again(facts, broker)
+            yield Finding(Severity.ERROR, where, what, why, command, _behind_since(facts, (broker.node_id,)))
         elif not broker.answers:
             yield Finding(
                 Severity.ERROR,
@@ -60,21 +55,13 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
             )
     for broker, health in facts.healths:
         if not health["is_lease_held"] and health["tree_trouble"] is None:
-            yield Finding(
-                Severity.ERROR,
-                f"broker {broker.node_id}",
-                "does not reach the coordination tree, and acknowledges nothing",
-                "A broker that cannot be sure to lead serves nothing. It goes on when the tree answers again.",
-                ("status",),
-            )
+            what = "does not reach the coordination tree, and acknowledges nothing"
+            why = "A broker that cannot be sure to lead serves nothing. It goes on when the tree answers again."
+            yield Finding(Severity.ERROR, f"broker {broker.node_id}", what, why, ("status",))
         elif health["is_lease_held"] and health["why_not_registered"] is not None:
-            yield Finding(
-                Severity.ERROR,
-                f"broker {broker.node_id}",
-                f"is not registered in the coordination tree: {health['why_not_registered']}",
-                "It serves nothing that it led. What other brokers say of the cluster may be old.",
-                ("cluster",),
-            )
+            what = f"is not registered in the coordination tree: {health['why_not_registered']}"
+            why = "It serves nothing that it led. What other brokers say of the cluster may be old."
+            yield Finding(Severity.ERROR, f"broker {broker.node_id}", what, why, ("cluster",))
 
 
 @check(
@@ -210,7 +197,7 @@ def stopped_loads(facts: Facts) -> Iterator[Finding]:
         found: dict[tuple[str, str], list[Row]] = {}
         for row in health["stopped_loads"]:
             found.setdefault((row["topic"], row["why"]), []).append(row)
-        for (topic, why), rows in found.items():
+        for (topic, stopped_by), rows in found.items():
             waiting = [row["waiting_groups"] for row in rows]
             if topic == TRANSACTIONS_TOPIC:
                 told = "Transactional producers whose ids are there are told to wait."
@@ -220,13 +207,10 @@ def stopped_loads(facts: Facts) -> Iterator[Finding]:
                 told = (
                     f"Offsets of {counted(sum(waiting), 'group')} cannot be read, others can. Commits and joins wait."
                 )
-            yield Finding(
-                Severity.ERROR,
-                f"broker {broker.node_id}",
-                f"{counted(len(rows), 'partition')} of {topic} not loaded to the end: {places(rows)} ({why})",
-                f"It cannot be known what of the end is committed, or it cannot be read. {told}",
-                start_again(facts, away[0]) if away else ("cluster",),
-            )
+            what = f"{counted(len(rows), 'partition')} of {topic} not loaded to the end: {places(rows)} ({stopped_by})"
+            why = f"It cannot be known what of the end is committed, or it cannot be read. {told}"
+            command = start_again(facts, away[0]) if away else ("cluster",)
+            yield Finding(Severity.ERROR, f"broker {broker.node_id}", what, why, command)
 
 
 @check("logs", "logs that failed, or whose last write found no room; directories that cannot be used", Needs.HTTP)
@@ -305,15 +289,11 @@ def disks_filling(facts: Facts) -> Iterator[Finding]:
 def failures(facts: Facts) -> Iterator[Finding]:
     """The broker has logged tracebacks."""
     for broker, health in facts.healths:
-        for name, what in (("handler_failures", "requests"), ("upkeep_failures", "repeated tasks")):
+        for name, noun in (("handler_failures", "requests"), ("upkeep_failures", "repeated tasks")):
             if health[name]:
-                yield Finding(
-                    Severity.WARNING,
-                    f"broker {broker.node_id}",
-                    f"{health[name]:,} {what} failed since it started",
-                    "This is a bug, or a disk or tree that does not work. The broker's log has each with its cause.",
-                    ("status",),
-                )
+                what = f"{health[name]:,} {noun} failed since it started"
+                why = "This is a bug, or a disk or tree that does not work. The broker's log has each with its cause."
+                yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, ("status",))
 
 
 def _topics(broker: Broker) -> list[tuple[str, int]]:

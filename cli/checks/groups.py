@@ -110,14 +110,10 @@ def stopped(facts: Facts) -> Iterator[Finding]:
         return
     of_all = sum(health["stopped_groups"] for _, health in facts.healths)
     names = listed(row["group"] for row in rows)
-    yield Finding(
-        Severity.NOTE,
-        "groups",
-        f"{counted(max(of_all, len(rows)), 'group')} without members, with unread records: {names}",
-        "If they are meant to run, start their consumers. If nobody needs them any more, delete them.",
-        command_of("groups lag", [rows[0]["group"]]),
-        min(row["standing"][0]["since_ms"] for row in rows),
-    )
+    what = f"{counted(max(of_all, len(rows)), 'group')} without members, with unread records: {names}"
+    why = "If they are meant to run, start their consumers. If nobody needs them any more, delete them."
+    command = command_of("groups lag", [rows[0]["group"]])
+    yield Finding(Severity.NOTE, "groups", what, why, command, min(row["standing"][0]["since_ms"] for row in rows))
 
 
 @check("commits past the end", "committed offsets behind the end of their log, or of a log that was cut or made again")
@@ -161,13 +157,10 @@ def gone_topics(facts: Facts) -> Iterator[Finding]:
     """They take room, and count if a topic of that name is made again."""
     for _, row in facts.group_rows():
         if row["gone_topics"]:
-            yield Finding(
-                Severity.NOTE,
-                f"group {row['group']}",
-                f"has committed offsets of topics that do not exist: {listed(row['gone_topics'])}",
-                "If a topic of this name is made again, the group begins at these offsets in it.",
-                ("offsets", "cleanup", "--group", row["group"], "--gone"),
-            )
+            what = f"has committed offsets of topics that do not exist: {listed(row['gone_topics'])}"
+            why = "If a topic of this name is made again, the group begins at these offsets in it."
+            command = ("offsets", "cleanup", "--group", row["group"], "--gone")
+            yield Finding(Severity.NOTE, f"group {row['group']}", what, why, command)
 
 
 @check("expiring offsets", "committed offsets that expire soon because no member reads their topics", Needs.HTTP)

@@ -63,13 +63,10 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
             enabled = split_list(of_listener(settings, listener.name, "sasl.enabled.mechanisms"))
             takes_tokens = protocol.startswith("SASL_") and OAUTHBEARER in enabled
             if takes_tokens and not takes_signed(_of_oauth(settings, listener.name)):
-                yield Finding(
-                    Severity.WARNING,
-                    f"broker {broker.node_id}",
-                    f"{listener} takes tokens that nobody has signed: everybody can be anybody there",
-                    "It has OAUTHBEARER, and no place of the keys by which tokens are signed.",
-                    ("configs", "describe", "broker", str(broker.node_id), KEYS_URL, "--docs"),
-                )
+                what = f"{listener} takes tokens that nobody has signed: everybody can be anybody there"
+                why = "It has OAUTHBEARER, and no place of the keys by which tokens are signed."
+                command = ("configs", "describe", "broker", str(broker.node_id), KEYS_URL, "--docs")
+                yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, command)
             if protocol == "SASL_PLAINTEXT" and "PLAIN" in enabled:
                 what = f"passwords cross the network as they are at {listener}"
                 why = "It has PLAIN without TLS: make it SASL_SSL, or use SCRAM, whose users are made first."
@@ -89,24 +86,18 @@ def weak(facts: Facts) -> Iterator[Finding]:
                 if each in OLD_PROTOCOLS
             ]
             if old:
-                yield Finding(
-                    Severity.WARNING,
-                    f"broker {broker.node_id}",
-                    f"{listener} still speaks {' and '.join(old)}",
-                    "These versions are broken, and no client of the last ten years needs them.",
-                    start_again(facts, broker, {"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"}),
-                )
+                what = f"{listener} still speaks {' and '.join(old)}"
+                why = "These versions are broken, and no client of the last ten years needs them."
+                command = start_again(facts, broker, {"ssl.enabled.protocols": "TLSv1.2,TLSv1.3"})
+                yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, command)
         between = settings.text("inter.broker.listener.name") or settings.text("security.inter.broker.protocol") or ""
         of_brokers = [protocol for each, protocol in listeners_of(settings) or () if each.name == between.upper()]
         has_tls = any(protocol.endswith("SSL") for protocol in of_brokers)
         if has_tls and len(facts.brokers) > 1 and of_listener(settings, between, CHECK_HOSTS) == "":
-            yield Finding(
-                Severity.WARNING,
-                f"broker {broker.node_id}",
-                f"it does not check the host names of other brokers ({CHECK_HOSTS} is empty)",
-                "Who has any certificate of your authority can stand between two brokers.",
-                start_again(facts, broker, {CHECK_HOSTS: "https"}),
-            )
+            what = f"it does not check the host names of other brokers ({CHECK_HOSTS} is empty)"
+            why = "Who has any certificate of your authority can stand between two brokers."
+            command = start_again(facts, broker, {CHECK_HOSTS: "https"})
+            yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, command)
 
 
 @check("files that others read", "whether only the broker's user can read the coordination tree", Needs.HTTP)

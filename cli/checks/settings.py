@@ -330,28 +330,21 @@ def sizes(facts: Facts) -> Iterator[Finding]:
     for where, entity, key, limit in limits:
         if limit is None:
             continue
-        what = f"{key} ({size(limit)})"
+        it = f"{key} ({size(limit)})"
         if request is not None and limit > request:
-            yield Finding(
-                Severity.WARNING,
-                where,
-                f"{what} is above socket.request.max.bytes ({size(request)})",
-                "Such a batch never arrives: the connection that sends it is closed.",
-                command_of("configs set", [*entity, f"{key}={int(request) // 2}"]),
-            )
+            what = f"{it} is above socket.request.max.bytes ({size(request)})"
+            why = "Such a batch never arrives: the connection that sends it is closed."
+            command = command_of("configs set", [*entity, f"{key}={int(request) // 2}"])
+            yield Finding(Severity.WARNING, where, what, why, command)
         elif fetch is not None and limit > fetch:
-            yield Finding(
-                Severity.NOTE,
-                where,
-                f"{what} is above fetch.max.bytes ({size(fetch)})",
-                "Such a batch is fetched alone, one at a time; that is slow.",
-                command_of("configs set", [*entity, f"{key}={int(fetch)}"]),
-            )
+            what = f"{it} is above fetch.max.bytes ({size(fetch)})"
+            why = "Such a batch is fetched alone, one at a time; that is slow."
+            yield Finding(Severity.NOTE, where, what, why, command_of("configs set", [*entity, f"{key}={int(fetch)}"]))
         elif replica is not None and limit > replica and facts.is_cluster and limit > 1048588:
             yield Finding(
                 Severity.NOTE,
                 where,
-                f"{what} is above replica.fetch.max.bytes ({size(replica)})",
+                f"{it} is above replica.fetch.max.bytes ({size(replica)})",
                 "Followers fetch such a batch alone, one at a time; old ones (before Kafka 0.10.1) stand still at it.",
                 _restart(facts, {"replica.fetch.max.bytes": str(int(limit))}),
             )
@@ -469,13 +462,10 @@ def differing(facts: Facts) -> Iterator[Finding]:
         listing = "; ".join(f"{text} on broker {listed(map(str, nodes))}" for text, nodes in values.items())
         common = max(values, key=lambda text: len(values[text]))
         odd = next(broker for broker, settings in known if (settings.text(name) or "not set") != common)
-        yield Finding(
-            Severity.WARNING,
-            f"setting {name}",
-            f"differs between brokers: {listing}",
-            "What holds depends on which broker leads, coordinates, or is controller.",
-            start_again(facts, odd, {name: "" if common == "not set" else common}),
-        )
+        what = f"differs between brokers: {listing}"
+        why = "What holds depends on which broker leads, coordinates, or is controller."
+        command = start_again(facts, odd, {name: "" if common == "not set" else common})
+        yield Finding(Severity.WARNING, f"setting {name}", what, why, command)
 
 
 @check("HTTP access", "whether the HTTP API can be reached where it listens", Needs.SETTINGS)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from barnabas.cli.shared.exits import ExitCode, fail
-from barnabas.config import jaas, properties
+from barnabas.config import jaas
 from barnabas.config.oauth import OAUTHBEARER
 from barnabas.config.sasl import MECHANISMS
 
@@ -125,6 +125,8 @@ def tls_of_http(path: str | None) -> "SSLContext":
 
 
 def _values(path: str) -> dict[str, str]:
+    from barnabas.config import properties  # late: it knows all settings of brokers; few commands have a file
+
     try:
         with open(path) as file:
             return properties.read(file.read()).values

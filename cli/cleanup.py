@@ -8,7 +8,7 @@ import typer
 from barnabas.cli.groups import tell_loading
 from barnabas.cli.offset_targets import named
 from barnabas.cli.shared.client import admin, answered, await_coordinators
-from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
+from barnabas.cli.shared.exits import ExitCode, Failure, fail
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, print_outcomes, print_rows
@@ -185,8 +185,3 @@ def add_expiry(api: HttpApi, group: str, rows: list[dict[str, Any]]) -> str | No
         f"{left}. What is committed stays if the group's consumers come back or commit; "
         "offsets.retention.minutes says how long it stays without."
     )
-
-
-def warn(warning: str | None) -> None:
-    if warning is not None:
-        say(f"barnabas: {warning}")

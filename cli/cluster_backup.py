@@ -110,16 +110,18 @@ def _check_cluster(file: str, taken: TreeBackup) -> None:
 
 
 def _tell(file: str, path: str, taken: TreeBackup, as_json: bool) -> None:
+    if file == backup_file.STANDARD:
+        return
     if as_json:
-        document = {
-            "file": file,
-            "tree": path,
-            "cluster_id": taken.cluster_id,
-            "topics": taken.topics,
-            "bytes": len(taken.content),
-            "time_ms": taken.taken_ms,
-        }
-        if file != backup_file.STANDARD:
-            print_json(document)
-    elif file != backup_file.STANDARD:
+        print_json(
+            {
+                "file": file,
+                "tree": path,
+                "cluster_id": taken.cluster_id,
+                "topics": taken.topics,
+                "bytes": len(taken.content),
+                "time_ms": taken.taken_ms,
+            }
+        )
+    else:
         print(f"{file}: the tree {path} of cluster {taken.cluster_id}, topics: {taken.topics}.")

@@ -165,10 +165,9 @@ def _consume(bootstrap: str, count: int) -> None:
     consumer.commit()
     consumer.close(autocommit=False)
     _show(f"Group {GROUP!r} read and committed:")
-    rows = [(record.topic, record.partition, record.offset, record.key, record.value) for record in records]
     print_table(
         ["topic", "#partition", "#offset", "key", "value"],
-        [(topic, partition, offset, key.decode(), value.decode()) for topic, partition, offset, key, value in rows],
+        [(each.topic, each.partition, each.offset, each.key.decode(), each.value.decode()) for each in records],
     )
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     row = positions(admin, GROUP)[0]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli import backup, journal
-from barnabas.cli.cleanup import add_expiry, cleanup, warn
+from barnabas.cli.cleanup import add_expiry, cleanup
 from barnabas.cli.groups import tell_loading
 from barnabas.cli.live_reset import Live, reset_live
 from barnabas.cli.migration import migrate
@@ -64,24 +64,22 @@ def list_offsets(target: Target, group: Group, topic: Topics = None, as_json: As
         warning = add_expiry(api, group, rows)
     if as_json:
         print_json([{name: value for name, value in row.items() if name != "expires"} for row in rows])
-        warn(warning)
-        return
-    print_rows(
-        {
-            "topic": "topic",
-            "#partition": "partition",
-            "#committed": "committed_offset",
-            "#log start": "log_start_offset",
-            "#log end": "log_end_offset",
-            "#lag": "lag",
-            "expires": "expires",
-            "metadata": lambda row: row["metadata"] or None,
-        },
-        rows,
-    )
-    warn(warning)
+    else:
+        print_rows(COMMITTED, rows)
+    if warning is not None:
+        say(f"barnabas: {warning}")
 
 
+COMMITTED: Columns = {
+    "topic": "topic",
+    "#partition": "partition",
+    "#committed": "committed_offset",
+    "#log start": "log_start_offset",
+    "#log end": "log_end_offset",
+    "#lag": "lag",
+    "expires": "expires",
+    "metadata": lambda row: row["metadata"] or None,
+}
 MOVED: Columns = {
     "topic": "topic",
     "#partition": "partition",

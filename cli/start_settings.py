@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.runtime import temporary
+from barnabas.runtime.ports import read_file
 
 if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
@@ -129,11 +130,7 @@ def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, st
 
 def _text_of(env: "Env", path: str) -> str:
     try:
-        handle = env.disk.open(os.path.abspath(path), read_only=True)
-        try:
-            content = handle.read(0, handle.size())
-        finally:
-            handle.close()
+        content = read_file(env.disk, os.path.abspath(path))
     except FileNotFoundError:
         fail(f"there is no file {path}: --config names a server.properties.", ExitCode.NOT_VALID)
     except OSError as error:

@@ -45,14 +45,13 @@ def broken_brokers(facts: Facts) -> Iterator[Finding]:
             command = start_again(facts, broker)
             yield Finding(Severity.ERROR, where, what, why, command, _behind_since(facts, (broker.node_id,)))
         elif not broker.answers:
-            yield Finding(
-                Severity.ERROR,
-                where,
-                f"is registered at {broker.host}:{broker.port} and does not answer: {broker.why_not}",
+            what = f"is registered at {broker.host}:{broker.port} and does not answer: {broker.why_not}"
+            why = (
                 "It stands still (a stopped process, a busy machine), it has no file descriptor or no place for "
-                "another connection (its log says so), or the network is cut. What it leads waits.",
-                ("status", "--wait", "10", "--bootstrap", f"{broker.host}:{broker.port}"),
+                "another connection (its log says so), or the network is cut. What it leads waits."
             )
+            command = ("status", "--wait", "10", "--bootstrap", f"{broker.host}:{broker.port}")
+            yield Finding(Severity.ERROR, where, what, why, command)
     for broker, health in facts.healths:
         if not health["is_lease_held"] and health["tree_trouble"] is None:
             what = "does not reach the coordination tree, and acknowledges nothing"
@@ -101,14 +100,13 @@ def untold_brokers(facts: Facts) -> Iterator[Finding]:
     """They do not lead, do not follow, and know of no topic."""
     for broker, health in facts.healths:
         if health["is_lease_held"] and health["why_not_registered"] is None and not health["is_told_by_controller"]:
-            yield Finding(
-                Severity.ERROR,
-                f"broker {broker.node_id}",
-                "no controller has told it of the cluster: it knows of no broker and no topic",
+            what = "no controller has told it of the cluster: it knows of no broker and no topic"
+            why = (
                 "The controller does not reach it, cannot log in, or is refused: its user must be in super.users of "
-                f"broker {broker.node_id}. The logs of both say which.",
-                ("configs", "describe", "broker", str(broker.node_id), "super.users"),
+                f"broker {broker.node_id}. The logs of both say which."
             )
+            command = ("configs", "describe", "broker", str(broker.node_id), "super.users")
+            yield Finding(Severity.ERROR, f"broker {broker.node_id}", what, why, command)
 
 
 @check("replicas", "partitions without a leader, with too few replicas in sync, or with some missing")

@@ -137,15 +137,14 @@ def past_the_end(facts: Facts) -> Iterator[Finding]:
                 to = str(min(row.cut_at or 0 for row in bad if row.topic == bad[0].topic))
             has_members = members.get(group, facts.groups is not None and facts.groups.get(group) != "Empty")
             live = ["--live"] if has_members else []
-            yield Finding(
-                Severity.ERROR if has_members else Severity.WARNING,
-                f"group {group}",
-                f"{counted(len(bad), 'committed offset')} {text}: {found}",
+            what = f"{counted(len(bad), 'committed offset')} {text}: {found}"
+            why = (
                 "A consumer that starts there is sent to one end of the log by auto.offset.reset, and reads again or "
                 "passes over records; one that runs waits until the log has grown so far, and never gets what is "
-                "written until then.",
-                command_of("offsets set", [group], "--topic", f"{bad[0].topic}:{numbers}", "--to", to, *live),
+                "written until then."
             )
+            command = command_of("offsets set", [group], "--topic", f"{bad[0].topic}:{numbers}", "--to", to, *live)
+            yield Finding(Severity.ERROR if has_members else Severity.WARNING, f"group {group}", what, why, command)
 
 
 def _place(row: PartitionLag) -> str:

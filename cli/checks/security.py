@@ -52,14 +52,13 @@ def open_listeners(facts: Facts) -> Iterator[Finding]:
                 protocol == "SSL" and of_listener(settings, listener.name, "ssl.client.auth") == "required"
             )
             if not knows and not has_rules:
-                yield Finding(
-                    Severity.WARNING,
-                    f"broker {broker.node_id}",
-                    f"whoever reaches {listener} may read, write and delete everything",
+                what = f"whoever reaches {listener} may read, write and delete everything"
+                why = (
                     "It has no logins, and the broker has no access rules. On a network that only friends reach, "
-                    "nothing is wrong. docs/security.md says how to begin; who turns rules on names super.users, too.",
-                    ("configs", "describe", "broker", str(broker.node_id), "authorizer.class.name", "--docs"),
+                    "nothing is wrong. docs/security.md says how to begin; who turns rules on names super.users, too."
                 )
+                command = ("configs", "describe", "broker", str(broker.node_id), "authorizer.class.name", "--docs")
+                yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, command)
             enabled = split_list(of_listener(settings, listener.name, "sasl.enabled.mechanisms"))
             takes_tokens = protocol.startswith("SASL_") and OAUTHBEARER in enabled
             if takes_tokens and not takes_signed(_of_oauth(settings, listener.name)):
@@ -105,14 +104,13 @@ def files_that_others_read(facts: Facts) -> Iterator[Finding]:
     """It holds what passwords of users are checked by, and settings that are passwords."""
     for broker, health in facts.healths:
         for path in health["read_by_others"]:
-            yield Finding(
-                Severity.WARNING,
-                f"broker {broker.node_id}",
-                f"all users of its machine can read {path}",
+            what = f"all users of its machine can read {path}"
+            why = (
                 "It may hold passwords: settings of key stores, say. Its owner can say `chmod 600`; the broker does "
-                "so at each start, if the file is its user's.",
-                ("configs", "describe", "broker", str(broker.node_id), "coordination.path"),
+                "so at each start, if the file is its user's."
             )
+            command = ("configs", "describe", "broker", str(broker.node_id), "coordination.path")
+            yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, command)
 
 
 UNREADABLE = {

@@ -123,7 +123,7 @@ def replication(facts: Facts) -> Iterator[Finding]:
     """Too few for the cluster, or more than it has."""
     settings, known = facts.any_settings, len(facts.brokers)
     existing = {topic.name: topic for topic in facts.topics}
-    for name, key, what in (
+    for name, key, effect in (
         (OFFSETS_TOPIC, "offsets.topic.replication.factor", "no group can commit"),
         (TRANSACTIONS_TOPIC, "transaction.state.log.replication.factor", "no transaction can begin"),
     ):
@@ -131,23 +131,21 @@ def replication(facts: Facts) -> Iterator[Finding]:
         topic = existing.get(name)
         if topic is None and wanted is not None and wanted > known and settings.is_set(key):
             said = f"it is {wanted:.0f}, with {counted(known, 'broker')}: {name} cannot be made"
-            why = f"As long as the topic is missing, {what}. Start more brokers, or all with a smaller number."
+            why = f"As long as the topic is missing, {effect}. Start more brokers, or all with a smaller number."
             severity = Severity.ERROR if name == OFFSETS_TOPIC else Severity.WARNING
             yield _better(facts, severity, key, str(known), said, why)
         if topic is not None and len(facts.brokers) >= 2 and topic.replication == 1:
-            yield Finding(
-                Severity.WARNING,
-                f"topic {name}",
-                f"it has one replica, in a cluster of {counted(len(facts.brokers), 'broker')}",
+            what = f"it has one replica, in a cluster of {counted(len(facts.brokers), 'broker')}"
+            why = (
                 "While one broker is away, "
                 + (
                     "the groups it coordinates stand still; if its disk is lost, their offsets are, too. "
                     if name == OFFSETS_TOPIC
                     else "transactions stand still. "
                 )
-                + "The replicas of a topic cannot be changed yet: keep an export of the offsets.",
-                command_of("topics describe", [name]),
+                + "The replicas of a topic cannot be changed yet: keep an export of the offsets."
             )
+            yield Finding(Severity.WARNING, f"topic {name}", what, why, command_of("topics describe", [name]))
     default, automatic = settings.number("default.replication.factor"), settings.is_true("auto.create.topics.enable")
     if len(facts.brokers) >= 3 and default == 1:
         also = ", also those that are made when a client names them" if automatic else ""
@@ -157,14 +155,11 @@ def replication(facts: Facts) -> Iterator[Finding]:
         yield _better(facts, severity, "default.replication.factor", "3", said, why)
     single = [topic for topic in facts.topics if topic.replication == 1 and not _own(topic)]
     if single and len(facts.brokers) >= 3:
-        yield Finding(
-            Severity.NOTE,
-            names(single),
-            f"{counted(len(single), 'topic')} with one replica, in a cluster "
-            f"of {counted(len(facts.brokers), 'broker')}",
-            "They are away with their broker, and lost with its disk. If that is meant, nothing is wrong.",
-            command_of("topics describe", [single[0].name]),
+        what = (
+            f"{counted(len(single), 'topic')} with one replica, in a cluster of {counted(len(facts.brokers), 'broker')}"
         )
+        why = "They are away with their broker, and lost with its disk. If that is meant, nothing is wrong."
+        yield Finding(Severity.NOTE, names(single), what, why, command_of("topics describe", [single[0].name]))
     yield from _transaction_log(facts)
 
 
@@ -217,14 +212,13 @@ def retention(facts: Facts) -> Iterator[Finding]:
         sizes = topic.number("segment.bytes") or 0, topic.number("retention.bytes") or 0
         by_sizes.setdefault(sizes, []).append(topic)
     for (segment, kept), found in by_sizes.items():
-        yield Finding(
-            Severity.WARNING,
-            names(found),
-            f"segment.bytes ({size(segment)}) is above retention.bytes ({size(kept)})",
+        what = f"segment.bytes ({size(segment)}) is above retention.bytes ({size(kept)})"
+        why = (
             f"Only whole segments go: each partition grows to {size(segment)} and more before anything is deleted. "
-            "With a smaller segment.bytes, what is above retention.bytes goes earlier. The command shows both.",
-            command_of("configs describe", ["topic", found[0].name, "segment.bytes", "retention.bytes"]),
+            "With a smaller segment.bytes, what is above retention.bytes goes earlier. The command shows both."
         )
+        command = command_of("configs describe", ["topic", found[0].name, "segment.bytes", "retention.bytes"])
+        yield Finding(Severity.WARNING, names(found), what, why, command)
     interval = facts.any_settings.number("log.retention.check.interval.ms")
     if interval is not None:
         short = of_topics(
@@ -233,14 +227,13 @@ def retention(facts: Facts) -> Iterator[Finding]:
         if short:
             assert short[0].settings is not None
             kept = short[0].settings.number("retention.ms") or 0
-            yield Finding(
-                Severity.NOTE,
-                names(short),
+            what = (
                 f"retention.ms ({duration(kept / 1000)}) is below log.retention.check.interval.ms "
-                f"({duration(interval / 1000)})",
-                "Retention looks only so often: records stay up to that much longer.",
-                _restart(facts, {"log.retention.check.interval.ms": str(max(int(kept), 1000))}),
+                f"({duration(interval / 1000)})"
             )
+            why = "Retention looks only so often: records stay up to that much longer."
+            command = _restart(facts, {"log.retention.check.interval.ms": str(max(int(kept), 1000))})
+            yield Finding(Severity.NOTE, names(short), what, why, command)
         if interval > DAY_MS / 2:
             said = f"retention looks every {duration(interval / 1000)} only"
             why = "Disks may be full before it looks."
@@ -301,16 +294,15 @@ def _waits(facts: Facts) -> Iterator[Finding]:
         unknown = [name for name in wanted if not any(fnmatchcase(group, name) for group in facts.groups)]
         named = [name for name in unknown if not set("*?[") & set(name)]
         if unknown:
-            yield Finding(
-                Severity.WARNING if named else Severity.NOTE,
-                f"topic {topic.name}",
-                f"barnabas.retention.wait.for.groups names what is no group: {listed(unknown)}",
+            what = f"barnabas.retention.wait.for.groups names what is no group: {listed(unknown)}"
+            why = (
                 "Retention holds everything back for a group that never commits, as long as it waits at most. Look "
                 "whether the name is right."
                 if named
-                else "The pattern fits no group, so retention waits for nobody.",
-                command_of("configs describe", ["topic", topic.name, "barnabas.retention.wait.for.groups"]),
+                else "The pattern fits no group, so retention waits for nobody."
             )
+            command = command_of("configs describe", ["topic", topic.name, "barnabas.retention.wait.for.groups"])
+            yield Finding(Severity.WARNING if named else Severity.NOTE, f"topic {topic.name}", what, why, command)
 
 
 @check("sizes", "sizes of messages against those of requests and fetches", Needs.SETTINGS)
@@ -401,15 +393,14 @@ def compaction(facts: Facts) -> Iterator[Finding]:
         ),
     )
     for topic in lossy:
-        yield Finding(
-            Severity.ERROR,
-            f"topic {topic.name}",
-            "cleanup.policy deletes by age",
+        what = "cleanup.policy deletes by age"
+        why = (
             "Committed offsets that nobody renews go after retention.ms, also of groups that still run."
             if topic.name == OFFSETS_TOPIC
-            else "The state of transactions goes after retention.ms.",
-            command_of("configs set", ["topic", topic.name, "cleanup.policy=compact"]),
+            else "The state of transactions goes after retention.ms."
         )
+        command = command_of("configs set", ["topic", topic.name, "cleanup.policy=compact"])
+        yield Finding(Severity.ERROR, f"topic {topic.name}", what, why, command)
     if facts.any_settings.is_true("log.cleaner.enable") is False:
         compacted = of_topics(facts, lambda topic, settings: "compact" in (settings.text("cleanup.policy") or ""))
         if compacted:
@@ -477,14 +468,13 @@ def http_access(facts: Facts) -> Iterator[Finding]:
             continue
         open_to_others = [each for each in listeners.split(",") if not is_loopback(_host(each))]
         if open_to_others:
-            yield Finding(
-                Severity.WARNING,
-                f"broker {broker.node_id}",
-                f"http.listeners has {listed(open_to_others)}, and there is no http.token",
+            what = f"http.listeners has {listed(open_to_others)}, and there is no http.token"
+            why = (
                 "Requests from other hosts are refused without a token, so the address serves nobody. Put your own "
-                "secret in the place of the word.",
-                start_again(facts, broker, {"http.token": "SECRET"}),
+                "secret in the place of the word."
             )
+            command = start_again(facts, broker, {"http.token": "SECRET"})
+            yield Finding(Severity.WARNING, f"broker {broker.node_id}", what, why, command)
 
 
 def _host(listener: str) -> str:

@@ -318,7 +318,7 @@ def test_what_goes_wrong_is_told_in_a_sentence(run: Run, words: tuple[str, ...],
     assert said in run(*words, code=code).stderr
 
 
-@pytest.mark.parametrize("words", [("--help",), ("topics", "-h"), ("topics", "list"), ("topics", "list", "--json")])
+@pytest.mark.parametrize("words", [("--help",), ("topics", "-h"), ("status",), ("topics", "list", "--json")])
 @pytest.mark.parametrize(("redirected", "code"), [(">/dev/full", 1), (">&-", 0), ("<&- >&- 2>&-", 0)])
 def test_output_that_cannot_be_written(broker: Any, words: tuple[str, ...], redirected: str, code: int) -> None:
     """No room for it is told in a sentence. What a parent has closed is not wanted, and costs nothing else."""

@@ -4,7 +4,6 @@ import asyncio
 from typing import Annotated, Any, NoReturn
 
 import typer
-from barnabas.cli.checks.findings import command_of, line_of
 from barnabas.cli.open_transactions import (
     Described,
     Open,
@@ -31,7 +30,7 @@ from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.kafka_python import find_transaction_coordinator, send
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, Yes, confirm, print_outcomes
-from barnabas.cli.shared.words import duration, partitions_in_a_line, shown
+from barnabas.cli.shared.words import command_of, duration, line_of, partitions_in_a_line, shown
 from barnabas.cli.transaction_description import document_of, print_document
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock

@@ -3,12 +3,10 @@
 from contextlib import suppress
 from typing import Any
 
-from barnabas.cli.checks.findings import command_of, line_of
-from barnabas.cli.checks.transactions import abort_words
-from barnabas.cli.open_transactions import Wait, waits_of
+from barnabas.cli.open_transactions import Wait, abort_words, waits_of
 from barnabas.cli.shared.exits import Failure
 from barnabas.cli.shared.http_client import HttpApi
-from barnabas.cli.shared.words import duration, partition_of
+from barnabas.cli.shared.words import command_of, duration, line_of, partition_of
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
 from barnabas.runtime.clock import RealClock
 

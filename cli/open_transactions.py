@@ -115,6 +115,14 @@ class Open(NamedTuple):
         return self.topic, self.partition
 
 
+def abort_words(topic: str, partition: int, first_offset: int) -> tuple[str, ...]:
+    """The words of the command that aborts a hanging transaction."""
+    return (
+        *("transactions", "abort", f"--topic={topic}"),
+        *("--partition", str(partition), "--start-offset", str(first_offset)),
+    )
+
+
 class Ends(NamedTuple):
     """Where consumers of a partition stop: those with read_committed at the last stable offset."""
 

@@ -4,8 +4,6 @@ from typing import Annotated, Any
 
 import typer
 from barnabas.cli.abort_transaction import abort
-from barnabas.cli.checks.findings import line_of
-from barnabas.cli.checks.transactions import abort_words
 from barnabas.cli.open_transactions import (
     OPEN_STATES,
     Described,
@@ -13,6 +11,7 @@ from barnabas.cli.open_transactions import (
     Listed,
     Open,
     State,
+    abort_words,
     describe_transaction,
     describe_transactions,
     ends_of,
@@ -24,7 +23,7 @@ from barnabas.cli.shared.client import Key, admin, answered, describe_topics
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import INT32_MAX, INT64_MAX, AsJson, Columns, new_app, print_json, print_list
-from barnabas.cli.shared.words import partitions_in_a_line
+from barnabas.cli.shared.words import line_of, partitions_in_a_line
 from barnabas.cli.transaction_description import document_of, print_document, words_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted

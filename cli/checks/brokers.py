@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 
 from barnabas.cli.checks.facts import DAY_MS, HOUR_MS, Broker, Facts, Partition, Row
-from barnabas.cli.checks.findings import Finding, Needs, Severity, check, command_of, listed, places
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check, listed, places
 from barnabas.cli.checks.starting import directory_of, start_again
-from barnabas.cli.shared.words import duration, size
+from barnabas.cli.shared.words import command_of, duration, size
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.runtime.counted import counted
 

@@ -1,12 +1,11 @@
 """What a check finds, and the table of all checks, which their modules fill."""
 
-import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from barnabas.cli.checks.facts import Facts, Row
-from barnabas.cli.shared.words import partition_of
+from barnabas.cli.shared.words import line_of, partition_of
 
 
 class Severity(IntEnum):
@@ -48,38 +47,6 @@ class Finding:
     def command_line(self, bootstrap: str | None) -> str:
         """The command as a shell takes it, on one line. `bootstrap` None: the default."""
         return line_of(self.command, None if self.is_start else bootstrap)
-
-
-def line_of(command: tuple[str, ...], bootstrap: str | None) -> str:
-    """The words of a command as a shell takes them. `bootstrap` None: the default, or it asks no broker."""
-    end = command.index("--") if "--" in command else len(command)
-    options, names = command[:end], command[end:]
-    if bootstrap is not None and "--bootstrap" not in options:
-        options += ("--bootstrap", bootstrap)
-    return " ".join(map(_quoted, ("barnabas", *options, *names)))
-
-
-def _quoted(word: str) -> str:
-    """A word for a shell. What is not printable is escaped, so that a name cannot look like a line of its own."""
-    if word.isprintable():
-        return shlex.quote(word)
-    escaped = (
-        "\\" + character if character in "\\'" else character if character.isprintable() else _octal(character)
-        for character in word
-    )
-    return f"$'{''.join(escaped)}'"
-
-
-def _octal(character: str) -> str:
-    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogatepass"))
-
-
-def command_of(command: str, names: Sequence[str], *options: str) -> tuple[str, ...]:
-    """The words of a command for things with these names. A name may begin with a dash, and is no option then."""
-    words = tuple(command.split())
-    if any(name.startswith("-") for name in names):
-        return (*words, *options, "--", *names)
-    return (*words, *names, *options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from barnabas.cli.checks.facts import HOUR_MS, Facts, Row
-from barnabas.cli.checks.findings import Finding, Needs, Severity, check, command_of, listed, places
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check, listed, places
 from barnabas.cli.checks.starting import start_again
-from barnabas.cli.shared.words import duration
+from barnabas.cli.shared.words import command_of, duration
 from barnabas.coordinators.groups.explanation import STORM_COUNT, STORM_WITHIN_MS
 from barnabas.offsets.lag import READ_UNCOMMITTED, PartitionLag, Status
 from barnabas.runtime.counted import counted

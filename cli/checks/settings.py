@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from barnabas.cli.checks.facts import DAY_MS, LONG_MAX, Facts, Settings, Topic
-from barnabas.cli.checks.findings import Finding, Needs, Severity, check, command_of, listed
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check, listed
 from barnabas.cli.checks.starting import OWN, start_again
-from barnabas.cli.shared.words import duration, size
+from barnabas.cli.shared.words import command_of, duration, size
 from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.config.listeners import is_loopback
 from barnabas.config.topic import BROKER_NAMES

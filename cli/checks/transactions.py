@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from barnabas.cli.checks.facts import Facts
-from barnabas.cli.checks.findings import Finding, Severity, check, command_of, listed
-from barnabas.cli.open_transactions import Described
-from barnabas.cli.shared.words import duration
+from barnabas.cli.checks.findings import Finding, Severity, check, listed
+from barnabas.cli.open_transactions import Described, abort_words
+from barnabas.cli.shared.words import command_of, duration
 
 DECIDED_LONG_MS = 60_000  # so long after its begin a decided one should have all its markers
 LATE_MS = 60_000  # coordinators look every ten seconds whose timeout is over
@@ -61,11 +61,3 @@ _WHY_LATE = "Its coordinator should have aborted it: look at its log. The comman
 
 def _abort(one: Described) -> tuple[str, ...]:
     return command_of("transactions abort", [one.transactional_id])
-
-
-def abort_words(topic: str, partition: int, first_offset: int) -> tuple[str, ...]:
-    """The words of the command that aborts a hanging transaction."""
-    return (
-        *("transactions", "abort", f"--topic={topic}"),
-        *("--partition", str(partition), "--start-offset", str(first_offset)),
-    )

@@ -1,6 +1,7 @@
-"""Times, sizes and names, for people."""
+"""Times, sizes, names and commands, for people."""
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from barnabas.runtime.counted import names_in_a_line
@@ -45,3 +46,35 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
+
+
+def line_of(command: tuple[str, ...], bootstrap: str | None) -> str:
+    """The words of a command as a shell takes them. `bootstrap` None: the default, or it asks no broker."""
+    end = command.index("--") if "--" in command else len(command)
+    options, names = command[:end], command[end:]
+    if bootstrap is not None and "--bootstrap" not in options:
+        options += ("--bootstrap", bootstrap)
+    return " ".join(map(_quoted, ("barnabas", *options, *names)))
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell. What is not printable is escaped, so that a name cannot look like a line of its own."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (
+        "\\" + character if character in "\\'" else character if character.isprintable() else _octal(character)
+        for character in word
+    )
+    return f"$'{''.join(escaped)}'"
+
+
+def _octal(character: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def command_of(command: str, names: Sequence[str], *options: str) -> tuple[str, ...]:
+    """The words of a command for things with these names. A name may begin with a dash, and is no option then."""
+    words = tuple(command.split())
+    if any(name.startswith("-") for name in names):
+        return (*words, *options, "--", *names)
+    return (*words, *names, *options)

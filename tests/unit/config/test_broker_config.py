@@ -305,6 +305,8 @@ def test_tests_may_have_small_segments() -> None:
 
 
 def test_topic_attributes_are_declared_for_every_setting_that_has_an_effect() -> None:
+    if not TopicConfig.__annotations__:
+        pytest.skip("a compiled class has none")
     declared = set(TopicConfig.__annotations__) - {"overrides"}
     assert declared == {setting.attribute for setting in TOPIC_SETTINGS.values() if setting.has_effect}
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import crc32c
 from barnabas.protocol import record_batch
-from barnabas.protocol.errors import ProtocolError
+from barnabas.protocol.errors import ErrorCode, ProtocolError
 
 ABSENT = "(absent)"
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -397,3 +397,13 @@ def _batches(records: bytes) -> list[dict[str, Any]]:
         )
         position += header.size_bytes
     return found
+
+
+def has_errors(differences: list[Difference]) -> bool:
+    """Whether an error is among them, or no answer could be compared."""
+    return any(difference.path == "" or difference.path.endswith("error_code") for difference in differences)
+
+
+def is_being_ended(differences: list[Difference]) -> bool:
+    """Whether only we said that the markers of a transaction are still on their way. Such an answer changed nothing."""
+    return any(difference.ours == ErrorCode.CONCURRENT_TRANSACTIONS for difference in differences)

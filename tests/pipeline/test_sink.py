@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from cluster import Cluster
 
+pytestmark = pytest.mark.usefixtures("spark")  # StructType.fromDDL asks the session
+
 SCHEMA = "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp, topic string, partition int"  # noqa: E501
 
 

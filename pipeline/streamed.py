@@ -152,7 +152,7 @@ class LiveTable:
     ) -> None:
         # Of 0 seconds the next micro-batch is taken as soon as there is something.
         trigger: dict[str, Any] = {"processingTime": f"{trigger_s} seconds"} if follow else {"availableNow": True}
-        running = [self._start(rows, trigger)]
+        running = [self.start(rows, trigger)]
         try:
             if to_topic is not None:
                 if not follow:
@@ -169,7 +169,8 @@ class LiveTable:
             for query in running:
                 query.stop()
 
-    def _start(self, rows: "DataFrame", trigger: dict[str, Any]) -> "StreamingQuery":
+    def start(self, rows: "DataFrame", trigger: dict[str, Any]) -> "StreamingQuery":
+        """Start the query; `trigger`: the words of Spark for when it takes its next micro-batch."""
         # Spark's default is for clusters: each partition keeps files of its own for what the query remembers.
         if self.spark.sparkContext.master.startswith("local") and self.spark.conf.get(_PARTITIONS) == "200":
             self.spark.conf.set(_PARTITIONS, str(self.spark.sparkContext.defaultParallelism))

@@ -23,6 +23,9 @@ class Entries:
     def __len__(self) -> int:
         return len(self._in_use) + len(self._stored)
 
+    def __contains__(self, transactional_id: str) -> bool:
+        return transactional_id in self._in_use or transactional_id in self._stored
+
     def get(self, transactional_id: str) -> Entry | None:
         """The entry of an id that is used now."""
         entry = self._in_use.get(transactional_id)

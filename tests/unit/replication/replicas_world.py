@@ -38,7 +38,7 @@ class Replica:
         )
         self.log_manager.start()
         self.fetch_sessions = FetchSessionCache(self.env.rng, 1_000)
-        self.addresses = SimpleNamespace(of=lambda *_: None)
+        self.addresses = SimpleNamespace(of=lambda *_: None, tell_leader=lambda *_: None)
         self.replica_manager = ReplicaManager(
             self.env,
             self.config,

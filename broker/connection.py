@@ -188,11 +188,9 @@ class Connection(asyncio.BufferedProtocol):
             self.buffer_updated(size)
 
     def pause_writing(self) -> None:
-        """The client takes its answers too slowly."""
         self._writer.pause()
 
     def resume_writing(self) -> None:
-        """The client has taken what was written to it."""
         self._writer.resume()
         self._handle_read_ahead()
 
@@ -513,12 +511,9 @@ class Connection(asyncio.BufferedProtocol):
             if throttle_ms and self._socket in (Socket.OPEN, Socket.HALF_CLOSED):
                 self._writer.mute(self._server.env.clock, throttle_ms)
             return
-        if reply is None or self._requests is DROPPED:
-            return
         if reply is CLOSE:
             self.close()
-            return
-        if self._socket is LOST:
+        if reply is None or self._requests is DROPPED or self._socket is LOST:
             return
         if type(reply) is EncodedResponse:
             self._writer.write([reply.frame(context.correlation_id)])

@@ -15,7 +15,7 @@ from barnabas.coordinators.transactions.records import decode
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL
 from barnabas.protocol.errors import CorruptBatchError, ProtocolError
-from barnabas.protocol.record_batch import CONTROL_ABORT
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, build_marker
 from barnabas.runtime.counted import counted
 from barnabas.storage.log import Log
 from barnabas.storage.producer_entry import ProducerEntry
@@ -50,7 +50,7 @@ def end_open_transactions(adopted: Sequence[Log], all_logs: Iterable[Log], now_m
 
 
 def _abort(log: Log, entry: ProducerEntry, now_ms: int) -> None:
-    marker = record_batch.build_marker(
+    marker = build_marker(
         CONTROL_ABORT,
         base_offset=0,
         partition_leader_epoch=-1,

@@ -11,8 +11,9 @@ from barnabas.offsets.journal import Cause, Row
 from barnabas.offsets.records import OFFSET_KEY_VERSIONS, OffsetRemovals, decode_change, key_version
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ProtocolError
-from barnabas.protocol.record_batch import CONTROL_COMMIT, Record, batches
+from barnabas.protocol.record_batch import Record, batches
 from barnabas.protocol.record_batch import records as records_of
+from barnabas.protocol.transaction_marker import CONTROL_COMMIT
 from barnabas.runtime.ports import Buffer
 
 logger = logging.getLogger("barnabas.offsets")

@@ -13,7 +13,6 @@ Produce and Fetch need the header and the checksum only. `check_records` checks 
 `records` makes objects of them.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -49,12 +48,6 @@ from barnabas.protocol.varint import encode_signed
 
 UNPACKED_BYTES_MAX: Final = 2**31 - 1  # for batches in a log: their leader has applied max.message.unpacked.bytes
 """Where no caller says otherwise, what one batch may unpack to."""
-
-CONTROL_ABORT: Final = 0
-CONTROL_COMMIT: Final = 1
-
-_CONTROL_KEY: Final = struct.Struct(">hh")  # version, kind
-_MARKER: Final = struct.Struct(">hi")  # version, epoch of the coordinator
 
 
 _HEADER_FIELDS: Final = (
@@ -588,30 +581,3 @@ def patch_max_timestamp(buffer: bytearray | memoryview, position: int, max_times
     _, length = PREFIX.unpack_from(buffer, position)
     INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, max_timestamp)
     _set_crc(buffer, position, length + PREFIX_BYTES)
-
-
-# Control batches
-
-
-def build_marker(
-    control_type: int,
-    *,
-    base_offset: int,
-    partition_leader_epoch: int,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    timestamp: int,
-) -> bytearray:
-    """The batch that ends a transaction on a partition: CONTROL_COMMIT or CONTROL_ABORT."""
-    key, value = _CONTROL_KEY.pack(0, control_type), _MARKER.pack(0, coordinator_epoch)
-    marker = Record(timestamp=timestamp, key=key, value=value)
-    return build(
-        [marker],
-        base_offset=base_offset,
-        partition_leader_epoch=partition_leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )

@@ -1,17 +1,46 @@
-"""The control batch that ends a transaction on a partition, read."""
+"""The control batch that ends a transaction on a partition."""
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import ATTRIBUTES_AT, CODEC_MASK, RECORD_COUNT_AT
 from barnabas.protocol.compression import Buffer
+
+CONTROL_ABORT: Final = 0
+CONTROL_COMMIT: Final = 1
+_KEY: Final = Struct(">hh")  # version, kind
+_VALUE: Final = Struct(">hi")  # version, epoch of the coordinator
 
 # A batch of one marker: the number of records; length, attributes, timestamp and offset delta, length of the key, its
 # version; the kind; the length of the value; its version, which does not matter; the epoch; the number of headers.
 _PLAIN_MARKER = Struct(">i8sBB2xiB")
 _PLAIN_MARKER_FIXED = (1, b"\x20\0\0\0\x08\0\0\0", 0x0C, 0)
 _PLAIN_MARKER_BYTES = RECORD_COUNT_AT + _PLAIN_MARKER.size
+
+
+def build_marker(
+    control_type: int,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+) -> bytearray:
+    """The batch that ends a transaction on a partition: CONTROL_COMMIT or CONTROL_ABORT."""
+    key, value = _KEY.pack(0, control_type), _VALUE.pack(0, coordinator_epoch)
+    marker = record_batch.Record(timestamp=timestamp, key=key, value=value)
+    return record_batch.build(
+        [marker],
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
 
 
 class EndTransactionMarker(NamedTuple):

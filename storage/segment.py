@@ -132,7 +132,6 @@ class Segment:
         return segment
 
     def file_path(self, extension: str) -> str:
-        """Path of one of the segment's files."""
         return f"{self.directory}/{file_name(self.base_offset, extension)}{self.suffix}"
 
     # -- loading

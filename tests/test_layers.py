@@ -234,6 +234,12 @@ def test_every_package_has_its_layer() -> None:
 PACKAGE_MAPS = [f"{folder}/__init__.py" for folder in (*LAYERS, "tests/simulator")]
 
 
+def test_no_file_is_long() -> None:
+    """Who opens a file sees soon what is in it. A longer one has two subjects."""
+    long = {path for path in sources() if len((ROOT / path).read_text().splitlines()) > FILE_LINES_MAX}
+    assert not long
+
+
 @pytest.mark.parametrize("path", ["ARCHITECTURE.md", "CONTRIBUTING.md", *PACKAGE_MAPS])
 def test_the_map_is_true(path: str) -> None:
     """Every file that a map names is there: seen from the folder of the map, or below a package."""
@@ -310,6 +316,7 @@ def test_what_is_allowed_is_not_found(path: str, text: str) -> None:
     assert violations(path, text) == []
 
 
+FILE_LINES_MAX = 600
 CIRCLE_FILES_MAX = 3
 
 

@@ -20,10 +20,10 @@ from barnabas.broker.access import transactions as transactions_access
 from barnabas.broker.requests import Reply, RequestContext, api
 from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.topic_names import OFFSETS_TOPIC
-from barnabas.protocol import messages, record_batch
+from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.replication.partition import ALL_IN_SYNC
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
@@ -170,7 +170,7 @@ def _append(services: Services, marker: Marker, places: Sequence[_Place]) -> Out
 
 
 def _batch(services: Services, marker: Marker) -> bytearray:
-    return record_batch.build_marker(
+    return build_marker(
         CONTROL_COMMIT if marker.transaction_result else CONTROL_ABORT,
         base_offset=0,
         partition_leader_epoch=-1,

@@ -21,7 +21,8 @@ from barnabas.offsets.records import OFFSET_KEY_VERSIONS, TopicPartition, decode
 from barnabas.offsets.stored import Splitter
 from barnabas.offsets.table import partitions_of
 from barnabas.protocol.errors import ProtocolError
-from barnabas.protocol.record_batch import CONTROL_COMMIT, BatchHeader, Record, batches, records_in
+from barnabas.protocol.record_batch import BatchHeader, Record, batches, records_in
+from barnabas.protocol.transaction_marker import CONTROL_COMMIT
 from barnabas.runtime.counted import counted
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, Turns

@@ -11,7 +11,8 @@ from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.offsets.records import CommittedOffset, encode_key, encode_value
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker
+from barnabas.protocol.record_batch import Record, build
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.runtime.disk import RealDisk
 from barnabas.runtime.ports import Env, File
 from barnabas.storage.log import Log

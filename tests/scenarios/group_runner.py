@@ -34,6 +34,7 @@ from barnabas.offsets.records import CommittedOffset, decode_key, decode_value, 
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.transaction_marker import CONTROL_COMMIT
 from barnabas.runtime.pending import Pending
 from consumer_commands import CONSUMER_KEYS, ConsumerCommands
 from group_world import GroupWorld, pending_commit
@@ -457,7 +458,7 @@ class Conversation(ConsumerCommands):
         for header, record in records[self.records_seen :]:
             producer = f" (producer {header.producer_id})" if header.is_transactional else ""
             if header.is_control:
-                told = "commit" if (record.key or b"")[3] == record_batch.CONTROL_COMMIT else "abort"
+                told = "commit" if (record.key or b"")[3] == CONTROL_COMMIT else "abort"
                 self.say(f"log marker {told}{producer}")
             else:
                 self.say("log " + self.show_record(record) + producer)

@@ -11,6 +11,7 @@ from barnabas.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.offsets.offset_journal import OffsetJournal
 from barnabas.protocol import messages, record_batch
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.runtime.pending import Pending
 from barnabas.storage.validation import AppendOrigin, AppendResult
 from memory_journal import MemoryJournal
@@ -291,8 +292,8 @@ class GroupWorld:
 
     def send_marker(self, producer_id: int, is_commit: bool = True, index: int = 0) -> Pending[ErrorCode]:
         """The same, with the answer still out."""
-        batch = record_batch.build_marker(
-            record_batch.CONTROL_COMMIT if is_commit else record_batch.CONTROL_ABORT,
+        batch = build_marker(
+            CONTROL_COMMIT if is_commit else CONTROL_ABORT,
             base_offset=0,
             partition_leader_epoch=-1,
             producer_id=producer_id,

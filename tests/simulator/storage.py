@@ -13,8 +13,8 @@ from typing import NamedTuple
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, TRANSACTIONAL
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
-from barnabas.protocol.transaction_marker import marker_of
+from barnabas.protocol.record_batch import Record
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker, marker_of
 from barnabas.storage import producer_state, truncation
 from barnabas.storage.directory_contents import DataDirectoryError
 from barnabas.storage.log import Log
@@ -262,7 +262,7 @@ class Workload:
         assert not result.error, result.error
         self._sequences["plain", producer_id] = sequence + 1
         book.controls[log.log_end_offset] = None
-        marker = record_batch.build_marker(
+        marker = build_marker(
             self.rng.choice((CONTROL_ABORT, CONTROL_COMMIT)),
             base_offset=0,
             partition_leader_epoch=-1,

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from barnabas.protocol import record_batch
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record
+from barnabas.protocol.record_batch import Record
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.runtime.ports import Buffer
 from barnabas.storage import truncation
 from barnabas.storage.log import Log
@@ -227,7 +228,7 @@ class TransactionSteps:
         end = rng.choice((COMMIT, ABORT))
         producer_id = rng.choice(PRODUCERS)
         now_ms = self._env.clock.now_ms()
-        marker = record_batch.build_marker(
+        marker = build_marker(
             CONTROL_COMMIT if end == COMMIT else CONTROL_ABORT,
             base_offset=0,
             partition_leader_epoch=-1,

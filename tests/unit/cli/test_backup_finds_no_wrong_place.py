@@ -15,6 +15,7 @@ from barnabas.offsets.backup_records import marks_at
 from barnabas.offsets.backup_search import AskTime
 from barnabas.protocol import record_batch
 from barnabas.protocol.record_batch import Record
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 
 KEY: Key = ("orders", 0)
 
@@ -134,9 +135,9 @@ class World:
 
     def marker(self) -> Piece:
         self.time += 1
-        kind = self.random.choice([record_batch.CONTROL_COMMIT, record_batch.CONTROL_ABORT])
+        kind = self.random.choice([CONTROL_COMMIT, CONTROL_ABORT])
         return Piece(
-            record_batch.build_marker(
+            build_marker(
                 kind,
                 base_offset=0,
                 partition_leader_epoch=0,

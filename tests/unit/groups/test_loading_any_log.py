@@ -20,17 +20,8 @@ from barnabas.offsets.records import (
 )
 from barnabas.offsets.table import OffsetTable
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import (
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
-    PlainBatch,
-    PlainRecords,
-    Record,
-    build,
-    build_marker,
-    build_plain,
-    records,
-)
+from barnabas.protocol.record_batch import PlainBatch, PlainRecords, Record, build, build_plain, records
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin, AppendResult
 from group_world import GroupWorld

@@ -20,6 +20,7 @@ from barnabas.offsets.backup_search import Around, AskTime
 from barnabas.protocol import record_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import Record
+from barnabas.protocol.transaction_marker import CONTROL_COMMIT, build_marker
 
 BY_RECORDS, REFUSED = How.BY_RECORDS, How.REFUSED
 
@@ -111,8 +112,8 @@ def test_the_marks_at_every_offset(codec: Compression) -> None:
 
 def marker(offset: int) -> bytes:
     return bytes(
-        record_batch.build_marker(
-            record_batch.CONTROL_COMMIT,
+        build_marker(
+            CONTROL_COMMIT,
             base_offset=offset,
             partition_leader_epoch=0,
             producer_id=1,

@@ -10,7 +10,7 @@ from barnabas.protocol.batch_layout import CODEC_MASK, DELETE_HORIZON, HEADER_BY
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import Record, build, read_header, records
-from barnabas.protocol.transaction_marker import EndTransactionMarker, marker_of
+from barnabas.protocol.transaction_marker import CONTROL_COMMIT, EndTransactionMarker, build_marker, marker_of
 
 VECTOR = bytes.fromhex(
     "000000000000000000000046ffffffff0270e7865100000000000100000000000003e800000000000003e9ffffffffffffffffffffffffffff"
@@ -57,8 +57,8 @@ def test_vectors() -> None:
         Record(0, 1000, b"k", b"v"),
         Record(1, 1001, None, b"w", [("h", b"x")]),
     ]
-    marker = record_batch.build_marker(
-        record_batch.CONTROL_COMMIT,
+    marker = build_marker(
+        CONTROL_COMMIT,
         base_offset=7,
         partition_leader_epoch=2,
         producer_id=9,

@@ -3,7 +3,8 @@
 from barnabas.offsets.lag import READ_COMMITTED, READ_UNCOMMITTED, PartitionLag, Position, Status, lag_of, total
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker
+from barnabas.protocol.record_batch import Record, build
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.replication.positions import look_at
 from barnabas.runtime.turns import at_once
 from barnabas.storage import truncation

@@ -3,8 +3,9 @@
 import pytest
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import CONTROL_ABORT, CONTROL_COMMIT, Record, build, build_marker, records
+from barnabas.protocol.record_batch import Record, build, records
 from barnabas.protocol.record_batch import batches as split
+from barnabas.protocol.transaction_marker import CONTROL_ABORT, CONTROL_COMMIT, build_marker
 from barnabas.storage.log_manager import LogManager
 from barnabas.storage.validation import AppendOrigin
 from simulator.env import sim_env

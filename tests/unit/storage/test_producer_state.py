@@ -3,10 +3,15 @@ import struct
 from array import array
 
 import pytest
-from barnabas.protocol import record_batch
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.record_batch import Record, build
-from barnabas.protocol.transaction_marker import EndTransactionMarker, _marker_in, marker_of
+from barnabas.protocol.transaction_marker import (
+    CONTROL_COMMIT,
+    EndTransactionMarker,
+    _marker_in,
+    build_marker,
+    marker_of,
+)
 from barnabas.storage import truncation
 from barnabas.storage.checkpoints import CheckpointError
 from barnabas.storage.index import AbortedTransaction, AbortedTransactions
@@ -240,7 +245,7 @@ def test_aborted_transactions_that_overlap_a_range(world):
 def test_a_marker_is_read_as_its_records_say():
     rng = random.Random(5)
     for number in range(2_000):
-        batch = record_batch.build_marker(
+        batch = build_marker(
             rng.choice((0, 1)),
             base_offset=0,
             partition_leader_epoch=-1,
@@ -418,8 +423,8 @@ def test_an_answer_that_a_marker_has_overtaken_does_not_count(world):
 
 
 def mark(world, log, epoch, origin=AppendOrigin.COORDINATOR_OF_VERSION_2):
-    marker = record_batch.build_marker(
-        record_batch.CONTROL_COMMIT,
+    marker = build_marker(
+        CONTROL_COMMIT,
         base_offset=0,
         partition_leader_epoch=-1,
         producer_id=9,

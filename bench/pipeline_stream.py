@@ -158,7 +158,7 @@ def replay(spark: Any, work: Path, seconds: int, rate: int) -> None:
         commits, groups, batches = run.streams()
         rows = lag_stream(commits, batches) if name == "lag" else health_stream(commits, groups, batches)
         table = LiveTable(spark, str(work / name))
-        query = table.start(rows, {"processingTime": "0 seconds"})
+        query = table.start(rows, follow=True, trigger_s=0)
         used: list[float] = []
         try:
             for step in range(steps):

@@ -30,6 +30,8 @@ from barnabas.cluster.tree.port import (
     Stat,
     Watch,
     WatchEvent,
+    children_if_there,
+    get_if_there,
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.channels import BrokerChannels
@@ -314,34 +316,30 @@ class Controller:
     async def _read_epoch(self) -> tuple[int, int]:
         """The controller epoch and the version of its node, which is made anew if it was deleted or cannot be read."""
         while True:
-            try:
-                data, stat = await self._coordination.get(paths.CONTROLLER_EPOCH)
-            except NoNodeError:
-                epoch = await self._last_epoch()
-                if epoch:
-                    logger.error("%s was deleted: controller epochs continue from %d", paths.CONTROLLER_EPOCH, epoch)
-                with suppress(NodeExistsError):
-                    await self._coordination.create(paths.CONTROLLER_EPOCH, payloads.encode_number(epoch))
-                continue
-            try:
-                return payloads.decode_number(data), stat.version
-            except ValueError:
-                epoch = await self._last_epoch()
-                say_unreadable(paths.CONTROLLER_EPOCH, data, f"controller epochs continue from {epoch}")
-                mended = payloads.encode_number(epoch)
+            node = await get_if_there(self._coordination, paths.CONTROLLER_EPOCH)
+            if node is not None:
+                with suppress(ValueError):
+                    return payloads.decode_number(node[0]), node[1].version
+            epoch = await self._last_epoch()
+            data = payloads.encode_number(epoch)
+            if node is not None:
+                say_unreadable(paths.CONTROLLER_EPOCH, node[0], f"controller epochs continue from {epoch}")
                 with suppress(BadVersionError, NoNodeError):
-                    await self._coordination.set(paths.CONTROLLER_EPOCH, mended, stat.version)
+                    await self._coordination.set(paths.CONTROLLER_EPOCH, data, node[1].version)
+                continue
+            if epoch:
+                logger.error("%s was deleted: controller epochs continue from %d", paths.CONTROLLER_EPOCH, epoch)
+            with suppress(NodeExistsError):
+                await self._coordination.create(paths.CONTROLLER_EPOCH, data)
 
     async def _last_epoch(self) -> int:
         """The largest epoch of any controller, by what it has told and written. 0: there was none."""
         epochs = [self.controller_epoch, self._heard_epoch()]
-        with suppress(NoNodeError):
-            for topic in await self._coordination.children(paths.TOPICS):
-                with suppress(NoNodeError):
-                    indexes = await self._coordination.children(paths.partitions(topic))
-                    nodes = [paths.partition_state(topic, int(index)) for index in indexes if index.isdecimal()]
-                    states = map(LeaderAndIsr.of_node, await self._coordination.get_many(nodes))
-                    epochs += [state.controller_epoch for state in states if state is not None]
+        for topic in await children_if_there(self._coordination, paths.TOPICS):
+            indexes = await children_if_there(self._coordination, paths.partitions(topic))
+            nodes = [paths.partition_state(topic, int(index)) for index in indexes if index.isdecimal()]
+            states = map(LeaderAndIsr.of_node, await self._coordination.get_many(nodes))
+            epochs += [state.controller_epoch for state in states if state is not None]
         return max(epochs)
 
     def _watch_controller(self) -> Watch:

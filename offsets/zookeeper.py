@@ -71,7 +71,9 @@ class ZooKeeperOffsetManager:
         """Read the nodes. Every node is stable, because the tree has no transactions."""
         pending: Pending[Offsets] = Pending()
         committed: GroupOffsets = {}
-        keys = None if partitions is None else [(topic, index) for topic, indexes in partitions for index in indexes]
+        keys = None
+        if partitions is not None:  # each is read once, however often it is named
+            keys = list(dict.fromkeys((topic, index) for topic, indexes in partitions for index in indexes))
 
         async def run() -> None:
             committed.update(await self.read(group_id, keys))

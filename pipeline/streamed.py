@@ -150,14 +150,12 @@ class LiveTable:
         to_topic: "ToTopic | None",
         look: Callable[[], None] | None,
     ) -> None:
-        # Of 0 seconds the next micro-batch is taken as soon as there is something.
-        trigger: dict[str, Any] = {"processingTime": f"{trigger_s} seconds"} if follow else {"availableNow": True}
-        running = [self.start(rows, trigger)]
+        running = [self.start(rows, follow=follow, trigger_s=trigger_s)]
         try:
             if to_topic is not None:
                 if not follow:
                     running[0].awaitTermination()
-                running.append(to_topic.start(self, rows, trigger))
+                running.append(to_topic.start(self, rows, trigger(follow=follow, every_s=trigger_s)))
             looked_at_s = monotonic()
             while not all(query.awaitTermination(1) for query in running):
                 if follow and look is not None and monotonic() - looked_at_s >= max(trigger_s, TRIGGER_S):
@@ -169,12 +167,13 @@ class LiveTable:
             for query in running:
                 query.stop()
 
-    def start(self, rows: "DataFrame", trigger: dict[str, Any]) -> "StreamingQuery":
-        """Start the query; `trigger`: the words of Spark for when it takes its next micro-batch."""
+    def start(self, rows: "DataFrame", *, follow: bool, trigger_s: int) -> "StreamingQuery":
+        """Start the query, and return at once."""
         # Spark's default is for clusters: each partition keeps files of its own for what the query remembers.
         if self.spark.sparkContext.master.startswith("local") and self.spark.conf.get(_PARTITIONS) == "200":
             self.spark.conf.set(_PARTITIONS, str(self.spark.sparkContext.defaultParallelism))
-        writer = rows.writeStream.option("checkpointLocation", self.checkpoint).trigger(**trigger)
+        writer = rows.writeStream.option("checkpointLocation", self.checkpoint)
+        writer = writer.trigger(**trigger(follow=follow, every_s=trigger_s))
         if self._has_files:
             return writer.foreachBatch(self._sink.add).start()
         writer = writer.format(self.format).partitionBy(*self.partitioned_by).outputMode("append")
@@ -223,6 +222,11 @@ def _is_whole(files: AnyFiles, path: str) -> bool:
         return bool(before) and (last == "-" or json.loads(last) is not None)
     except ValueError:
         return False
+
+
+def trigger(*, follow: bool, every_s: int) -> dict[str, Any]:
+    """When a query takes its next micro-batch; 0: as soon as there is something."""
+    return {"processingTime": f"{every_s} seconds"} if follow else {"availableNow": True}
 
 
 @dataclass(frozen=True)

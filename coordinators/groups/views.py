@@ -73,13 +73,11 @@ def member_views(shard: Shard, group_id: str) -> Iterator[MemberView]:
         for each in list(consumer.members.values()):
             classic = each.subscription.classic
             yield MemberView(
-                *(
-                    each.member_id,
-                    each.group_instance_id,
-                    each.client_id,
-                    each.client_host.removeprefix("/"),
-                    each.epoch,
-                ),
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host.removeprefix("/"),
+                each.epoch,
                 session_timeout_ms if classic is None else classic.session_timeout_ms,
                 each.subscription.rebalance_timeout_ms,
             )

@@ -232,9 +232,8 @@ class _Check:
         self._began_ms = owner.clock.monotonic_ms()
         self._pause_ms = FIRST_PAUSE_MS
         self._timer: Timer | None = None
-        self.asked: dict[
-            TopicPartition, tuple[ProducerStateManager, Verification]
-        ] = {}  # what the coordinator must confirm
+        # What the coordinator must confirm.
+        self.asked: dict[TopicPartition, tuple[ProducerStateManager, Verification]] = {}
         self.refused: Errors = {}  # what it need not be asked for
         self.answer: Pending[Errors] = Pending()
 

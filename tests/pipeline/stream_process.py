@@ -44,7 +44,7 @@ def start_jobs(
     for name in names:
         rows, *partitioned_by = jobs[name]
         table = LiveTable(spark, f"{out}/{name}", partitioned_by=tuple(partitioned_by))
-        query = table.start(rows, {"processingTime": "0 seconds"} if follow else {"availableNow": True})
+        query = table.start(rows, follow=follow, trigger_s=0)
         while query.isActive and not query.lastProgress:
             time.sleep(0.05)
         queries.append(query)

@@ -112,7 +112,9 @@ class Member:
             **{"enable_auto_commit": False, **settings},
         )
         self.partitions = -1
-        self.hangs = False
+        self._polls = threading.Event()
+        self._polls.set()
+        self._has_hung = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -120,15 +122,22 @@ class Member:
     def _run(self) -> None:
         consumer = self._make()
         while not self._stop.is_set():
-            if self.hangs:
-                time.sleep(0.05)
+            if not self._polls.is_set():
+                self._has_hung.set()
+                self._polls.wait()
                 continue
             consumer.poll(timeout_ms=100)
             self.partitions = len(consumer.assignment())
         consumer.close(autocommit=False)
 
+    def hang(self) -> None:
+        """Poll no more. Its last poll has ended when this returns: within it the member could still join again."""
+        self._polls.clear()
+        assert self._has_hung.wait(30)
+
     def close(self) -> None:
         self._stop.set()
+        self._polls.set()
         self._thread.join(30)
 
 
@@ -177,7 +186,7 @@ def test_a_member_that_does_not_join_again(quick: BrokerProcess, name: str, wait
     other = None
     try:
         wait_until(lambda: hanging.partitions == 2)
-        hanging.hangs = True
+        hanging.hang()
         other = Member(quick, name, name)
         found = await_finding(quick, name, "hanging members")
         assert "waits" in found["what"]
@@ -187,7 +196,6 @@ def test_a_member_that_does_not_join_again(quick: BrokerProcess, name: str, wait
         await_gone(quick, name, "hanging members")
         assert "an operator has removed it" in barnabas(quick.bootstrap, "groups", "explain", name).stdout
     finally:
-        hanging.hangs = False
         hanging.close()
         if other is not None:
             other.close()

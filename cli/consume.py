@@ -77,6 +77,13 @@ class Place(Names):
         """Whether partitions or an offset are named."""
         return bool(self.partition) or self.offset is not None
 
+    def await_coordinator(self, target: Target) -> None:
+        """Wait for the group's coordinator, because kafka-python's consumer asks one that is silent again and again."""
+        if self.group is not None:
+            asks_for(ErrorCode.GROUP_AUTHORIZATION_FAILED, "read", "group", self.group)
+            with admin(target) as client:
+                await_coordinators(client, [self.group])
+
     def consumer(self, settings: dict[str, Any]) -> Any:
         """A consumer that takes every record, and every assignment."""
         from barnabas.cli.shared.kafka_python import read_every_header_name, take_up_every_assignment
@@ -153,10 +160,7 @@ def consume(
         target = replace(target, timeout_s=min(target.timeout_s, timeout_s + ANSWER_MARGIN_S))
     if place.topics is not None and len(place.topics) == 1:
         asks_for(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "read", "topic", place.topics[0])
-    if place.group is not None:  # kafka-python's consumer asks a coordinator that does not answer again and again
-        asks_for(ErrorCode.GROUP_AUTHORIZATION_FAILED, "read", "group", place.group)
-        with admin(target) as client:
-            await_coordinators(client, [place.group])
+    place.await_coordinator(target)
     settings = connection(target)
     with told_in_sentences(target):
         consumer = place.consumer(settings)

@@ -269,9 +269,6 @@ class Commits:
         Rows of partitions whose metadata is too long get their error only if the client may commit.
         """
         version = context.api_version
-        topics = self._topics
-        partitions_of = topics.topics
-        metadata_max = self._config.offset_metadata_max_bytes
         now_ms = self._clock.now_ms()
         expire_timestamp = min(now_ms + request.retention_time_ms, _LONG_MAX) if request.retention_time_ms >= 0 else -1
         make_topic, make_row = self._answer_topic, self._answer_row
@@ -279,12 +276,9 @@ class Commits:
         commits: CommittedTopics = {}
         too_long = []
         for topic in request.topics:
-            topic_id = NO_TOPIC_ID
-            name: str | None = topic.name
-            if version >= 10:
-                topic_id = topic.topic_id
-                name = topics.topic_name(topic_id)
-            known = partitions_of.get(name or "", ())
+            topic_id = topic.topic_id if version >= 10 else NO_TOPIC_ID
+            name = self._topics.topic_name(topic_id) if version >= 10 else topic.name
+            known = self._topics.topics.get(name or "", ())
             found = commits.get(name or "")
             rows: Any = topic.partitions
             if found is None and name is not None and type(rows) is Rows:
@@ -305,10 +299,9 @@ class Commits:
                     self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, name or topic_id.hex(), index)
                     continue
                 metadata = partition.committed_metadata or ""
-                if metadata and utf16_length(metadata) > metadata_max:
-                    row = make_row(partition_index=index)
-                    fine.append(row)
-                    too_long.append(row)
+                if metadata and utf16_length(metadata) > self._config.offset_metadata_max_bytes:
+                    too_long.append(make_row(partition_index=index))
+                    fine.append(too_long[-1])
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                     self._refusals.log(context, error, REFUSED_OFFSET, request.group_id, name, index)
                     continue

@@ -18,13 +18,14 @@ Who stopped just after the copy was made, and starts first, cannot know that the
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from barnabas.broker import before_registering
 from barnabas.cluster.leader_and_isr import LeaderAndIsr
 from barnabas.cluster.tree import paths
 from barnabas.cluster.tree.payloads import ProducerIdBlock
 from barnabas.cluster.tree.port import BadVersionError, Coordination
-from barnabas.controller.tree import PARTITIONS_PER_READ
+from barnabas.controller.tree import PARTITIONS_PER_READ, say_unreadable
 from barnabas.runtime.counted import counted
 from barnabas.runtime.turns import chunks
 from barnabas.storage.checkpoints import TreeKnowledge
@@ -77,6 +78,21 @@ def _last_producer_id(logs: Sequence[Log]) -> int:
     """The largest in the logs. A client may write with an id that nobody has given it, and leave none for others."""
     ids = (producer_id for log in logs for producer_id in log.producers.entries)
     return max((each for each in ids if each <= LARGEST_GIVEN), default=-1)
+
+
+async def mend_producer_ids(
+    coordination: Coordination, logs: Sequence[Log], known: TreeKnowledge, node_id: int
+) -> None:
+    """If nobody can read which ids were given, because somebody has written the node by hand, go on beyond these."""
+    data, stat = await coordination.get(paths.PRODUCER_ID_BLOCK)
+    try:
+        ProducerIdBlock.decode(data)
+    except ValueError:
+        first = beyond(max(known.producer_id, _last_producer_id(logs)), PRODUCER_ID_STEP)
+        say_unreadable(paths.PRODUCER_ID_BLOCK, data, f"producer ids continue from {first}")
+        with suppress(BadVersionError):  # another broker has just done it
+            mended = ProducerIdBlock(node_id, first - 1, first - 1).encode()
+            await coordination.set(paths.PRODUCER_ID_BLOCK, mended, stat.version)
 
 
 async def last_producer_id(coordination: Coordination) -> int:

@@ -357,12 +357,9 @@ class Term:
         await self._machines.move_replicas(
             [(*partition, broker_id) for partition in hosted if partition in followed], ReplicaState.OFFLINE
         )
-        return ControlledShutdownResponse(
-            remaining_partitions=[
-                ControlledShutdownResponse.RemainingPartition(topic_name=topic, partition_index=index)
-                for topic, index in remaining
-            ]
-        )
+        row = ControlledShutdownResponse.RemainingPartition
+        rows = [row(topic_name=topic, partition_index=index) for topic, index in remaining]
+        return ControlledShutdownResponse(remaining_partitions=rows)
 
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
         """Give a broker the next block of producer ids. A block whose answer is lost is never used."""
@@ -372,6 +369,8 @@ class Term:
         if request.broker_epoch != broker.epoch:
             return AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         block = await self.tree.take_producer_ids(request.broker_id)
+        if block is None:
+            return AllocateProducerIdsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.last - block.first + 1)
 
     # --- topics ---

@@ -25,6 +25,7 @@ from barnabas.cluster.tree.port import (
     writing,
 )
 from barnabas.controller.state import ControllerState, TopicPartition
+from barnabas.runtime.now_and_then import NowAndThen
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import chunks
 
@@ -36,6 +37,7 @@ PARTITIONS_PER_WRITE = 100
 PARTITIONS_PER_READ = 500
 SETS_PER_WRITE = 1_000  # of one node
 SHOWN_BYTES_MAX = 60  # of a node that cannot be read
+SAID_AGAIN_MS = 60_000.0  # that nobody can read which producer ids were given: brokers ask all the time
 LARGEST_PRODUCER_ID = (1 << 63) - 1
 
 
@@ -58,6 +60,7 @@ class ControllerTree:
         self._coordination = coordination
         self._clock = clock
         self._state = state
+        self._says_no_ids = NowAndThen(clock, SAID_AGAIN_MS)
         self._fence = Check(paths.CONTROLLER_EPOCH, epoch_version)
 
     async def write(self, operations: Sequence[Operation]) -> list[OperationResult]:
@@ -90,11 +93,21 @@ class ControllerTree:
                 found = await self._coordination.get_many(remaining)
                 remaining = [path for path, node in zip(remaining, found) if node is not None]
 
-    async def take_producer_ids(self, broker_id: int) -> ProducerIdBlock:
-        """Reserve the next block of producer ids for a broker. A block is never reserved twice."""
+    async def take_producer_ids(self, broker_id: int) -> ProducerIdBlock | None:
+        """Reserve the next block of producer ids for a broker. A block is never reserved twice.
+
+        None: nobody can read which ids were given.
+        """
         while True:
             node = await get_if_there(self._coordination, paths.PRODUCER_ID_BLOCK)
-            block = ProducerIdBlock.after(None if node is None else ProducerIdBlock.decode(node[0]), broker_id)
+            try:
+                given = None if node is None else ProducerIdBlock.decode(node[0])
+            except ValueError:
+                if node is not None and self._says_no_ids.is_due():
+                    what_follows = "producers get no more ids until a broker starts, which mends it"
+                    say_unreadable(paths.PRODUCER_ID_BLOCK, node[0], what_follows)
+                return None
+            block = ProducerIdBlock.after(given, broker_id)
             assert block.last <= LARGEST_PRODUCER_ID, "the producer ids of this cluster are used up"
             assert block.first <= block.last, "a block has producer ids"
             try:

@@ -2,6 +2,8 @@
 
 import pytest
 from barnabas.broker.broker import Broker
+from barnabas.broker.later_numbers import PRODUCER_ID_STEP
+from barnabas.cluster.tree import paths
 from barnabas.config.broker import BrokerConfig
 from barnabas.protocol import record_batch
 from barnabas.protocol.errors import ErrorCode
@@ -74,6 +76,32 @@ def test_whichever_answer_is_lost_the_broker_starts(fate: Fate, start: str) -> N
             break
         lost += 1
     assert lost > 15
+
+
+@pytest.mark.parametrize("data", [b"junk", b"[]", b'{"version":1,"block_start":"0","block_end":"999"}'])
+def test_a_broker_starts_when_nobody_can_read_which_producer_ids_were_given(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(env: SimEnv) -> None:
+        host = Host(1, env.clock, env.disk, env.network, SimTree(env.clock), SETTINGS)
+
+        async def producer_id() -> int | None:
+            assert host.life is not None
+            await env.clock.sleep(1_000)
+            return host.life.broker.producer_ids.next()
+
+        assert await host.start()
+        assert await producer_id() == 0
+        assert host.life is not None
+        await host.life.coordination.set(paths.PRODUCER_ID_BLOCK, data)
+        await host.stop()
+        assert await host.start()
+        assert await producer_id() == PRODUCER_ID_STEP
+        assert f"{paths.PRODUCER_ID_BLOCK} cannot be read: producer ids continue from {PRODUCER_ID_STEP}" in caplog.text
+        await host.stop()
+
+    env = sim_env(3)
+    env.run(story(env))
 
 
 def test_a_tree_that_does_not_answer_at_all_ends_the_start() -> None:

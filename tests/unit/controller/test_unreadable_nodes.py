@@ -5,7 +5,7 @@ import json
 import pytest
 from barnabas.cluster.tree.port import CoordinationError
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import ControlledShutdownRequest, UpdateMetadataRequest
+from barnabas.protocol.messages import AllocateProducerIdsRequest, ControlledShutdownRequest, UpdateMetadataRequest
 from replication_world import Host
 from simulator.coordination import SimCoordination, SimTree
 
@@ -225,6 +225,30 @@ def test_an_epoch_that_cannot_be_read_continues_from_the_last_one(env, cluster, 
             f"/controller_epoch cannot be read: controller epochs continue from {before}. The node says {data!r}"
         ]
         assert not [record for record in caplog.records if record.exc_info]
+
+    env.run(story())
+
+
+def test_producer_ids_that_cannot_be_read_cost_only_producer_ids(env, cluster, caplog):
+    async def story():
+        async def ask():
+            asked = AllocateProducerIdsRequest(broker_id=2, broker_epoch=cluster.epoch(2))
+            response = await cluster.ask(cluster.controller.allocate_producer_ids(asked))
+            return response.error_code, response.producer_id_start
+
+        epoch = cluster.controller.controller_epoch
+        assert await ask() == (ErrorCode.NONE, 0)
+        good, _ = await cluster.tree.get("/latest_producer_id_block")
+        await cluster.tree.set("/latest_producer_id_block", b"{}")
+        for _ in range(3):
+            assert await ask() == (ErrorCode.UNKNOWN_SERVER_ERROR, 0)
+        assert lines(caplog) == [
+            "/latest_producer_id_block cannot be read: producers get no more ids until a broker starts, which mends it."
+            " The node says b'{}'"
+        ]
+        await cluster.tree.set("/latest_producer_id_block", good)
+        assert await ask() == (ErrorCode.NONE, 1000)
+        assert cluster.controller.controller_epoch == epoch
 
     env.run(story())
 

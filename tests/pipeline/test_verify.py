@@ -1,6 +1,7 @@
 """Data directories that are whole, and all that can be wrong with them; written by the broker's own storage."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +24,33 @@ from histories import rows
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-TOPIC, COMPACTED, TRANSACTIONS = "orders", "__consumer_offsets", "payments"
+COMPACTED = "__consumer_offsets"
+# One topic for each damage, because to look at them all costs hardly more than to look at one.
+PLAIN_TOPICS = "changed", "missing", "twice", "falling", "indexes", "cut", "empty"
+CHANGED, MISSING, TWICE, FALLING, INDEXES, CUT, EMPTY = PLAIN_TOPICS
+TRANSACTIONAL_TOPICS = MARKERS, ABORTS, GOING_ON = "markers", "aborts", "going-on"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two replicas of an ordinary and a compacted log, with several segments and indexes."""
+    """Two replicas of ordinary and compacted logs, with several segments and indexes, and of transactions."""
     folder = tmp_path_factory.mktemp("whole")
     directory = DataDirectory(folder / "a")
-    log = directory.log(TOPIC, segment_bytes=4_000, index_interval_bytes=300)
-    for number in range(60):
-        records = [Record(-1, NOW_MS + number, b"k", b"v" * 100) for _ in range(number % 3 + 1)]
-        directory.append(log, *records, epoch=number // 20)
-    offsets = directory.log(COMPACTED)
-    transactions = directory.log(TRANSACTIONS)
+    for topic in PLAIN_TOPICS:
+        log = directory.log(topic, segment_bytes=4_000, index_interval_bytes=300)
+        for number in range(60):
+            records = [Record(-1, NOW_MS + number, b"k", b"v" * 100) for _ in range(number % 3 + 1)]
+            directory.append(log, *records, epoch=number // 20)
+    for topic in TRANSACTIONAL_TOPICS:
+        log = directory.log(topic)
+        for producer_id in range(3):
+            write(directory, log, producer_id)
+            write(directory, log, producer_id)
+            directory.end_transaction(log, producer_id, commit=producer_id != 1)
+        write(directory, log, 7)  # open
     for producer_id in range(3):
-        write(directory, transactions, producer_id)
-        write(directory, transactions, producer_id)
-        directory.end_transaction(transactions, producer_id, commit=producer_id != 1)
         end(directory, producer_id)
-    write(directory, transactions, 7)  # open
+    offsets = directory.log(COMPACTED)
     for number in range(20):
         directory.append(offsets, Record(-1, NOW_MS, b"key-%d" % (number % 5), b"%d" % number))
     directory.append(offsets, Record(-1, NOW_MS, b"gone", b"1"))
@@ -91,7 +99,7 @@ def findings(spark: SparkSession, folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_whole_log_has_no_findings(spark: SparkSession, whole: Path) -> None:
-    assert len(list((whole / "a" / f"{TOPIC}-0").glob("*.log"))) > 1
+    assert len(list((whole / "a" / f"{CHANGED}-0").glob("*.log"))) > 1
     _, entries = log_files.tables(spark, (str(whole / "a"),))
     kinds = [
         name for name in ("position", "timestamp_ms", "producer_id") if entries.where(f"{name} is not null").count()
@@ -101,14 +109,10 @@ def test_a_whole_log_has_no_findings(spark: SparkSession, whole: Path) -> None:
     assert findings(spark, whole) == []
 
 
-@pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    shutil.copytree(whole, tmp_path / "copy")
-    return tmp_path / "copy"
+# ------------------------------------------------------------ logs that are damaged, each in its own way
 
 
-def segment(folder: Path, number: int = 0, topic: str = TOPIC, extension: str = "log", of: str = "b") -> Path:
+def segment(folder: Path, topic: str, number: int = 0, extension: str = "log", of: str = "b") -> Path:
     return sorted((folder / of / f"{topic}-0").glob(f"*.{extension}"))[number]
 
 
@@ -116,80 +120,6 @@ def damage(path: Path, byte: int) -> None:
     content = bytearray(path.read_bytes())
     content[byte] ^= 2
     path.write_bytes(content)
-
-
-def test_a_changed_byte(spark: SparkSession, folder: Path) -> None:
-    path = segment(folder)
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1  # in the first batch
-    path.write_bytes(content)
-    found = findings(spark, folder)
-    corrupt = [one for one in found if one["finding"] == "corrupt batch"]
-    assert [(one["segment"], one["position"], one["offset"]) for one in corrupt] == [(path.name, 0, 0)]
-    assert corrupt[0]["directory"] == str(folder / "b")
-    assert [one["offset"] for one in found if one["finding"] == "replicas differ"] == [0]
-
-
-def test_a_missing_segment(spark: SparkSession, folder: Path) -> None:
-    for extension in ("log", "index", "timeindex"):
-        segment(folder, 1, extension=extension).unlink()
-    found = findings(spark, folder)
-    assert {one["finding"] for one in found} == {"offsets are missing", "replicas differ"}
-    (gap,) = [one for one in found if one["finding"] == "offsets are missing"]
-    assert gap["position"] == 0
-    assert {one["directory"] for one in found if one["finding"] == "replicas differ"} == {str(folder / "b")}
-
-
-def test_a_batch_that_is_there_twice(spark: SparkSession, folder: Path) -> None:
-    path = segment(folder, -1)
-    content = path.read_bytes()
-    size = int.from_bytes(content[8:12], "big") + 12
-    path.write_bytes(content + content[:size])
-    (found,) = findings(spark, folder)
-    assert (found["finding"], found["segment"], found["position"]) == ("corrupt batch", path.name, len(content))
-    assert "comes behind" in found["detail"]
-
-
-def test_a_leader_epoch_that_falls(spark: SparkSession, folder: Path) -> None:
-    """The checksum does not cover it. Twice it rises in the log that is whole."""
-    path = segment(folder, -1)
-    first, second, *others = batches_of(path)
-    assert int.from_bytes(second[12:16], "big") == 2
-    path.write_bytes(b"".join((first, second[:12], (1).to_bytes(4, "big"), second[16:], *others)))
-    offset = int.from_bytes(second[:8], "big")
-    found = {one["finding"]: one for one in findings(spark, folder)}
-    assert found.keys() == {"leader epoch falls", "replicas differ"}
-    place = found["leader epoch falls"]
-    assert (place["directory"], place["segment"], place["position"]) == (str(folder / "b"), path.name, len(first))
-    assert place["detail"] == "from 2 to 1"
-    assert [one["offset"] for one in found.values()] == [offset, offset]
-
-
-def test_wrong_indexes(spark: SparkSession, folder: Path) -> None:
-    for of, extension in (("a", "index"), ("b", "timeindex")):
-        path = segment(folder, 1, extension=extension, of=of)  # the first one has no entries
-        damage(path, 7)
-    found = [(one["finding"], one["segment"], one["directory"]) for one in findings(spark, folder)]
-    name = path.with_suffix(".log").name
-    assert sorted(found) == [("wrong index", name, str(folder / of)) for of in ("a", "b")]
-
-
-def test_a_replica_that_lost_the_newest_record_of_a_key(spark: SparkSession, folder: Path) -> None:
-    path = segment(folder, topic=COMPACTED)
-    content = path.read_bytes()
-    position, kept = 0, []
-    while position < len(content):
-        size = int.from_bytes(content[position + 8 : position + 12], "big") + 12
-        offset = int.from_bytes(content[position : position + 8], "big")
-        if offset not in (17, 21):  # the newest record of key-2; a tombstone, which may go
-            kept.append(content[position : position + size])
-        position += size
-    path.write_bytes(b"".join(kept))
-    path.with_name(f"{22:020}.log").touch()  # the active segment, which is never cleaned, is empty
-    found = [one for one in findings(spark, folder) if one["finding"] != "wrong index"]
-    assert [(one["finding"], one["offset"], one["directory"]) for one in found] == [
-        ("key was lost", 17, str(folder / "b"))
-    ]
 
 
 def batches_of(path: Path) -> list[bytes]:
@@ -201,30 +131,9 @@ def batches_of(path: Path) -> list[bytes]:
     return found
 
 
-def test_a_lost_marker(spark: SparkSession, folder: Path) -> None:
-    """Batches 2, 5 and 8 are markers; without the first one producer 0 has an open transaction, which has ended."""
-    path = segment(folder, topic=TRANSACTIONS)
-    shutil.rmtree(folder / "a" / f"{TRANSACTIONS}-0")
-    kept = batches_of(path)
-    path.write_bytes(b"".join(one for number, one in enumerate(kept) if number != 2))
-    found = [one for one in findings(spark, folder) if one["finding"] != "wrong index"]
-    assert [(one["finding"], one["offset"]) for one in found] == [
-        ("offsets are missing", 3),
-        ("transaction is not whole", 1),
-    ]
-    assert "producer 0 has ended" in found[1]["detail"]
-
-
-def test_a_transaction_index_without_an_abort_and_one_that_names_another_producer(
-    spark: SparkSession, folder: Path
-) -> None:
-    segment(folder, topic=TRANSACTIONS, extension="txnindex", of="a").unlink()
-    damage(segment(folder, topic=TRANSACTIONS, extension="txnindex"), 9)  # in the producer id
-    found = findings(spark, folder)
-    assert {(one["finding"], one["topic"], one["offset"]) for one in found} == {("wrong index", TRANSACTIONS, 5)}
-    assert [one["directory"] for one in found].count(str(folder / "b")) == 2
-    (without,) = [one for one in found if one["directory"] == str(folder / "a")]
-    assert "not in the transaction index" in without["detail"]
+def offset_of(content: bytes) -> int:
+    """Of a batch."""
+    return int.from_bytes(content[:8], "big")
 
 
 # In which epoch a producer has begun, how it goes on, and what is wrong with that.
@@ -235,48 +144,159 @@ GOES_ON = (
 )
 
 
-def test_a_producer_goes_on_in_an_open_transaction(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    """The broker's log does not refuse what another broker's damaged log may hold, if it has forgotten the producer."""
-    directory = DataDirectory(tmp_path / "other")
+def damage_all(folder: Path, other: Path) -> None:
+    """What each test below says of its topic. `other`: a place for another data directory."""
+    damage(segment(folder, CHANGED), 100)  # in the first batch
+    for extension in ("log", "index", "timeindex"):
+        segment(folder, MISSING, 1, extension).unlink()
+    path = segment(folder, TWICE, -1)
+    path.write_bytes(path.read_bytes() + batches_of(path)[0])
+    path = segment(folder, FALLING, -1)
+    first, second, *others = batches_of(path)
+    assert int.from_bytes(second[12:16], "big") == 2
+    path.write_bytes(b"".join((first, second[:12], (1).to_bytes(4, "big"), second[16:], *others)))
+    for of, extension in (("a", "index"), ("b", "timeindex")):
+        damage(segment(folder, INDEXES, 1, extension, of), 7)  # the first one has no entries
+    path = segment(folder, CUT, -1)
+    path.write_bytes(b"".join(batches_of(path)[:-1]))
+    for path in (folder / "b" / f"{EMPTY}-0").iterdir():
+        path.unlink()
+    path = segment(folder, COMPACTED)
+    # The newest record of key-2; a tombstone, which may go.
+    path.write_bytes(b"".join(one for one in batches_of(path) if offset_of(one) not in (17, 21)))
+    path.with_name(f"{22:020}.log").touch()  # the active segment, which is never cleaned, is empty
+    path = segment(folder, MARKERS)
+    path.write_bytes(b"".join(one for number, one in enumerate(batches_of(path)) if number != 2))
+    shutil.rmtree(folder / "a" / f"{MARKERS}-0")
+    segment(folder, ABORTS, extension="txnindex", of="a").unlink()
+    damage(segment(folder, ABORTS, extension="txnindex"), 9)  # in the producer id
+    # The broker's log does not refuse what another broker's damaged log may hold, if it has forgotten the producer.
+    directory = DataDirectory(other)
     for partition, (before, more, _) in enumerate(GOES_ON):
-        log = directory.log(TRANSACTIONS, partition)
+        log = directory.log(GOING_ON, partition)
         write(directory, log, 1, before)
         log.producers.entries.clear()
         write(directory, log, 1, **more)
     directory.close()
     for name in ("a", "b"):
-        shutil.rmtree(folder / name / f"{TRANSACTIONS}-0")
+        shutil.rmtree(folder / name / f"{GOING_ON}-0")
         for partition in range(len(GOES_ON)):
-            shutil.copytree(
-                tmp_path / "other" / f"{TRANSACTIONS}-{partition}", folder / name / f"{TRANSACTIONS}-{partition}"
-            )
-    found = [one for one in findings(spark, folder) if one["finding"] == "transaction is not whole"]
+            log_folder = f"{GOING_ON}-{partition}"
+            shutil.copytree(other / log_folder, folder / name / log_folder)
+
+
+@dataclass
+class Found:
+    """What is found in the folder."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+
+    def of(self, topic: str, *but: str) -> list[dict[str, Any]]:
+        """What is found in a topic, other than these findings."""
+        return [row for row in self.rows if row["topic"] == topic and row["finding"] not in but]
+
+    def directory(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("damaged")
+    for name in ("a", "b"):
+        shutil.copytree(whole / name, folder / name)
+    damage_all(folder, folder / "other")
+    return Found(folder, findings(spark, folder))
+
+
+def test_every_topic_has_findings(found: Found) -> None:
+    assert {row["topic"] for row in found.rows} == {*PLAIN_TOPICS, *TRANSACTIONAL_TOPICS, COMPACTED}
+
+
+def test_a_changed_byte(whole: Path, found: Found) -> None:
+    (corrupt,) = [one for one in found.of(CHANGED) if one["finding"] == "corrupt batch"]
+    assert (corrupt["segment"], corrupt["position"], corrupt["offset"]) == (segment(whole, CHANGED).name, 0, 0)
+    assert corrupt["directory"] == found.directory("b")
+    assert [one["offset"] for one in found.of(CHANGED) if one["finding"] == "replicas differ"] == [0]
+
+
+def test_a_missing_segment(found: Found) -> None:
+    rows_ = found.of(MISSING)
+    assert {one["finding"] for one in rows_} == {"offsets are missing", "replicas differ"}
+    (gap,) = [one for one in rows_ if one["finding"] == "offsets are missing"]
+    assert gap["position"] == 0
+    assert {one["directory"] for one in rows_ if one["finding"] == "replicas differ"} == {found.directory("b")}
+
+
+def test_a_batch_that_is_there_twice(whole: Path, found: Found) -> None:
+    path = segment(whole, TWICE, -1)
+    (row,) = found.of(TWICE)
+    assert (row["finding"], row["segment"], row["position"]) == ("corrupt batch", path.name, path.stat().st_size)
+    assert "comes behind" in row["detail"]
+
+
+def test_a_leader_epoch_that_falls(whole: Path, found: Found) -> None:
+    """The checksum does not cover it. Twice it rises in the log that is whole."""
+    path = segment(whole, FALLING, -1)
+    first, second, *_ = batches_of(path)
+    by_finding = {one["finding"]: one for one in found.of(FALLING)}
+    assert by_finding.keys() == {"leader epoch falls", "replicas differ"}
+    place = by_finding["leader epoch falls"]
+    assert (place["directory"], place["segment"], place["position"]) == (found.directory("b"), path.name, len(first))
+    assert place["detail"] == "from 2 to 1"
+    assert {one["offset"] for one in by_finding.values()} == {offset_of(second)}
+
+
+def test_wrong_indexes(whole: Path, found: Found) -> None:
+    rows_ = sorted((one["finding"], one["segment"], one["directory"]) for one in found.of(INDEXES))
+    name = segment(whole, INDEXES, 1).name
+    assert rows_ == [("wrong index", name, found.directory(of)) for of in ("a", "b")]
+
+
+def test_a_replica_that_lost_the_newest_record_of_a_key(found: Found) -> None:
+    rows_ = [(one["finding"], one["offset"], one["directory"]) for one in found.of(COMPACTED, "wrong index")]
+    assert rows_ == [("key was lost", 17, found.directory("b"))]
+
+
+def test_a_lost_marker(found: Found) -> None:
+    """Batches 2, 5 and 8 are markers; without the first one producer 0 has an open transaction, which has ended."""
+    gap, transaction = sorted(found.of(MARKERS, "wrong index"), key=lambda one: str(one["finding"]))
+    assert (gap["finding"], gap["offset"]) == ("offsets are missing", 3)
+    assert (transaction["finding"], transaction["offset"]) == ("transaction is not whole", 1)
+    assert "producer 0 has ended" in transaction["detail"]
+
+
+def test_a_transaction_index_without_an_abort_and_one_that_names_another_producer(found: Found) -> None:
+    rows_ = found.of(ABORTS)
+    assert {(one["finding"], one["offset"]) for one in rows_} == {("wrong index", 5)}
+    assert [one["directory"] for one in rows_].count(found.directory("b")) == 2
+    (without,) = [one for one in rows_ if one["directory"] == found.directory("a")]
+    assert "not in the transaction index" in without["detail"]
+
+
+def test_a_producer_goes_on_in_an_open_transaction(found: Found) -> None:
     for partition, (_, _, detail) in enumerate(GOES_ON):
-        of_it = [one for one in found if one["partition"] == partition]
-        assert {one["directory"] for one in of_it} == {str(folder / "a"), str(folder / "b")}
+        of_it = [
+            one
+            for one in found.of(GOING_ON)
+            if (one["finding"], one["partition"]) == ("transaction is not whole", partition)
+        ]
+        assert {one["directory"] for one in of_it} == {found.directory("a"), found.directory("b")}
         assert {one["offset"] for one in of_it} == {1}
         assert all(detail in one["detail"] for one in of_it[:2])
 
 
-def test_a_log_that_was_cut_off_between_two_batches(spark: SparkSession, folder: Path) -> None:
+def test_a_log_that_was_cut_off_between_two_batches(whole: Path, found: Found) -> None:
     """No checksum is wrong. Only the checkpoint says that there were more records."""
-    path = segment(folder, -1)
-    *kept, last = batches_of(path)
-    path.write_bytes(b"".join(kept))
-    offset = int.from_bytes(last[:8], "big")
-    found = [one for one in findings(spark, folder) if one["finding"] not in ("wrong index", "replicas differ")]
-    assert [(one["finding"], one["offset"], one["directory"]) for one in found] == [
-        ("records are missing at the end", offset, str(folder / "b"))
-    ]
+    (row,) = found.of(CUT, "wrong index", "replicas differ")
+    assert (row["finding"], row["directory"]) == ("records are missing at the end", found.directory("b"))
+    assert row["offset"] == offset_of(batches_of(segment(whole, CUT, -1))[-1])
 
 
-def test_a_log_without_its_files(spark: SparkSession, folder: Path) -> None:
-    for path in (folder / "b" / f"{TOPIC}-0").iterdir():
-        path.unlink()
-    found = [one for one in findings(spark, folder) if one["finding"] != "replicas differ"]
-    assert [(one["finding"], one["topic"], one["offset"], one["directory"]) for one in found] == [
-        ("records are missing at the end", TOPIC, 0, str(folder / "b"))
-    ]
+def test_a_log_without_its_files(found: Found) -> None:
+    (row,) = found.of(EMPTY, "replicas differ")
+    assert (row["finding"], row["directory"]) == ("records are missing at the end", found.directory("b"))
+    assert row["offset"] == 0
 
 
 def test_offsets_that_fall_between_two_buffers(spark: SparkSession) -> None:

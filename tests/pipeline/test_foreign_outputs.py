@@ -86,20 +86,33 @@ def test_data_directories_of_two_clusters(tmp_path: Path) -> None:
         source_of(str(tmp_path))
 
 
-@pytest.fixture
-def exported(spark: SparkSession, tmp_path: Path) -> tuple[DataDirectory, "DataFrame", LiveTable]:
-    """A topic with two records, which are exported; then it gets a third one."""
+@pytest.fixture(scope="module")
+def first_export(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic with two records, which are exported. What is written can be copied elsewhere."""
     register(spark)
-    directory = DataDirectory(tmp_path / "data")
-    log = directory.log("orders")
+    folder = tmp_path_factory.mktemp("first")
+    directory = DataDirectory(folder / "data")
     add(directory, b"0", b"1")
-    records = spark.readStream.format("barnabas.records").option("topics", "orders").load(str(tmp_path / "data"))
-    rows = export(records)
-    live = LiveTable(spark, str(tmp_path / "out" / "orders"), partitioned_by=PARTITIONED_BY)
+    rows, live = export_of(spark, folder)
     assert live.add(rows, follow=False) == 2
-    assert log.log_end_offset == 2
+    directory.close()
+    return folder
+
+
+@pytest.fixture
+def exported(spark: SparkSession, first_export: Path, tmp_path: Path) -> tuple[DataDirectory, "DataFrame", LiveTable]:
+    """Then the topic gets a third record."""
+    shutil.copytree(first_export, tmp_path, dirs_exist_ok=True)
+    directory = DataDirectory(tmp_path / "data")
+    assert directory.log("orders").log_end_offset == 2
     add(directory, b"2")
-    return directory, rows, live
+    return directory, *export_of(spark, tmp_path)
+
+
+def export_of(spark: SparkSession, folder: Path) -> tuple[DataFrame, LiveTable]:
+    """The stream, and where it goes."""
+    records = spark.readStream.format("barnabas.records").option("topics", "orders").load(str(folder / "data"))
+    return export(records), LiveTable(spark, str(folder / "out" / "orders"), partitioned_by=PARTITIONED_BY)
 
 
 def add(directory: DataDirectory, *values: bytes) -> None:

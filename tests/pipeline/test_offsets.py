@@ -147,6 +147,7 @@ def test_large_files_stay_as_they_are(spark: SparkSession, small: Tables, tmp_pa
     assert folder.compact(small_files_max=1, small_bytes=sizes[-1] + 1) > 0
 
 
+@pytest.mark.takes_turns("moves")
 @pytest.mark.parametrize("moves", range(3))
 def test_a_compaction_that_is_killed_is_finished_by_the_next_run(
     spark: SparkSession, small: Tables, tmp_path: Path, moves: int, monkeypatch: pytest.MonkeyPatch

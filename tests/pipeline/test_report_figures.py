@@ -57,6 +57,7 @@ def lag_rows(seed: int) -> list[Row]:
     return rows
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize(("seed", "most"), [(1, 2), (2, 9)])
 def test_the_lag_over_time(spark: SparkSession, seed: int, most: int) -> None:
     rows = lag_rows(seed)
@@ -91,6 +92,7 @@ def test_groups_that_were_never_behind_are_left_out(spark: SparkSession) -> None
     assert (found.rows, found.left_out) == ([], 1)
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", [11, 12])
 def test_who_is_furthest_behind_now(spark: SparkSession, seed: int) -> None:
     """In the last window, and an hour before; also from the sums by topic."""
@@ -224,6 +226,7 @@ def series(rows: Sequence[Row]) -> dict[tuple[str, str, str, int], list[Row]]:
     return found
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", [4, 5])
 def test_timelines(spark: SparkSession, seed: int) -> None:
     """Bucket by bucket: which statuses did a group have in it, and which of them is the worst?"""

@@ -57,6 +57,8 @@ QUICK_JAVA = (
     "-XX:-BytecodeVerificationRemote -XX:ReservedCodeCacheSize=240m"
 )
 QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Classes that PySpark names for each column, without their packages: Java looks for them in all 250 jars.
+LOOKED_UP = ("PythonUtils", "PythonSQLUtils")
 
 # What Java and Spark say at every start, and what nobody has asked for.
 _NOISE = re.compile(
@@ -155,6 +157,8 @@ def _start_java(name: str, settings: dict[str, str]) -> None:
         passing.join(_LAST_LINES_S)  # what it said is why
         raise
     os.close(writing)
+    for name in LOOKED_UP:
+        setattr(gateway.jvm, name, getattr(gateway.jvm, name))
     with SparkContext._lock:
         SparkContext._gateway = gateway
         SparkContext._jvm = gateway.jvm

@@ -42,6 +42,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[Sp
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
         session = start_session("tests", SMALL | folders)
+    for name in ("callSite.short", "callSite.long"):  # else Spark looks for it in the stack, for each step of each plan
+        session.sparkContext.setLocalProperty(name, "tests")
     yield session
     session.stop()
 

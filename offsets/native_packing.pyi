@@ -17,6 +17,7 @@ def offset_record(
 def found_rows(
     data: bytes, size: int, partition_at: int, offset_at: int, partitions: Sequence[int], end: bytes, /
 ) -> bytes: ...
+def run_end(data: bytes, position: int, template: bytes, in_layout: bytes, in_run: bytes, /) -> int: ...
 def one_change(
     origin: bytes,
     position: int,

@@ -2,9 +2,9 @@
 
 A coordinator loads millions of offsets, and nobody asks for most of them. What coordinators write has one form: the
 offsets of one commit for one topic are records of one size, which differ only in the offset delta, the partition and
-the numbers of the value. A regular expression checks such a run as a whole, byte by byte, and finds its group and
-topic. After that decoding cannot fail, so it can wait. Anything else (expiry times, tombstones, groups, delete
-horizons) is no run, and is decoded at once, record by record.
+the numbers of the value. Such a run is checked as a whole, byte by byte (`run_end`). After that decoding cannot fail,
+so it can wait. Anything else (expiry times, tombstones, groups, delete horizons) is no run, and is decoded at once,
+record by record.
 
 What is committed while the broker runs is kept in the same form, because it takes a third of the memory: the records of
 a commit without what is before their key (`run_of`). They follow one another, so no offset delta is needed.
@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import repeat
 from struct import Struct
 from sys import intern
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from barnabas.offsets.records import (
     NO_TOPIC_ID,
@@ -43,6 +43,20 @@ _NO_POSITION: Final = b"\xff" * POSITION_BYTES
 _METADATA_BYTES_MAX: Final = 126  # its length is a varint of one byte
 
 
+class _Kind(NamedTuple):
+    """Which bits of a byte are the same in all records of a layout, and which in those of a run."""
+
+    in_layout: int
+    in_run: int
+
+
+_FIXED: Final = _Kind(0xFF, 0xFF)
+_SHARED: Final = _Kind(0, 0xFF)
+_FREE: Final = _Kind(0, 0)
+_DELTA: Final = _Kind(0x80, 0x80)  # whether the varint goes on
+_Parts: TypeAlias = list[tuple[bytes, _Kind]]
+
+
 class _Form(NamedTuple):
     """A kind of values. `metadata_bytes` of all values of a run are the same, and so is the topic id."""
 
@@ -55,16 +69,16 @@ class _Form(NamedTuple):
         """The size of such a value."""
         return _SMALLEST_VALUE_BYTES + self.metadata_bytes + (_TOPIC_ID_BYTES if self.has_topic_id else 0)
 
-    def pattern(self, *, is_first: bool) -> bytes:
-        """As a regular expression: in the first record of a run, and in those behind it."""
-        metadata, topic_id = rb"(?P<metadata>.{%d})" % self.metadata_bytes, rb"(?P<topic_id>.{16})"
-        if not is_first:
-            metadata, topic_id = rb"(?P=metadata)", rb"(?P=topic_id)"
-        if self.version == 3:
-            length = re.escape(self.metadata_bytes.to_bytes(2, "big"))
-            return rb"\x00\x03.{12}" + length + metadata + rb".{8}"
-        tags = rb"\x01\x00\x10" + topic_id if self.has_topic_id else rb"\x00"
-        return rb"\x00\x04.{12}" + re.escape(bytes([self.metadata_bytes + 1])) + metadata + rb".{8}" + tags
+    def parts(self) -> _Parts:
+        """Such a value."""
+        tags: _Parts = []
+        if self.has_topic_id:
+            tags = [(b"\1\0\x10", _FIXED), (bytes(16), _SHARED)]
+        elif self.version == 4:
+            tags = [(b"\0", _FIXED)]
+        length = self.metadata_bytes.to_bytes(2, "big") if self.version == 3 else bytes([self.metadata_bytes + 1])
+        metadata = [(length, _FIXED), (bytes(self.metadata_bytes), _SHARED)]
+        return [(bytes([0, self.version]), _FIXED), (bytes(POSITION_BYTES), _FREE), *metadata, (bytes(8), _FREE), *tags]
 
     @property
     def numbers(self) -> str:
@@ -87,32 +101,60 @@ class Layout:
         behind_delta = len(key_length) + key_start_bytes + 4 + len(value_length) + form.size_bytes + 1
         length = encode_signed(2 + delta_bytes + behind_delta)
         self.delta_bytes = delta_bytes
-        self.has_topic_id = form.has_topic_id
-        self.records: re.Pattern[bytes] | None = None
+        self.parts: _Parts = []
         start = 0
         if delta_bytes:
-            before = re.escape(length) + rb"\x00\x00"  # attributes, timestamp delta
-            before += rb"[\x00-\x7f]" if delta_bytes == 1 else rb"[\x80-\xff][\x00-\x7f]"
-            before += re.escape(key_length)
-            between = rb".{4}" + re.escape(value_length)
-            first = before + rb"(?P<key_start>.{%d})" % key_start_bytes + between
-            first += form.pattern(is_first=True) + rb"\x00"
-            others = before + rb"(?P=key_start)" + between + form.pattern(is_first=False) + rb"\x00"
-            self.records = re.compile(first + rb"(?:" + others + rb")*+", re.DOTALL)
             start = len(length) + 2
+            self.parts += [(length + b"\0\0", _FIXED)]  # attributes, timestamp delta
+            self.parts += [(b"\x80\0"[-delta_bytes:], _DELTA), (key_length, _FIXED), (bytes(key_start_bytes), _SHARED)]
+            self.parts += [(bytes(PARTITION_BYTES), _FREE), (value_length, _FIXED), *form.parts(), (b"\0", _FIXED)]
+        self.template = b"".join(part for part, _ in self.parts)
+        self.in_layout = b"".join(bytes([kind.in_layout]) * len(part) for part, kind in self.parts)
+        self.in_run = b"".join(bytes([kind.in_run]) * len(part) for part, kind in self.parts)
         to_partition = len(key_length) + key_start_bytes
         delta = ("", "B", "H")[delta_bytes]
         behind = f"{len(value_length)}x"
         self.numbers = Struct(f">{start}x {delta} {to_partition}x i {behind} {form.numbers} x")
         positions = form.numbers.replace(" i ", " 4x ")
         self.positions = Struct(f">{start + delta_bytes + to_partition}x i {behind} {positions} x")
-        self.partition_at = start + delta_bytes + to_partition
+        self.key_at = start + delta_bytes + len(key_length)
+        self.partition_at = self.key_at + key_start_bytes
         self.offset_at = self.partition_at + 4 + len(value_length) + 2
+        metadata_at = self.offset_at + POSITION_BYTES + (2 if form.version == 3 else 1)
+        self.metadata = slice(metadata_at, metadata_at + form.metadata_bytes)
+        topic_id_at = self.metadata.stop + 8 + 3
+        self.topic_id = slice(topic_id_at, topic_id_at + 16) if form.has_topic_id else None
         self.size_bytes = start + delta_bytes + behind_delta
         assert self.numbers.size == self.positions.size == self.size_bytes
 
 
 _layout = lru_cache(maxsize=1024)(Layout)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(layout: Layout) -> re.Pattern[bytes]:
+    first = others = b""
+    for number, (part, kind) in enumerate(layout.parts):
+        if kind is _SHARED:
+            first += rb"(?P<p%d>.{%d})" % (number, len(part))
+            others += rb"(?P=p%d)" % number
+            continue
+        if kind is _FIXED:
+            same = re.escape(part)
+        elif kind is _FREE:
+            same = rb".{%d}" % len(part)
+        else:
+            same = b"".join(rb"[\x80-\xff]" if byte else rb"[\x00-\x7f]" for byte in part)
+        first, others = first + same, others + same
+    return re.compile(first + rb"(?:" + others + rb")*+", re.DOTALL)
+
+
+def run_end(layout: Layout, data: bytes, position: int) -> int:
+    """Where the run of records ends that begins at `position`: there, if no record of this layout does. Its twin in C:
+    native/packing.c.
+    """
+    match = _pattern(layout).match(data, position)
+    return position if match is None else match.end()
 
 
 @lru_cache(maxsize=256)
@@ -136,6 +178,12 @@ def found_rows(
     rows[0::3] = asked
     rows[1::3] = map(known.get, asked, repeat(_NO_POSITION))
     return b"".join(rows)
+
+
+@lru_cache(maxsize=256)
+def _differ(column: bytes) -> bool:
+    """Whether all bytes differ: the last ones of the partitions. Most groups have the same partitions as others."""
+    return len(set(column)) == len(column)
 
 
 class StoredRun:
@@ -215,7 +263,7 @@ class StoredRun:
         """Whether each partition is there once."""
         layout = self._layout
         count = len(self)
-        if len(set(self._data[layout.partition_at + 3 :: layout.size_bytes])) == count:
+        if _differ(self._data[layout.partition_at + 3 :: layout.size_bytes]):
             return True
         return len({partition for partition, _, _ in self.positions()}) == count
 
@@ -263,36 +311,38 @@ class Splitter:
         position, end = 0, len(data)
         while position < end:
             layout = self._last
-            match = None if layout is None else _match(layout, data, position)
-            if layout is None or match is None:
+            stop = position if layout is None else _run_end(layout, data, position)
+            if layout is None or stop == position:
                 layout = self._last = _layout_at(data, position)
-                match = None if layout is None else _match(layout, data, position)
-                if layout is None or match is None:
+                stop = position if layout is None else _run_end(layout, data, position)
+                if layout is None or stop == position:
                     return None
-            key_start = match["key_start"]
+            records = data[position:stop]
+            key_start = records[layout.key_at : layout.partition_at]
             topic_at = 4 + int.from_bytes(key_start[2:4], "big") + 2
             topic_bytes = int.from_bytes(key_start[topic_at - 2 : topic_at], "big")
             if key_start[:2] != b"\0\1" or topic_at + topic_bytes != len(key_start):
                 self._last = None
                 return None
-            topic_id = match["topic_id"] if layout.has_topic_id else NO_TOPIC_ID
+            topic_id = NO_TOPIC_ID if layout.topic_id is None else records[layout.topic_id]
             try:
                 group_id, topic = key_start[4 : topic_at - 2].decode(), intern(key_start[topic_at:].decode())
-                metadata = match["metadata"].decode()
+                metadata = records[layout.metadata].decode()
             except UnicodeDecodeError:
                 return None
-            run = StoredRun(layout, base_offset, data[position : match.end()], topic, topic_id, metadata)
+            run = StoredRun(layout, base_offset, records, topic, topic_id, metadata)
             if not run.is_distinct:
                 return None
             record_count -= len(run)
             found.append((group_id, run))
-            position = match.end()
+            position = stop
         return found if not record_count else None
 
 
-def _match(layout: Layout, data: bytes, position: int) -> re.Match[bytes] | None:
-    assert layout.records is not None
-    return layout.records.match(data, position)
+def _run_end(layout: Layout, data: bytes, position: int) -> int:
+    if native_packing is None:
+        return run_end(layout, data, position)
+    return native_packing.run_end(data, position, layout.template, layout.in_layout, layout.in_run)
 
 
 def _layout_at(data: bytes, position: int) -> Layout | None:

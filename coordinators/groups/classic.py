@@ -100,6 +100,11 @@ class ClassicGroup:
         group.rebalance.compute_subscribed_topics()
         return group
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether `start_sessions` has something to do. Most groups that are loaded have only committed."""
+        return len(self.members) > 0 or self.rebalance.reset_generation >= 0
+
     def start_sessions(self, monotonic_ms: float) -> None:
         """Call after loading: every member has its full session timeout to send a request."""
         for member in self.members.by_id.values():

@@ -203,7 +203,7 @@ class GroupCoordinator(Coordinator[Shard]):
         self._turns.begin(self._start_sessions(shard))
 
     def _start_sessions(self, shard: Shard) -> Pieces[None]:
-        for group in list(shard.groups.values()):
+        for group in [each for each in shard.groups.values() if each.has_deadlines]:
             yield
             if shard.closed or group.state is State.DEAD:
                 continue

@@ -1,5 +1,5 @@
 /* What each commit writes, in C for compiled builds: the records that `OffsetCommits.append_to` of records.py appends, and
- * the one that `one_change` of journal.py packs. */
+ * the one that `one_change` of journal.py packs. And what stored.py takes out of such records. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -269,10 +269,53 @@ static PyObject *found_rows(PyObject *module, PyObject *const *arguments, Py_ssi
     return result;
 }
 
+static int is_like(const char *record, const char *other, const char *mask, Py_ssize_t size) {
+    uint64_t different = 0, words[3];
+    Py_ssize_t i = 0;
+    for (; i + 8 <= size; i += 8) {
+        memcpy(&words[0], record + i, 8);
+        memcpy(&words[1], other + i, 8);
+        memcpy(&words[2], mask + i, 8);
+        different |= (words[0] ^ words[1]) & words[2];
+    }
+    for (; i < size; i++)
+        different |= (uint8_t)((record[i] ^ other[i]) & mask[i]);
+    return !different;
+}
+
+/* (data, position, template, in layout, in run) -> where those records end that are, from there on, like the template in
+ * the bits of the layout, and like the first of them in those of the run: as in stored.py */
+static PyObject *run_end(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Text data, template, in_layout, in_run;
+    int64_t position;
+    const char *place, *first, *end;
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "run_end takes 5 arguments");
+        return NULL;
+    }
+    if (bytes_of(arguments[0], &data) < 0 || number_of(arguments[1], 64, &position) < 0 ||
+        bytes_of(arguments[2], &template) < 0 || bytes_of(arguments[3], &in_layout) < 0 ||
+        bytes_of(arguments[4], &in_run) < 0)
+        return NULL;
+    if (position < 0 || position > data.size || template.size < 1 || in_layout.size != template.size ||
+        in_run.size != template.size) {
+        PyErr_SetString(PyExc_ValueError, "no such records");
+        return NULL;
+    }
+    place = first = data.bytes + position;
+    end = data.bytes + data.size;
+    if (end - place >= template.size && is_like(place, template.bytes, in_layout.bytes, template.size))
+        do
+            place += template.size;
+        while (end - place >= template.size && is_like(place, first, in_run.bytes, template.size));
+    return PyLong_FromSsize_t(place - data.bytes);
+}
+
 static PyMethodDef functions[] = {
     {"offset_records", (PyCFunction)(void (*)(void))offset_records, METH_FASTCALL, "The records of a topic."},
     {"offset_record", (PyCFunction)(void (*)(void))offset_record, METH_FASTCALL, "The record of an offset."},
     {"found_rows", (PyCFunction)(void (*)(void))found_rows, METH_FASTCALL, "As in offsets/stored.py."},
+    {"run_end", (PyCFunction)(void (*)(void))run_end, METH_FASTCALL, "As in offsets/stored.py."},
     {"one_change", (PyCFunction)(void (*)(void))one_change, METH_FASTCALL, "As in offsets/journal.py."},
     {NULL, NULL, 0, NULL},
 };

@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 import pytest
-from barnabas.offsets import journal
+from barnabas.offsets import journal, stored
 from barnabas.offsets.journal import NO_OFFSET, Cause, Row, encode_origin, encode_rows
 from barnabas.offsets.records import (
     NO_TOPIC_ID,
@@ -152,3 +152,32 @@ def test_rows_of_what_is_no_run(native: Any, place: int, value: Any) -> None:
     arguments[place] = value
     with pytest.raises((ValueError, TypeError)):
         native.found_rows(*arguments)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_where_a_run_ends(native: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    topic_id, metadata = rng.choice((NO_TOPIC_ID, rng.randbytes(16))), rng.choice(("", "", "m" * 20))
+    partitions = range(rng.choice((0, 60, 120)), rng.choice((121, 130)))
+    offsets = {each: CommittedOffset(7 * each, 3, metadata, 1, -1, topic_id) for each in partitions}
+    records = PlainRecords()
+    records.count = rng.choice((0, 60))
+    OffsetCommits("g" * rng.choice((1, 60)), {"topic": offsets}).append_to(records)
+    right = b"".join(records.parts)
+    for _ in range(30):
+        data = bytearray(right)
+        for _ in range(rng.choice((0, 1, 2))):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        position, wrong = 0, bytes(data[: len(data) - rng.choice((0, 1, 70))])
+        while (layout := stored._layout_at(wrong, position)) is not None:
+            end = stored.run_end(layout, wrong, position)
+            assert native.run_end(wrong, position, layout.template, layout.in_layout, layout.in_run) == end
+            if end == position:
+                break
+            position = end
+        assert data != right or position == len(wrong) or len(wrong) < len(right)
+    for arguments in ((right, -1), (right, len(right) + 1)):
+        with pytest.raises(ValueError, match="no such records"):
+            native.run_end(*arguments, b"t", b"t", b"t")
+    with pytest.raises(ValueError, match="no such records"):
+        native.run_end(right, 0, b"tt", b"t", b"tt")

@@ -497,7 +497,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._carried_out.waiting:
             self._answer(api, context, request, reply)
             return
-        if api.is_wide and isinstance(reply, Message):
+        if api.is_wide and isinstance(reply, Message) and api.encodes_in_pieces(reply):
             reply = self._encode_in_pieces(api, context, request, reply)
             if reply is None:
                 return
@@ -523,7 +523,7 @@ class Connection(asyncio.BufferedProtocol):
             if reply.is_last:
                 self.close()
             return
-        if api.is_wide:
+        if api.is_wide and api.encodes_in_pieces(reply):
             encoded = self._encode_in_pieces(api, context, request, reply)
             if encoded is not None:
                 self._answer(api, context, request, encoded)

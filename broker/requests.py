@@ -165,6 +165,7 @@ Method = Callable[[Any, RequestContext], Reply]
 Failure = Callable[[Any, ErrorCode], Any]
 # Whether a broker has sent this request.
 OfBroker = Callable[[Any], bool]
+IsWide = Callable[[Any], bool]
 # Asks for what the request needs, has what is allowed handled, and refuses the rest: see `broker/access/`.
 Access = Callable[["Asked"], Reply]
 
@@ -199,7 +200,7 @@ class Api:
         announced: tuple[int, int],
         handler: Handler,
         failure: Failure | None,
-        is_wide: bool = False,
+        is_wide: bool | IsWide = False,
         is_announced: bool = True,
         is_of_brokers: bool | OfBroker = False,
         comes_in_crowds: bool = False,
@@ -241,6 +242,11 @@ class Api:
         of_brokers = self.is_of_brokers
         return of_brokers if isinstance(of_brokers, bool) else of_brokers(request)
 
+    def encodes_in_pieces(self, answer: Any) -> bool:
+        """Whether an answer is encoded in pieces."""
+        is_wide = self.is_wide
+        return is_wide if isinstance(is_wide, bool) else is_wide(answer)
+
     def decode(self, version: int, frame: memoryview, position: int) -> Any:
         """The request's body. ProtocolError when the bytes cannot be read."""
         decoder = self._decoders[version]
@@ -274,7 +280,7 @@ def api(
     access: Access,
     announced: tuple[int, int] | None = None,
     failure: Failure | None = None,
-    is_wide: bool = False,
+    is_wide: bool | IsWide = False,
     is_announced: bool = True,
     is_of_brokers: bool | OfBroker = False,
     comes_in_crowds: bool = False,
@@ -287,7 +293,8 @@ def api(
     not announce is not announced here either, because clients tell from them which Kafka they talk to.
     `failure(request, error)`: builds the response when the handler raises. By default it is the response with its
     top-level `error_code` set; if there is no such field, the connection is closed.
-    `is_wide`: an answer may hold very many topics, partitions or groups, so it is encoded in pieces.
+    `is_wide`: an answer may hold very many topics, partitions or groups, so it is encoded in pieces. If most hold few:
+    a function that says whether this one holds many.
     `is_announced`: whether ApiVersions announces it at all.
     `is_of_brokers`: whether brokers send it to each other, so that it is handled as soon as this broker is registered,
     before clients are served, and beyond max.connections. If clients send it, too: a function that says whether a

@@ -6,7 +6,7 @@ FindCoordinator (10), JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.access import groups as groups_access
 from barnabas.broker.api.failures import each_row
@@ -17,6 +17,7 @@ from barnabas.coordinators.coordinator import coordinator_of
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.rows import Rows
 from barnabas.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 _TOPICS: Final = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
+AT_ONCE_MAX: Final = 20  # topics of an OffsetFetch that is answered without a pause
 NOT_AVAILABLE_MESSAGE: Final = "The coordinator is not available."
 INVALID_REQUEST_MESSAGE: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -219,12 +221,24 @@ def offset_fetch_failed(request: OffsetFetchRequest, error: ErrorCode) -> Offset
     )
 
 
+def holds_much(answer: OffsetFetchResponse) -> bool:
+    """Whether an answer has many structures. Rows that are bytes already are none."""
+    if len(answer.groups) > AT_ONCE_MAX:
+        return True
+    topics: list[Any] = list(answer.topics)
+    for group in answer.groups:
+        topics += group.topics
+    if len(topics) > AT_ONCE_MAX:
+        return True
+    return any(type(topic.partitions) is not Rows for topic in topics)
+
+
 @api(
     ApiKey.OFFSET_FETCH,
     versions=(0, 10),
     access=groups_access.offset_fetch,
     failure=offset_fetch_failed,
-    is_wide=True,
+    is_wide=holds_much,
 )
 def offset_fetch(services: Services, request: OffsetFetchRequest, context: RequestContext) -> Reply:
     """OffsetFetch (key 9), versions 0-10: version 0 reads from the tree, the others where `offsets.storage` says.

@@ -100,6 +100,8 @@ class OffsetFetches:
             return response
         make_topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic
         for name, _, indexes in asked if asked is not None else _all_topics(found):
+            if response.topics:
+                yield
             rows = yield from _rows(found, name, indexes, NO_TOPIC_ID, version)
             response.topics.append(make_topic(name=name or "", partitions=rows))
         return response
@@ -107,13 +109,16 @@ class OffsetFetches:
     def _fetch_groups(self, request: OffsetFetchRequest, version: int) -> Pieces[OffsetFetchResponse]:
         answers: list[tuple[str, list[_Asked] | None, Offsets | Pending[Offsets]]] = []
         for entry in request.groups:  # ask for all groups first, so that they wait at the same time
-            yield
+            if answers:
+                yield
             asked = self._asked_of_group(entry, version)
             error = self._check(entry) if version >= FIRST_VERSION_WITH_MEMBER_EPOCH else NONE
             found = Offsets(error, {}) if error else self._get(entry.group_id, _named(asked), request.require_stable)
             answers.append((entry.group_id, asked, found))
         response = messages.OffsetFetchResponse()
         for group_id, asked, found in answers:
+            if response.groups:
+                yield
             if isinstance(found, Pending):
                 found = yield found
             assert isinstance(found, Offsets)
@@ -153,6 +158,8 @@ class OffsetFetches:
                 topics = [topic for topic in with_ids if topic[1] != NO_TOPIC_ID]
         make_topic = messages.OffsetFetchResponse.OffsetFetchResponseTopics
         for name, topic_id, indexes in topics:
+            if group.topics:
+                yield
             told = (name or "") if version < 10 else ""
             rows = yield from _rows(found, name, indexes, topic_id, version)
             group.topics.append(make_topic(name=told, topic_id=topic_id, partitions=rows))
@@ -170,10 +177,11 @@ def _rows(found: Offsets, name: str | None, indexes: Sequence[int], topic_id: by
     structure = "OffsetFetchResponsePartitions" if version >= 8 else "OffsetFetchResponsePartition"
     layout = row_layout(messages.OffsetFetchResponse, structure, version)
     assert layout is not None
-    pieces = []
+    pieces: list[bytes] = []
     for some in chunks(indexes, ROWS_PER_PIECE):
+        if pieces:
+            yield
         pieces.append(_encode_rows(found, name, some, topic_id, version))
-        yield
     return Rows(layout, pieces[0] if len(pieces) == 1 else b"".join(pieces), len(indexes))
 
 

@@ -248,13 +248,18 @@ def check_records(batch: Buffer, header: BatchHeader, *, max_bytes: int = UNPACK
     return batch_records.check(unpacked(batch, header, max_bytes), header.record_count, header.base_timestamp)
 
 
+_count_records: Final = None if native_codec is None else native_codec.count_records  # None: the pure build
+
+
 def check_lengths(batch: Buffer, header: BatchHeader) -> None:
     """Check that the records of an uncompressed batch are as many as its header says, and fill it exactly.
 
     Their content is not checked, so this takes a tenth of the time of `check_records`. CorruptBatchError with
-    INVALID_RECORD.
+    INVALID_RECORD. native/batch.c finds nearly all that are right.
     """
     data = memoryview(batch)[: header.size_bytes]
+    if _count_records is not None and 0 < header.record_count == _count_records(data, HEADER_BYTES):
+        return
     size, position, found = len(data), HEADER_BYTES, 0
     try:
         while position < size:

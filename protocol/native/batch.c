@@ -1,5 +1,4 @@
-/* Batches of plain records, as coordinators write them: what `PlainRecords.add`, `assemble_plain` and `patch` of
- * record_batch.py do. */
+/* Batches: what `PlainRecords.add`, `assemble_plain`, `patch` and most of `check_lengths` of record_batch.py do. */
 
 #include "plan.h"
 #include "put.h"
@@ -122,4 +121,36 @@ PyObject *patch(PyObject *module, PyObject *const *arguments, Py_ssize_t count) 
     put((char *)buffer.buf + position + LEADER_EPOCH_AT, leader_epoch, 4);
     PyBuffer_Release(&buffer);
     Py_RETURN_NONE;
+}
+
+/* (data, position) -> how many records fill it from there to its end, by their lengths; -1: none fill it, or one is very
+ * long */
+PyObject *count_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Py_buffer data;
+    Py_ssize_t position;
+    long found = 0;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "count_records takes 2 arguments");
+        return NULL;
+    }
+    if (((position = PyLong_AsSsize_t(arguments[1])) == -1 && PyErr_Occurred()) ||
+        PyObject_GetBuffer(arguments[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    while (position >= 0 && position < data.len) {
+        uint32_t length = 0, byte = 0x80;
+        for (int shift = 0; (byte & 0x80) && shift <= 21 && position < data.len; shift += 7) {
+            byte = ((const uint8_t *)data.buf)[position++];
+            length |= (byte & 0x7F) << shift;
+        }
+        if ((byte & 0x80) || (length & 1) || (Py_ssize_t)(length >> 1) > data.len - position)
+            break;
+        position += length >> 1;
+        found++;
+        if (position == data.len) {
+            PyBuffer_Release(&data);
+            return PyLong_FromLong(found);
+        }
+    }
+    PyBuffer_Release(&data);
+    return PyLong_FromLong(-1);
 }

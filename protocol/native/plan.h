@@ -86,6 +86,7 @@ PyObject *pad(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *request_header(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *construct_natively(PyObject *module, PyObject *arguments);
 PyObject *plain_record(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *count_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *patch(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *assemble_plain(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
 

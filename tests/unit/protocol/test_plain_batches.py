@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 from barnabas.protocol import record_batch
+from barnabas.protocol.batch_layout import HEADER_BYTES
 from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import CorruptBatchError
 from barnabas.protocol.record_batch import PlainRecords, Record
 from native import build
 
@@ -70,3 +72,32 @@ def test_the_place_in_the_log(native: Any) -> None:
     for arguments in ((batch, 3, 0, 0), (found, -1, 0, 0), (found, len(found) - 15, 0, 0), (found, 0, 0, 2**31)):
         with pytest.raises((ValueError, BufferError)):
             native.patch(*arguments)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_how_many_records_fill_a_batch(native: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = random.Random(seed)
+    values = [rng.randbytes(rng.choice((0, 1, 49, 50, 60, 9000, 9000))) for _ in range(rng.choice((1, 2, 30)))]
+    right = record_batch.build([Record(timestamp=0, value=value) for value in values])
+    for _ in range(40):
+        batch = bytearray(right)
+        for _ in range(rng.choice((0, 1))):
+            batch[rng.randrange(HEADER_BYTES, min(len(batch), HEADER_BYTES + 300))] ^= 1 << rng.randrange(8)
+        header = record_batch.read_header(batch)
+        header.record_count = rng.choice((len(values), len(values), len(values) + 1, 0, -1))
+        header.batch_length -= rng.choice((0, 0, 0, 1))
+        told = []
+        for count in (None, native.count_records):
+            monkeypatch.setattr(record_batch, "_count_records", count)
+            try:
+                record_batch.check_lengths(batch, header)
+            except CorruptBatchError as error:
+                told.append(str(error))
+            else:
+                told.append("right")
+        assert told[0] == told[1]
+        if batch == right and header.record_count == len(values) and header.size_bytes == len(batch):
+            assert told == ["right", "right"]
+            assert native.count_records(batch, HEADER_BYTES) == len(values)
+    for data, position in ((b"", 0), (b"\0", 1), (b"\0", 2), (b"\0", -1), (b"\x80", 0), (b"\x02", 0), (b"\x01", 0)):
+        assert native.count_records(data, position) == -1

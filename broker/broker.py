@@ -99,6 +99,7 @@ class Broker:
     own_registration: OwnRegistration  # made later than the mark, which asks it
     before_elections: Callable[[], Awaitable[None]] | None = None  # a step of a start before this one can be controller
     when_registered: Callable[[], Awaitable[None]] | None = None  # and one before it takes part in elections
+    looks_first = True  # before it changes anything; else this process has put there what it finds
 
     def __init__(
         self,
@@ -373,7 +374,7 @@ class Broker:
         if self.tree_path is not None:
             disk = self.env.disk
             adoption.check_place_of_tree(log_manager.contents, self.tree_path, disk.exists, disk.identity)
-        await tree.look()
+        await (tree.look() if self.looks_first else tree.start())
         view = await self._look_at_tree()
         lost = adoption.lost_directories(log_manager)
         zookeeper = self.config.zookeeper_connect or None
@@ -502,7 +503,7 @@ class Broker:
         for step in steps:
             try:
                 end = step()
-                if isawaitable(end):
+                if end is not None and isawaitable(end):
                     await end
             except Exception:
                 logger.exception("a step of the stop has failed: %s", step)

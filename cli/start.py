@@ -495,6 +495,7 @@ async def _serve_once(env: "Env", order: Order, stop: asyncio.Event, lives: "Liv
             gate.join(lives)
             broker.before_elections = partial(gate.before_elections, lives)
             broker.when_registered = lives.are_registered
+            broker.looks_first = lives.number == 1 or lives.has_others
         if not await _start_unless_stopped(broker, stop):
             say("barnabas: stopped before it served. The next start looks at the data again.")
             return ExitCode.DONE

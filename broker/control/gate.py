@@ -141,7 +141,7 @@ class ControlledGate(RequestGate):
         named = self._named(request) if self.rules else request
         facts = facts_of(named, context.api_version, context.client_id, topic_name)
         exchange = self.recorder.begin(self._clock.now_ms(), context, facts, request)
-        active = self.rules.fault_of(facts, self._has_role)
+        active = self.rules.fault_of(facts, self._has_role) if self.rules else None
         if active is None:
             return self._noted(exchange, self._handled(api, request, context))
         exchange.rule = active.number

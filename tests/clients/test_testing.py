@@ -113,7 +113,8 @@ def test_eight_days_pass_in_a_moment(kafka: Barnabas) -> None:
     busy = kafka.group("busy")
     consumer = KafkaConsumer(kept.name, bootstrap_servers=kafka.bootstrap, group_id=busy.name, client_id="busy-1")
     try:
-        consumer.poll(100)
+        while not consumer.assignment():
+            consumer.poll(100)
         busy.wait_stable(members=1)
         before_ms = kafka.clock.now_ms
         kafka.clock.advance(days=8, hours=1)

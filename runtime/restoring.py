@@ -330,9 +330,18 @@ def _undo(first: Path, plan: _Plan) -> None:
 
 
 def _remove_replaced(directory: Path) -> None:
-    import shutil  # late: it imports the compression modules
+    with suppress(OSError):  # what is left then goes with the next restore
+        _remove(f"{directory}/{REPLACED}")
 
-    shutil.rmtree(directory / REPLACED, ignore_errors=True)
+
+def _remove(folder: str) -> None:
+    """In half the time of `shutil.rmtree`, which guards against links that somebody makes meanwhile."""
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            _remove(entry.path)
+        else:
+            os.unlink(entry.path)
+    os.rmdir(folder)
 
 
 def _end(first: Path, plan: _Plan) -> None:
@@ -357,6 +366,6 @@ def _copy_with_time(source: str, target: str, *, may_link: bool) -> None:
         os.unlink(target)
     if may_link and link(source, target):
         return
-    import shutil
+    import shutil  # late: it imports the compression modules
 
     shutil.copy2(source, target)

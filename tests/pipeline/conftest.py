@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[Sp
     if missing:
         pytest.skip(missing)
     folder: Path = tmp_path_factory.mktemp("spark")
-    from spark_settings import SMALL
+    from spark_settings import SMALL, start_python
 
     folders = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
     with pytest.MonkeyPatch.context() as patch:
@@ -44,6 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[Sp
         session = start_session("tests", SMALL | folders)
     for name in ("callSite.short", "callSite.long"):  # else Spark looks for it in the stack, for each step of each plan
         session.sparkContext.setLocalProperty(name, "tests")
+    start_python(session)
     yield session
     session.stop()
 

@@ -1,6 +1,10 @@
 """What Spark is told in tests."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Starting takes longer than computing: no compiler that optimizes much, and no checks of Spark's own classes.
 # The one compiler has 48 MB for what it makes, as a rule. When that is full, Java interprets.
@@ -19,3 +23,12 @@ SMALL = {
     "spark.executorEnv.PYTHONPATH": str(Path(__file__).with_name("worker_start")),
     "spark.sql.streaming.pollingDelay": "200ms",  # how often a query that waits asks its sources; else each 10 ms
 }
+
+
+def start_python(spark: "SparkSession") -> None:
+    """Have the first Python process of this Java import everything for the others (`worker_start/`).
+
+    Spark waits for it as long as it takes. For the process of a stream, which is the first one otherwise, it waits ten
+    seconds, and the imports may take longer on a busy machine.
+    """
+    spark.sparkContext.parallelize([0], 1).count()

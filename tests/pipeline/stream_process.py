@@ -17,7 +17,7 @@ from barnabas.pipeline.source import Source
 from barnabas.pipeline.sources import register
 from barnabas.pipeline.streamed import LiveTable
 from pyspark.sql import functions as F
-from spark_settings import SMALL
+from spark_settings import SMALL, start_python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +59,7 @@ def by_day(rows: "DataFrame") -> "DataFrame":
 def main(data: str, out: str, *names: str) -> None:
     """Run until somebody kills this process."""
     spark = start_session("streams", SMALL | {"spark.local.dir": f"{out}.local"})
+    start_python(spark)
     register(spark)
     start_jobs(spark, data, out, names, follow=True)
     spark.streams.awaitAnyTermination()

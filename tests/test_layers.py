@@ -3,7 +3,7 @@
 import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -144,9 +144,9 @@ def sources() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for package in packages() for path in (ROOT / package).rglob("*.py"))
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that is imported, also inside functions."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -156,10 +156,10 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.module}.{alias.name}"
 
 
-def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def names_used(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and full name of every outside name that is mentioned: `from time import time as t; t()` is time.time."""
     known: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 known[alias.asname or alias.name.split(".")[0]] = (
@@ -169,7 +169,7 @@ def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 yield node.lineno, f"{node.module}.{alias.name}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             parts = [node.attr]
             value: ast.expr = node.value
@@ -182,11 +182,11 @@ def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, known.get(node.func.id, node.func.id)
 
 
-def guarded_for_types(tree: ast.AST) -> set[int]:
+def guarded_for_types(nodes: Iterable[ast.AST]) -> set[int]:
     """Lines under `if TYPE_CHECKING:`, which never run."""
     return {
         line
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for statement in node.body
         for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
@@ -195,10 +195,10 @@ def guarded_for_types(tree: ast.AST) -> set[int]:
 
 def violations(path: str, text: str) -> list[str]:
     """What a module does that the architecture does not allow."""
-    tree = ast.parse(text)
+    nodes = list(ast.walk(ast.parse(text)))
     package = layer_of(path)
     found = []
-    for line, name in imports(tree):
+    for line, name in imports(nodes):
         top, _, rest = name.partition(".")
         if top == "simulator":
             found.append(f"{path}:{line}: it is for tests only")
@@ -212,8 +212,8 @@ def violations(path: str, text: str) -> list[str]:
             found.append(f"{path}:{line}: only a start imports the broker")
     if package in ("runtime", *NO_BROKER):
         return found
-    never_run = guarded_for_types(tree)
-    for line, name in names_used(tree):
+    never_run = guarded_for_types(nodes)
+    for line, name in names_used(nodes):
         for banned, instead in BANNED.items():
             if not (name == banned or (banned.endswith(".") and name.startswith(banned))):
                 continue
@@ -266,7 +266,7 @@ def test_every_folder_is_explained() -> None:
 
 def test_every_exception_is_still_needed() -> None:
     for path, banned in ALLOWED:
-        used = {name for _, name in names_used(tree_of(path))}
+        used = {name for _, name in names_used(list(ast.walk(tree_of(path))))}
         assert any(name == banned or (banned.endswith(".") and name.startswith(banned)) for name in used), path
 
 
@@ -329,7 +329,7 @@ def tree_of(path: str) -> ast.Module:
 def imported_files(path: str) -> set[str]:
     """The files of the import package that a file imports, also inside functions and under TYPE_CHECKING."""
     found = set()
-    for _, name in imports(tree_of(path)):
+    for _, name in imports(ast.walk(tree_of(path))):
         parts = name.split(".")[1:] if name.startswith("barnabas.") else []
         for places in (parts, parts[:-1]):
             folder = "/".join(places)

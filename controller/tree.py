@@ -17,10 +17,12 @@ from barnabas.cluster.tree.port import (
     MultiError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     Operation,
     OperationResult,
     Set,
     Stat,
+    children_if_there,
     get_if_there,
     writing,
 )
@@ -88,6 +90,11 @@ class ControllerTree:
                 await self.write([Delete(path) for path in remaining])
                 break
             except MultiError as error:
+                if isinstance(error.cause, NotEmptyError):  # somebody has made nodes below it by hand
+                    path = remaining[error.index]
+                    below = [f"{path}/{name}" for name in await children_if_there(self._coordination, path)]
+                    remaining[error.index : error.index] = [node for node in below if node not in remaining]
+                    continue
                 if not isinstance(error.cause, NoNodeError):
                     raise
                 found = await self._coordination.get_many(remaining)

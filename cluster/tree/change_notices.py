@@ -107,7 +107,8 @@ class ChangeNotices:
 
     async def _read(self, *, apply: bool) -> None:
         """Apply the notices that are new, in order, and remove those 15 minutes older than the newest."""
-        names = await self._coordination.children(self._folder, self._notified)
+        children = await self._coordination.children(self._folder, self._notified)
+        names = [name for name in children if name[-10:].isdecimal()]  # anything else was made by hand
         first_new = len(names)
         while first_new and paths.sequence_number(names[first_new - 1]) > self._last_processed:
             first_new -= 1

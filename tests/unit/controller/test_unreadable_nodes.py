@@ -53,6 +53,26 @@ def test_settings_that_cannot_be_read_end_the_start_with_a_sentence(env):
     env.run(story())
 
 
+@pytest.mark.parametrize("node", ["partitions/7/state", "partitions/0/notes/more", "notes"])
+def test_a_topic_is_deleted_with_nodes_that_somebody_made_below_it(env, node):
+    host = Host(env, SimCoordination(env.clock, SimTree(env.clock)))
+
+    async def story():
+        await host.start_alone()
+        await host.admin.create_topic("t")
+        await host.wait(lambda: host.metadata_cache.has_leaders("t", 1))
+        epoch = host.controller.controller_epoch
+        await host.coordination.create(f"/brokers/topics/t/{node}", make_parents=True)
+        await host.admin.delete_topic("t")
+        await env.clock.sleep(1_000)
+        assert host.coordination.tree.children("/brokers/topics") == []
+        assert host.coordination.tree.children("/admin/delete_topics") == []
+        assert host.controller.controller_epoch == epoch
+        await host.stop()
+
+    env.run(story())
+
+
 STATE = "/brokers/topics/t/partitions/1/state"
 UNREADABLE = [b"junk", b"", b"[]", b"\xff", b'{"leader":1}', b'{"leader":Infinity}', b"[" * 100_000]
 

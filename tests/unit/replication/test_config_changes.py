@@ -68,6 +68,24 @@ def test_a_lost_connection_loses_no_change(env, followed, lost_read):
     env.run(story())
 
 
+@pytest.mark.parametrize("name", ["0", "notes", "config_change_", "config_change_000000000x"])
+def test_a_node_that_is_no_notice_hides_none(env, name):
+    """Somebody made it by hand, before the start or after it."""
+    followed = Followed(env)
+
+    async def story():
+        await followed.coordination.start()
+        await followed.coordination.create(f"/config/changes/{name}", make_parents=True)
+        await followed.start()
+        for retention in ("5", "6"):
+            await followed.set_topic("t", b'{"version":1,"config":{"retention.ms":"%s"}}' % retention.encode())
+            await env.clock.sleep(1_000)
+            assert followed.changes.topic_overrides("t") == {"retention.ms": retention}
+        await followed.changes.stop()
+
+    env.run(story())
+
+
 @pytest.mark.parametrize(
     "notice", [b"", b"{", b"[]", b'{"version":2}', b"\xff", b'{"version":1,"entity_type":"topics"}']
 )

@@ -120,10 +120,9 @@ class Layout:
         self.key_at = start + delta_bytes + len(key_length)
         self.partition_at = self.key_at + key_start_bytes
         self.offset_at = self.partition_at + 4 + len(value_length) + 2
-        metadata_at = self.offset_at + POSITION_BYTES + (2 if form.version == 3 else 1)
-        self.metadata = slice(metadata_at, metadata_at + form.metadata_bytes)
-        topic_id_at = self.metadata.stop + 8 + 3
-        self.topic_id = slice(topic_id_at, topic_id_at + 16) if form.has_topic_id else None
+        self.metadata_at = self.offset_at + POSITION_BYTES + (2 if form.version == 3 else 1)
+        self.metadata_end = self.metadata_at + form.metadata_bytes
+        self.topic_id_at = self.metadata_end + 8 + 3 if form.has_topic_id else -1
         self.size_bytes = start + delta_bytes + behind_delta
         assert self.numbers.size == self.positions.size == self.size_bytes
 
@@ -324,10 +323,11 @@ class Splitter:
             if key_start[:2] != b"\0\1" or topic_at + topic_bytes != len(key_start):
                 self._last = None
                 return None
-            topic_id = NO_TOPIC_ID if layout.topic_id is None else records[layout.topic_id]
+            id_at = layout.topic_id_at
+            topic_id = NO_TOPIC_ID if id_at < 0 else records[id_at : id_at + len(NO_TOPIC_ID)]
             try:
                 group_id, topic = key_start[4 : topic_at - 2].decode(), intern(key_start[topic_at:].decode())
-                metadata = records[layout.metadata].decode()
+                metadata = records[layout.metadata_at : layout.metadata_end].decode()
             except UnicodeDecodeError:
                 return None
             run = StoredRun(layout, base_offset, records, topic, topic_id, metadata)

@@ -258,7 +258,7 @@ def test_of_two_that_start_at_once_on_a_new_directory_one_serves(tmp_path: Path)
     lines = [process.process.stdout.readline() for process in both if process.process.stdout]
     assert sorted(map(bool, lines)) == [False, True], "the other has ended"
     (loser,) = [process for process, line in zip(both, lines) if not line]
-    assert loser.process.wait(20) == 1
+    assert loser.process.wait(60) == 1
     said = (tmp_path / "d.log").read_text()
     assert "Another broker uses the data directory" in said or "was changed while this broker started" in said
     assert "Traceback" not in said

@@ -432,7 +432,7 @@ def test_spark_gives_every_record_once_although_the_query_stops(spark: "SparkSes
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(300)
         assert len(query.recentProgress) > 1
 
     growing.grow(40)

@@ -31,7 +31,7 @@ def _with_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[SparkSession]":
-    """The session: two cores, and few partitions, because the tables are small."""
+    """The session: two cores, and one partition behind each shuffle, because the tables are small."""
     missing = what_is_missing()
     if missing:
         pytest.skip(missing)
@@ -47,6 +47,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[Sp
     start_python(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def two_partitions(spark: "SparkSession") -> Iterator[None]:
+    """What Spark shuffles comes into two partitions: for jobs whose rows must not depend on that."""
+    from spark_settings import PARTITIONS, SMALL
+
+    spark.conf.set(PARTITIONS, "2")
+    yield
+    spark.conf.set(PARTITIONS, SMALL[PARTITIONS])
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,11 @@ JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m "
     "-Xms768m -Xmn448m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+PARTITIONS = "spark.sql.shuffle.partitions"  # each is a task, and to read its plan costs more than its few rows
 SMALL = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
+    PARTITIONS: "1",
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

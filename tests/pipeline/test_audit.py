@@ -16,6 +16,8 @@ from barnabas.pipeline.schemas import COMMITS, JOURNAL
 from histories import START_MS, History, Row, Tables, rows, table
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("two_partitions")
+
 Finding = tuple[Any, ...]
 RESETS = ("reset", "live reset")
 

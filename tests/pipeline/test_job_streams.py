@@ -21,6 +21,8 @@ from histories import MINUTE_MS, START_MS, History, Row, Tables, random_historie
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+pytestmark = pytest.mark.usefixtures("two_partitions")
+
 RULES = {"retention_s": 2400, "soon_s": 900, "behind_s": 300}
 TIMES = {"commits": "log_timestamp", "groups": "log_timestamp", "batches": "max_timestamp"}
 SOURCES = {"commits": COMMITS, "groups": GROUPS, "batches": BATCHES}
@@ -49,7 +51,7 @@ class Cut:
 
     def said(self, query: StreamingQuery, name: str) -> list[Row]:
         """What the query said."""
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(300)
         return rows(self.spark.read.parquet(str(self.folder / name)))
 
 

@@ -11,6 +11,8 @@ from barnabas.pipeline.jobs.lag import lag
 from histories import START_MS, History, Row, Tables, rows
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("two_partitions")
+
 Key = tuple[str, str, int, int]  # group, topic, partition, time
 MINUTE_MS = 60_000
 

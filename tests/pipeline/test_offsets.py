@@ -15,6 +15,8 @@ from histories import START_MS, History, Row, Tables, rows
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+pytestmark = pytest.mark.usefixtures("two_partitions")
+
 HOUR_MS = 3_600_000
 
 

@@ -73,7 +73,7 @@ def test_several_runs_say_what_one_says(spark: SparkSession, night: Tables, tmp_
     job, merge = JOBS[name]
     table = DayTable(spark, str(tmp_path), name)
     for minute in (*CUTS, END):
-        now = job(facts_until(night, minute)).cache()  # a merge looks at it several times
+        now = job(facts_until(night, minute)).localCheckpoint()  # a merge looks at it several times
         found = table.update(now, merge, MADE)
     assert ordered(found) == ordered(now)
     days = {path.name for path in (tmp_path / name).iterdir() if path.name.startswith("day=")}
@@ -117,7 +117,7 @@ def test_a_run_that_was_killed_between_two_renames(
         left -= 1
         move(self, old, new)
 
-    now = job(facts_until(night, END)).cache()
+    now = job(facts_until(night, END)).localCheckpoint()
     monkeypatch.setattr(Files, "move", killed)
     for moves in range(4):
         left = moves

@@ -13,6 +13,8 @@ from barnabas.pipeline.jobs.health import RESULT, health
 from histories import MINUTE_MS, START_MS, History, Row, Tables, rows
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("two_partitions")
+
 RETENTION_MS, SOON_MS, BEHIND_MS = 40 * MINUTE_MS, 15 * MINUTE_MS, 5 * MINUTE_MS
 TEN_MINUTES_MS = 10 * MINUTE_MS
 
@@ -141,13 +143,19 @@ def as_changes(found: list[Row]) -> list[Change]:
 @pytest.mark.takes_turns("every_s")
 @pytest.mark.parametrize("every_s", [60, 420, 3600])
 def test_the_health_of_random_histories(small: Tables, small_history: History, every_s: int) -> None:
+    """What was before is the status of the row before."""
     rules = {"every_s": every_s, "retention_s": RETENTION_MS // 1000, "soon_s": SOON_MS // 1000}
     rules["behind_s"] = BEHIND_MS // 1000
-    found = rows(health(small.commits, small.groups, small.batches, **rules))
+    table = health(small.commits, small.groups, small.batches, **rules)
+    assert [field.name for field in table.schema] == [column.split()[0] for column in RESULT.split(", ")]
+    found = rows(table)
     expected = folded(small_history, every_s * 1000)
     assert as_changes(found) == expected
     statuses = {change[-1] for change in expected if every_s == 60} or ALL
     assert statuses == ALL
+    for own in by_key(found, "group_id", "topic", "partition", "check").values():
+        own.sort(key=lambda row: row["at"])
+        assert [row["before"] for row in own] == [None, *(row["status"] for row in own[:-1])]
 
 
 def test_a_reader_that_comes_once_and_goes(spark: SparkSession, tmp_path: Path) -> None:
@@ -167,16 +175,8 @@ def test_a_reader_that_comes_once_and_goes(spark: SparkSession, tmp_path: Path) 
     }
 
 
-def test_what_was_before_is_the_row_before(small: Tables) -> None:
-    found = health(small.commits, small.groups, small.batches)
-    assert [field.name for field in found.schema] == [column.split()[0] for column in RESULT.split(", ")]
-    for own in by_key(rows(found), "group_id", "topic", "partition", "check").values():
-        own.sort(key=lambda row: row["at"])
-        assert [row["before"] for row in own] == [None, *(row["status"] for row in own[:-1])]
-
-
 def test_the_health_of_the_day(day: Tables) -> None:
-    found = rows(health(day.commits, day.groups, day.batches, soon_s=3600))
+    found = rows(health(day.commits, day.groups, day.batches, every_s=120, soon_s=3600))
     bad = defaultdict(list)
     for row in found:
         if row["status"] != "OK":

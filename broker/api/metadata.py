@@ -6,7 +6,7 @@ asks again; Kafka 4.1 gives this answer at once.
 REBOOTSTRAP_REQUIRED (version 13) is never answered: only brokers that know another cluster need it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from barnabas.broker.access import topics as topics_access
 from barnabas.broker.access.rules import NOT_ASKED
@@ -82,6 +82,8 @@ def _metadata(
     if ids and 10 <= version < 12:
         return metadata_failed(request, ErrorCode.INVALID_REQUEST)  # the field is there; ids work from 12 on
     cache = services.metadata_cache
+    brokers = live_brokers(services, context)
+    known = {broker.node_id for broker in brokers}
     topics: list[MetadataResponse.MetadataResponseTopic] = []
     absent: list[MetadataResponse.MetadataResponseTopic] = []
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
@@ -110,7 +112,7 @@ def _metadata(
                 )
             )
             for index, state in list(cache.topics[name].items()):
-                partitions.append(_partition(services, index, state, context))
+                partitions.append(_partition(services, index, state, context, known))
                 yield
         elif asked:  # in a list of all topics, it was deleted between two turns
             error = refusals.get(name) or absence_error(name)
@@ -118,7 +120,7 @@ def _metadata(
             services.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=live_brokers(services, context),
+        brokers=brokers,
         cluster_id=services.cluster_id,
         controller_id=cache.controller_id,
         topics=topics + absent,
@@ -139,8 +141,9 @@ def live_brokers(services: Services, context: RequestContext) -> list[MetadataRe
 
 
 def _partition(
-    services: Services, index: int, state: PartitionMetadata, context: RequestContext
+    services: Services, index: int, state: PartitionMetadata, context: RequestContext, known: Container[int]
 ) -> MetadataResponse.MetadataResponsePartition:
+    """Of one partition. Only brokers that the answer names lead, though others may live by now: clients rely on it."""
     cache = services.metadata_cache
     version = context.api_version
     error = ErrorCode.NONE
@@ -151,10 +154,9 @@ def _partition(
         error = ErrorCode.REPLICA_NOT_AVAILABLE
         replicas = [replica for replica in replicas if cache.is_alive(replica)]
         isr = [replica for replica in isr if cache.is_alive(replica)]
-    if not cache.is_alive(leader_id):
-        error, leader_id = ErrorCode.LEADER_NOT_AVAILABLE, -1
-    elif services.addresses.of(leader_id, context) is None:
-        error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    if leader_id not in known:
+        lacks_listener = cache.is_alive(leader_id) and services.addresses.of(leader_id, context) is None
+        error = ErrorCode.LISTENER_NOT_FOUND if lacks_listener and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
         leader_id = -1
     return Partition(
         error_code=error,

@@ -524,3 +524,59 @@ def test_a_long_produce_without_an_answer(wide: World, has_wrong: bool) -> None:
 
     assert wide.env.run(run()) == has_wrong
     assert end_of(wide, 1) == before + 1
+
+
+# --- what changes meanwhile ---
+
+
+def told_brokers(world: World, brokers: list[int], partitions: int = 0) -> messages.UpdateMetadataRequest:
+    """A controller's word: these brokers live, and broker 5 leads the partitions of a topic."""
+    update = messages.UpdateMetadataRequest
+    states = [
+        update.UpdateMetadataPartitionState(partition_index=index, leader=5, isr=[5], replicas=[5])
+        for index in range(partitions)
+    ]
+    topic = update.UpdateMetadataTopicState(topic_name="elsewhere", topic_id=bytes(15) + b"\1", partition_states=states)
+    return update(
+        controller_id=0,
+        controller_epoch=1000,
+        broker_epoch=world.broker.replica_manager.broker_epoch,
+        topic_states=[topic] if states else [],
+        live_brokers=[
+            update.UpdateMetadataBroker(
+                id=each,
+                endpoints=[update.UpdateMetadataEndpoint(host=f"b{each}", port=9095, listener="PLAINTEXT")],
+            )
+            for each in brokers
+        ],
+    )
+
+
+@pytest.mark.parametrize("passes", [3, 100, ROWS - 3])
+@pytest.mark.parametrize(("before", "then"), [([0, 5], [0]), ([0], [0, 5])])
+def test_metadata_name_no_leader_that_is_not_among_their_brokers(
+    make_world: Callable[..., World], before: list[int], then: list[int], passes: int
+) -> None:
+    """A producer of kafka-python 3.0 that was told such a leader spun for ever, and sent nothing any more."""
+    world = make_world()
+    cache, loop = world.broker.metadata_cache, world.env.clock.loop
+    left = passes
+
+    def change() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            cache.update(told_brokers(world, then))
+
+    async def ask() -> Any:
+        client = await world.connect()
+        cache.update(told_brokers(world, before, ROWS))
+        loop.after_pass = change
+        return await client.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=None))
+
+    answer = world.env.run(ask())
+    assert left < 0, "the brokers changed before the answer was complete"
+    (topic,) = answer.topics
+    assert len(topic.partitions) == ROWS
+    assert {row.leader_id for row in topic.partitions} <= {-1, *(broker.node_id for broker in answer.brokers)}
+    assert all((row.error_code == ErrorCode.LEADER_NOT_AVAILABLE) == (row.leader_id == -1) for row in topic.partitions)

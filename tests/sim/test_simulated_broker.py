@@ -13,7 +13,7 @@ from simulator import last_look, world
 from simulator.violation import Violation
 
 TESTS = Path(__file__).parents[1]
-SEEDS = (1, 4, 10, 13, 22)  # in these the operator does everything
+SEEDS = (4, 13, 22, 32, 33)  # in these the operator does everything
 
 
 @cache

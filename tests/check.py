@@ -83,6 +83,7 @@ QUICK: dict[str, Sequence[str]] = {
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 ENVIRONMENT[SHARED] = "1"
 TOTALS = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
+LAST_LINE = re.compile(r"\b(passed|failed|skipped|errors?|deselected)\b.* in [\d.]+s\b")  # of pytest
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Part:
 
     def totals(self) -> dict[str, int]:
         """How many tests passed, failed and were skipped, as pytest's last line says."""
-        last = next((line for line in reversed(self.lines) if " in " in line and TOTALS.search(line)), "")
+        last = next((line for line in reversed(self.lines) if LAST_LINE.search(line)), "")
         return {what.rstrip("s").replace("error", "failed"): int(number) for number, what in TOTALS.findall(last)}
 
 

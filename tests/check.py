@@ -67,8 +67,9 @@ ALL: dict[str, Sequence[str]] = {
 }
 # Without what takes long: planted faults, seeds of the day, kills, full disks, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
-    "others": (
-        *("tests/unit", "tests/wire", "tests/scenarios"),
+    "others 1": ("tests/unit",),
+    "others 2": (
+        *("tests/wire", "tests/scenarios"),
         *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),
     ),
     "simulations": (SIMULATIONS, *(f"--deselect={SIMULATIONS}/{name}" for name in LONG_SIMULATIONS)),

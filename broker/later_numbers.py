@@ -80,24 +80,29 @@ def _last_producer_id(logs: Sequence[Log]) -> int:
     return max((each for each in ids if each <= LARGEST_GIVEN), default=-1)
 
 
-async def mend_producer_ids(
+async def readable_producer_id(
     coordination: Coordination, logs: Sequence[Log], known: TreeKnowledge, node_id: int
-) -> None:
-    """If nobody can read which ids were given, because somebody has written the node by hand, go on beyond these."""
+) -> int:
+    """As `last_producer_id`. If nobody can read it, because somebody has written the node by hand, ids go on beyond."""
     data, stat = await coordination.get(paths.PRODUCER_ID_BLOCK)
     try:
-        ProducerIdBlock.decode(data)
+        return _last_given(data)
     except ValueError:
         first = beyond(max(known.producer_id, _last_producer_id(logs)), PRODUCER_ID_STEP)
         say_unreadable(paths.PRODUCER_ID_BLOCK, data, f"producer ids continue from {first}")
         with suppress(BadVersionError):  # another broker has just done it
             mended = ProducerIdBlock(node_id, first - 1, first - 1).encode()
             await coordination.set(paths.PRODUCER_ID_BLOCK, mended, stat.version)
+        return await last_producer_id(coordination)
 
 
 async def last_producer_id(coordination: Coordination) -> int:
     """The last one that the tree says was given; -1: none."""
-    given = ProducerIdBlock.decode((await coordination.get(paths.PRODUCER_ID_BLOCK))[0])
+    return _last_given((await coordination.get(paths.PRODUCER_ID_BLOCK))[0])
+
+
+def _last_given(data: bytes) -> int:
+    given = ProducerIdBlock.decode(data)
     return -1 if given is None else given.last
 
 

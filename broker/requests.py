@@ -165,6 +165,7 @@ Method = Callable[[Any, RequestContext], Reply]
 Failure = Callable[[Any, ErrorCode], Any]
 # Whether a broker has sent this request.
 OfBroker = Callable[[Any], bool]
+# Whether an answer holds so much that it is encoded in pieces.
 IsWide = Callable[[Any], bool]
 # Asks for what the request needs, has what is allowed handled, and refuses the rest: see `broker/access/`.
 Access = Callable[["Asked"], Reply]

@@ -23,12 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.broker.before_registering import hosted, writes_of
-from barnabas.broker.later_numbers import (
-    give_no_id_of_logs_again,
-    give_no_number_again,
-    last_producer_id,
-    mend_producer_ids,
-)
+from barnabas.broker.later_numbers import give_no_id_of_logs_again, give_no_number_again, readable_producer_id
 from barnabas.broker.old_settings import OldSettings
 from barnabas.broker.tree_mark import OwnMark
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr, LogEnd
@@ -122,10 +117,10 @@ class RestoredTree:
         mark, zxid = await self._read_mark()
         restored_ms, copied_zxid = await self._copied()
         known = self._mark.known
-        await mend_producer_ids(self._coordination, list(logs.values()), known, self._node_id)
+        producer_id = await readable_producer_id(self._coordination, list(logs.values()), known, self._node_id)
         is_older = (
             mark.is_behind(known.mark, restored_ms)
-            or known.producer_id > await last_producer_id(self._coordination)
+            or known.producer_id > producer_id
             or any(logs[key].leader_epochs.latest > state.leader_epoch for key, state in states.items())
         )
         if mark.reports_since is not None or is_older:

@@ -29,7 +29,7 @@ from broker_process import Process
 from histories import rows
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import CoordinatorLoadInProgressError, NotCoordinatorError
+from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from pyspark.sql import SparkSession
 from test_report_page import Reader
 
@@ -121,17 +121,16 @@ def test_the_records_are_those_that_were_produced(spark: SparkSession, filled: F
 
 def offsets_of(brokers: Brokers, group: str) -> dict[Any, Any]:
     """What the group's coordinator answers when it has loaded the log."""
-    deadline = time.monotonic() + 60
-    admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap)
-    try:
-        while True:
-            try:
-                return admin.list_group_offsets(group)[group]
-            except (CoordinatorLoadInProgressError, NotCoordinatorError):
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-    finally:
-        admin.close()
+    deadline = time.monotonic() + 200
+    while True:
+        admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap)  # one anew, which asks for the coordinator again
+        try:
+            return admin.list_group_offsets(group)[group]
+        except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        finally:
+            admin.close()
 
 
 def test_brokers_answer_what_the_tables_say(spark: SparkSession, filled: Filled, brokers: Brokers) -> None:

@@ -127,4 +127,4 @@ class Member(threading.Thread):
 
     def stop(self) -> None:
         self.stopped.set()
-        self.join(30)
+        self.join(200)

@@ -28,7 +28,7 @@ def build(name: str, sources: str, folder: Path) -> Any:
         pytest.skip(f"needs a C compiler ({compiler})")
     (folder / "setup.py").write_text(BUILD.format(name=name, sources=str(ROOT / sources)))
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     (library,) = [path for path in folder.iterdir() if path.suffix in (".so", ".pyd")]
     spec = spec_from_file_location(name, library)

@@ -20,7 +20,7 @@ def place() -> Path:
 def run(*words: str) -> str:
     """Run Python on the compiled build; what it prints, and its traceback."""
     environment = compiled.environment(compiled=True)
-    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=200)
     return done.stdout + done.stderr
 
 

@@ -51,7 +51,7 @@ def test_the_package_runs_by_its_name(wheel: set[str], wheel_file: Path, tmp_pat
     # -S leaves the environment's own barnabas out; its other packages are needed.
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; sys.path += {[*map(str, sys.path)]!r}; import runpy; "
     code += "sys.argv[1:] = ['start', '--help']; runpy.run_module('barnabas', run_name='__main__', alter_sys=True)"
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.stdout.startswith("usage: barnabas start"), done
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WITHIN_S = 60.0
+WITHIN_S = 200.0
 
 
 def until(holds: Callable[[], object], within_s: float = WITHIN_S, pause_s: float = 0.02) -> None:

@@ -205,4 +205,4 @@ def started(way: str, brokers: int) -> Iterator[Brokers]:
             yield OverHttp(json.loads(process.stdout.readline()))
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(200)

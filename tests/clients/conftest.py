@@ -32,8 +32,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "crash")]  # commanded.py; the bloc
 
 OTHER_BROKER = os.environ.get("CLIENTS_BROKER_COMMAND")
 PROGRAM = ("-m", "barnabas")
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 20
+START_TIMEOUT_S = 200
+STOP_TIMEOUT_S = 100
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -185,7 +185,12 @@ def run(broker: BrokerProcess) -> Callable[..., subprocess.CompletedProcess[str]
     def run_command(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
         done = forked.run(
-            [sys.executable, *PROGRAM, *words], input=stdin, capture_output=True, text=True, env=environment, timeout=60
+            [sys.executable, *PROGRAM, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=200,
         )
         assert done.returncode == code, done
         assert "Traceback" not in done.stderr, done.stderr

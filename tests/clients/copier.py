@@ -106,7 +106,7 @@ def kafka_python(options: Options) -> None:
                 for record in records
             ]
             for future in futures:
-                future.get(30)
+                future.get(200)
             if options.reached("produced", number):
                 pause()
             ends = {
@@ -185,7 +185,7 @@ def confluent_kafka(options: Options) -> None:
             producer.begin_transaction()
             for message in polled:
                 producer.produce(options.sink, b"copy of " + message.value(), partition=message.partition())
-            producer.flush(30)
+            producer.flush(200)
             if options.reached("produced", number):
                 pause()
             ends = {message.partition(): message.offset() + 1 for message in polled}

@@ -24,7 +24,7 @@ VERSION = "4.3.1"
 FEATURES = {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
 FEATURE_LEVEL, TOPIC, PARTITION = 12, 2, 3  # the keys of records of metadata
 SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
-START_TIMEOUT_S = 90
+START_TIMEOUT_S = 200
 NO_TAGS = b"\x00"
 
 
@@ -122,7 +122,7 @@ def kafka(data: Path, node_id: int, **settings: str) -> Iterator[int]:
     finally:
         process.terminate()
         try:
-            process.wait(60)
+            process.wait(200)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

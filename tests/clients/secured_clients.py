@@ -23,7 +23,7 @@ GIVEN_UP_AFTER_S = 60
 
 
 def token(case: Case) -> str:
-    with urlopen(case["token_url"], timeout=20) as answer:
+    with urlopen(case["token_url"], timeout=200) as answer:
         return str(json.load(answer)["access_token"])
 
 

@@ -14,8 +14,6 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from aiokafka.structs import OffsetAndMetadata
 
-pytestmark = pytest.mark.timeout(90)
-
 Opened = Callable[..., Awaitable[Any]]
 Story = Callable[[Opened, str], Coroutine[Any, Any, None]]
 
@@ -42,7 +40,7 @@ async def read(consumer: AIOKafkaConsumer, count: int, timeout_s: float = 60) ->
     return [await asyncio.wait_for(consumer.getone(), timeout_s) for _ in range(count)]
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 200) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

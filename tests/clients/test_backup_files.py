@@ -13,7 +13,6 @@ import forked
 import pytest
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif("CLIENTS_BROKER_COMMAND" in os.environ, reason="Apache Kafka has no such tree"),
 ]
 
@@ -25,7 +24,7 @@ def tool(own_broker: Any) -> Tool:
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "barnabas", *words]
         environment = os.environ | {"BARNABAS_BOOTSTRAP": own_broker.bootstrap}
-        done = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        done = forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
         assert done.returncode == code, done
         return done
 

@@ -24,7 +24,7 @@ from commanded import REFUSED, Brokers, Fields, started
 
 DAY_MS = 86_400_000
 DELAY_MS = 30
-WITHIN_S = 60.0
+WITHIN_S = 200.0
 
 
 class World:

@@ -49,7 +49,7 @@ class Copier:
     def _listen(stream: Any, lines: list[str]) -> None:
         lines.extend(line.rstrip() for line in stream)
 
-    def wait_until_it_says(self, word: str, timeout_s: float = 40) -> None:
+    def wait_until_it_says(self, word: str, timeout_s: float = 200) -> None:
         """Fails if it ends without having said it."""
         deadline = time.monotonic() + timeout_s
         while word not in self.said:
@@ -123,7 +123,7 @@ def fill(broker: Any, name: str, count: int = 300) -> list[list[bytes]]:
     topics = [NewTopic(f"{name}-{end}", PARTITIONS) for end in ("in", "out")]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics(topics).values():
-        future.result(20)
+        future.result(200)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{name}-fill", "log_level": 0})
     producer.init_transactions(30)
     values: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
@@ -133,7 +133,7 @@ def fill(broker: Any, name: str, count: int = 300) -> list[list[bytes]]:
         for index, value in chunk:
             producer.produce(f"{name}-in", value, partition=index)
         if number % 4 == 3:
-            producer.flush(30)
+            producer.flush(200)
             producer.abort_transaction(30)
             continue
         producer.commit_transaction(30)
@@ -145,7 +145,7 @@ def fill(broker: Any, name: str, count: int = 300) -> list[list[bytes]]:
     for index in range(PARTITIONS):  # behind the last marker, so that a consumer of everything stands at the end
         values[index].append(b"last of %d" % index)
         plain.produce(f"{name}-in", values[index][-1], partition=index)
-    assert plain.flush(30) == 0
+    assert plain.flush(200) == 0
     return values
 
 
@@ -180,7 +180,7 @@ def lag(broker: Any, name: str) -> int:
 
 def check(broker: Any, name: str, values: list[list[bytes]], copiers: list[Copier]) -> None:
     """Wait until the group is at the end; then each input must have its effect once."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while lag(broker, name):
         stories = "\n".join(one.story() for one in copiers)
         assert copiers[-1].process.poll() is None, stories

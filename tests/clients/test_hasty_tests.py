@@ -174,8 +174,8 @@ def test_nothing_is_left_of_a_session_that_is_ended_with_a_copy_open(
         assert left(temporary) != []
         session.send_signal(number)
         session.stdout.read()
-        session.wait(50)
-    deadline = time.monotonic() + 50
+        session.wait(200)
+    deadline = time.monotonic() + 200
     while left(temporary) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left(temporary) == []

@@ -67,7 +67,7 @@ def ran(broker: BrokerProcess, user: str, *words: str, code: int = 0, stdin: str
         "--command-config",
         str(config),
     ]
-    result = forked.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    result = forked.run(command, input=stdin, capture_output=True, text=True, timeout=200)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     assert "-secret" not in result.stdout + result.stderr
@@ -82,7 +82,7 @@ def ask(
     broker: BrokerProcess, login: str | None, target: str, method: str = "GET", body: Any = None
 ) -> tuple[int, Any]:
     host, _, port = broker.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection = http.client.HTTPConnection(host, int(port), timeout=200)
     headers = {"Content-Type": "application/json"} | ({} if login is None else {"Authorization": login})
     connection.request(method, target, None if body is None else json.dumps(body), headers)
     answer = connection.getresponse()

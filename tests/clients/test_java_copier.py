@@ -29,11 +29,11 @@ def class_path() -> str:
 def fill(broker: Any) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics([NewTopic("in", 1), NewTopic("out", 1)]).values():
-        future.result(20)
+        future.result(200)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(RECORDS):
         producer.produce("in", b"%d" % number)
-    assert producer.flush(60) == 0
+    assert producer.flush(200) == 0
 
 
 def copied(broker: Any) -> tuple[list[int], int]:
@@ -76,7 +76,7 @@ def test_each_record_is_copied_once(make_broker: Any, tmp_path: Path) -> None:
         with log.open("w") as said:
             copier = subprocess.Popen(command, stdout=said, stderr=said)
         try:
-            until_s = time.monotonic() + 60
+            until_s = time.monotonic() + 200
             while "ProcessLoop" not in log.read_text() and copier.poll() is None:  # it has begun to copy
                 assert time.monotonic() < until_s, log.read_text()[-3000:]
                 time.sleep(0.02)

@@ -19,8 +19,6 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture
 def admin(broker: Any) -> Iterator[KafkaAdminClient]:
@@ -57,7 +55,7 @@ def send_all(producer: KafkaProducer, topic: str, values: list[bytes], **options
     """The metadata of every record, once acknowledged."""
     futures = [producer.send(topic, value, **options) for value in values]
     producer.flush()
-    return [future.get(20) for future in futures]
+    return [future.get(200) for future in futures]
 
 
 def numbers(count: int, start: int = 0) -> list[bytes]:
@@ -93,7 +91,7 @@ def test_records_come_back_as_sent(opened: Any, name: str, compression: str | No
         )
         for number in range(50)
     ]
-    assert [future.get(20).offset for future in futures] == list(range(50))
+    assert [future.get(200).offset for future in futures] == list(range(50))
     records = read(opened(KafkaConsumer, name, auto_offset_reset="earliest"), 50)
     assert [record.value for record in records] == [b"value %d " % number * 10 for number in range(50)]
     assert [record.key for record in records] == [b"key %d" % number for number in range(50)]
@@ -116,7 +114,7 @@ def test_a_header_without_a_value_is_read(broker: Any, opened: Any, name: str) -
     # kafka-python's producer refuses to send such a batch, but other clients do not.
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(name, b"x", headers=[("none", None), ("empty", b"")])
-    assert producer.flush(20) == 0
+    assert producer.flush(200) == 0
     (record,) = read(opened(KafkaConsumer, name, auto_offset_reset="earliest"), 1)
     assert list(record.headers) == [("none", None), ("empty", b"")]
 
@@ -144,8 +142,8 @@ def test_a_record_that_is_too_large_is_refused_and_the_next_is_taken(opened: Any
     # An idempotent producer gives up for good after this error.
     producer = opened(KafkaProducer, max_request_size=5_000_000, enable_idempotence=False)
     with pytest.raises(MessageSizeTooLargeError):
-        producer.send(name, b"x" * 2_000_000).get(20)
-    assert producer.send(name, b"small").get(20).offset == 0
+        producer.send(name, b"x" * 2_000_000).get(200)
+    assert producer.send(name, b"small").get(200).offset == 0
 
 
 def test_a_transactional_producer_begins_and_aborts(opened: Any, name: str) -> None:
@@ -158,7 +156,7 @@ def test_a_transactional_producer_begins_and_aborts(opened: Any, name: str) -> N
 def test_log_append_time_is_the_brokers(opened: Any, admin: KafkaAdminClient, name: str) -> None:
     admin.create_topics({name: {"configs": {"message.timestamp.type": "LogAppendTime"}}}, wait_for_metadata=True)
     before_ms = int(time.time() * 1000)
-    metadata = opened(KafkaProducer).send(name, b"x", timestamp_ms=1_000).get(20)
+    metadata = opened(KafkaProducer).send(name, b"x", timestamp_ms=1_000).get(200)
     (record,) = read(opened(KafkaConsumer, name, auto_offset_reset="earliest"), 1)
     assert before_ms - 1_000 <= record.timestamp <= int(time.time() * 1000) + 1_000
     assert record.timestamp == metadata.timestamp
@@ -184,7 +182,7 @@ def test_offsets_for_times(opened: Any, name: str) -> None:
     producer = opened(KafkaProducer)
     start_ms = int(time.time() * 1000) - 1_000_000
     for number in range(10):
-        producer.send(name, b"x", timestamp_ms=start_ms + number * 1000).get(20)
+        producer.send(name, b"x", timestamp_ms=start_ms + number * 1000).get(200)
     partition = TopicPartition(name, 0)
     consumer = opened(KafkaConsumer)
     found = consumer.offsets_for_times({partition: start_ms + 3500})[partition]
@@ -251,7 +249,7 @@ def test_short_polls_take_up_every_assignment(opened: Any, admin: KafkaAdminClie
     admin.create_topics({name: {"num_partitions": 1}}, wait_for_metadata=True)
     for number in range(12):
         member = opened(KafkaConsumer, name, group_id=f"{name}-{number}", heartbeat_interval_ms=200)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 200
         while not member.assignment():
             assert time.monotonic() < deadline, f"member {number} owns nothing"
             member.poll(2)

@@ -23,7 +23,6 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
 pytestmark = [
-    pytest.mark.timeout(150),
     pytest.mark.skipif("CLIENTS_BROKER_COMMAND" in os.environ, reason="Apache Kafka has no live reset"),
 ]
 FOLDER = Path(__file__).resolve().parent
@@ -122,20 +121,20 @@ def story(
             return [group["members"] for group in groups.values() if group["group_state"] == "Stable"]
 
         # Both members read and commit when the live reset comes.
-        wait_until(lambda: all(position(index) >= BEFORE for index in range(PARTITIONS)), 60)
-        wait_until(lambda: [*map(len, described())] == [2], 30)  # kafka-python may leave all partitions to one
+        wait_until(lambda: all(position(index) >= BEFORE for index in range(PARTITIONS)))
+        wait_until(lambda: [*map(len, described())] == [2])  # kafka-python may leave all partitions to one
         before = sum(len(one.lines) for one in members)
         where = ("--bootstrap", broker.bootstrap, "--timeout", "60")
         done = forked.run(
             [*BARNABAS, *("offsets", "set", name, "--to", str(TARGET), "--live", "--yes", "--json"), *where],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=200,
         )
         errors = "".join(line for one in members for line in one.errors[-5:])
         assert done.returncode == 0, done.stdout + done.stderr + errors
         told = json.loads(done.stdout)
-        wait_until(lambda: sum(len(one.lines) for one in members) > before + BEFORE, 60)
+        wait_until(lambda: sum(len(one.lines) for one in members) > before + BEFORE)
     finally:
         writer.stop()
 
@@ -143,7 +142,7 @@ def story(
         found = admin.list_group_offsets(name)[name]
         return {index: found[TopicPartition(name, index)].offset for index in range(PARTITIONS)}
 
-    wait_until(lambda: committed() == writer.ends, 60)
+    wait_until(lambda: committed() == writer.ends)
     for one in members:
         one.end()
     admin.close()
@@ -195,14 +194,14 @@ def test_a_member_that_does_not_come_back_is_told(
     """Also when members take longer than a broker may take for an answer."""
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])
-    KafkaProducer(bootstrap_servers=broker.bootstrap).send(name, b"x", partition=0).get(10)
+    KafkaProducer(bootstrap_servers=broker.bootstrap).send(name, b"x", partition=0).get(200)
     words = ["kafka-python", broker.bootstrap, name, "eager", "-"]
     reader = readers([sys.executable, str(FOLDER / "live_reader.py"), *words])
     wait_until(lambda: reader.lines)
     os.killpg(reader.process.pid, signal.SIGSTOP)
     command = ["offsets", "set", name, "--topic", name, "--to", "0", "--live", "--live-wait", "4", "--timeout", "2"]
     done = forked.run(
-        [*BARNABAS, *command, "--yes", "--bootstrap", broker.bootstrap], capture_output=True, text=True, timeout=60
+        [*BARNABAS, *command, "--yes", "--bootstrap", broker.bootstrap], capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, "not back after 4 s: 1 of 1 member." in done.stderr) == (1, True), done
 

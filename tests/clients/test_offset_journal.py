@@ -23,8 +23,6 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from waiting import until_said
 
-pytestmark = pytest.mark.timeout(120)
-
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "barnabas"]
 JOURNAL = "__offset_journal"
@@ -36,7 +34,7 @@ def run(journal_broker: Any) -> Run:
 
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"BARNABAS_BOOTSTRAP": journal_broker.bootstrap}
-        done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+        done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=200)
         assert done.returncode == code, done
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -253,7 +251,7 @@ def test_what_cannot_be_put_back_is_said(journal_broker: Any, run: Run, orders: 
     commit(at, "g", {0: 5}, topic="short-lived")
     quiet = pause()
     run("topics", "delete", "short-lived", "--yes")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not any(change[0] == "topic gone" for change in changes(run, "g")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -349,7 +347,7 @@ def answer_and_cut(self, *args):
     KafkaConsumer.{moment} = answer
     found, places = answer(self, *args), self.assignment()
     command = [sys.executable, "-m", "barnabas", "configs", "set", "topic", "__offset_journal", "retention.ms=1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=200)
     while begins(self, places) != ends(self, places):
         time.sleep(0.02)
     return found
@@ -377,7 +375,7 @@ def test_a_journal_that_is_cut_while_it_is_read(
     code = CUT_WHILE_IT_IS_READ.format(moment=moment)
     environment = os.environ | {"BARNABAS_BOOTSTRAP": journal_broker.bootstrap}
     command = [sys.executable, "-c", code, "offsets", "log", "g", "--json", *words]
-    done = forked.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done
     assert [row["why"] for row in json.loads(done.stdout)] == ["retention has deleted what was written before"]
 
@@ -399,7 +397,7 @@ def test_a_record_that_cannot_be_read_ends_nothing(
     producer = Producer({"bootstrap.servers": at, "client.id": "__admin_client"})
     refused: list[Any] = []
     producer.produce(JOURNAL, content, group, partition, on_delivery=lambda error, _: refused.append(error))
-    producer.flush(10)
+    producer.flush(200)
     assert refused == [None]
     journal_broker.kill()
     journal_broker.start()
@@ -466,7 +464,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
     quiet = pause()
     commit(broker.bootstrap, "billing", {0: 60})
     words = ("offsets", "restore", "billing", "--at", quiet, "--yes", "--json")
-    done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+    done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done
     assert [(row["now"], row["then"]) for row in json.loads(done.stdout)] == [(60, 50)]
     assert "clock was set back" in done.stderr
@@ -496,7 +494,7 @@ def test_a_journal_that_is_behind_is_noticed_also_where_it_has_nothing_of_the_ti
     environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
 
     def run_command(*words: str) -> subprocess.CompletedProcess[str]:
-        return forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=60)
+        return forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=200)
 
     def begin(*words: str) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
@@ -517,7 +515,7 @@ def test_a_journal_that_is_behind_is_noticed_also_where_it_has_nothing_of_the_ti
         for words in (("diff", group, "--from", quiet), ("restore", group, "--at", quiet, "--yes"))
     ]
     for process in begun:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
         assert process.returncode == 1, (process.args, said)
         assert "the journal does not have the last changes" in said, process.args
     file.unlink()
@@ -560,7 +558,7 @@ def test_a_living_group_is_put_back_live(journal_broker: Any, run: Run, orders: 
     reader = [*COMMAND, "consume", orders, "--group", "billing", "--bootstrap", at, "--json"]
     with forked.Popen(reader, stdout=subprocess.PIPE) as consumer:
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 200
             while sum(committed(run, "billing").values()) < 200:  # it has read everything again
                 assert time.monotonic() < deadline
             run("offsets", "undo", "billing", "--live", "--yes", "--timeout", "60")

@@ -15,8 +15,6 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-pytestmark = pytest.mark.timeout(90)
-
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -27,7 +25,7 @@ def run(broker: Any) -> Run:
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "barnabas", "offsets", "migrate", *words]
         environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
-        done = forked.run(command, capture_output=True, text=True, env=environment, timeout=60)
+        done = forked.run(command, capture_output=True, text=True, env=environment, timeout=200)
         assert done.returncode == code, done
         assert "Traceback" not in done.stderr, done.stderr
         return done

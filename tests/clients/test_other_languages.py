@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def told(command: list[str], broker: Any, name: str) -> str:
     """Run a program and return its output. If an answer was wrong, it prints why, and its exit code is not 0."""
-    done = subprocess.run([*command, broker.bootstrap, name], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, broker.bootstrap, name], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

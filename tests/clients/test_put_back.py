@@ -42,7 +42,7 @@ def begun_transaction(kafka: Barnabas, topic: Topic, transactional_id: str) -> P
     for value in ("committed", "open"):
         producer.begin_transaction()
         producer.produce(topic.name, value, partition=0)
-        producer.flush(30)
+        producer.flush(200)
         if value == "committed":
             producer.commit_transaction(30)
     return producer
@@ -102,7 +102,7 @@ def wait_until_loaded(kafka: Barnabas, group: Group) -> None:
 
 def wait_until_in_sync(kafka: Barnabas) -> None:
     for row in kafka.ask("GET", "/v1/topics")["topics"]:
-        Topic(kafka, row["topic"], 1).wait(in_sync=len(kafka.processes), timeout=50)
+        Topic(kafka, row["topic"], 1).wait(in_sync=len(kafka.processes), timeout=200)
 
 
 def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnabas) -> None:
@@ -145,7 +145,7 @@ def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnab
     for what, there in expected.items():
         assert found[what] == there, what
     assert set(found) == set(expected)
-    assert len(topic.wait_records(8, timeout=50)) == 8
+    assert len(topic.wait_records(8, timeout=200)) == 8
     assert kafka.wait_transaction("tx", "Ongoing") == "Ongoing"
     kafka.clock.advance(minutes=12)
     kafka.wait_transaction("tx", "CompleteAbort")
@@ -183,7 +183,7 @@ def test_clients_go_on_with_a_cluster_that_is_put_back(cluster: Barnabas) -> Non
             assert value == b"a", "not what was there before, and its connections were cut"
         assert fault.fired > 0, "faults go on"
         fault.remove()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while len(group.members) != 1:  # its group was not there yet at the snapshot
             consumer.poll(100)
             assert time.monotonic() < deadline
@@ -219,7 +219,7 @@ def test_producers_from_before_and_after_do_not_share_their_numbers(kafka: Barna
                 acknowledged.append(value)
 
         producer.produce(topic.name, value, on_delivery=note)
-        assert producer.flush(60) == 0
+        assert producer.flush(200) == 0
 
     before = Producer({**settings, "message.timeout.ms": 5_000})
     write(before, "before")
@@ -268,7 +268,7 @@ def test_a_cluster_of_which_one_is_away_is_put_back(cluster: Barnabas) -> None:
     cluster.pause(2)
     cluster.restore(mark)
     assert (cluster.running, cluster.bootstrap) == ([0, 1, 2], bootstrap)
-    topic.wait(in_sync=3, timeout=50)
+    topic.wait(in_sync=3, timeout=200)
     assert topic.values() == ["a"]
     topic.produce(["later"])
     cluster.restore(mark)  # that snapshot is as good as one of brokers that ran
@@ -285,10 +285,10 @@ def test_a_producer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
     told: list[Any] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": False, "linger.ms": 0})
     cluster.restart(leader)
-    topic.wait(in_sync=3, timeout=50)
+    topic.wait(in_sync=3, timeout=200)
     for value in ("later", "b"):
         producer.produce(topic.name, value, on_delivery=lambda error, message: told.append(error))
-        assert producer.flush(60) == 0
+        assert producer.flush(200) == 0
         if value == "later":
             cluster.restore(mark)
             assert cluster.leader_of(topic, 0) == leader
@@ -299,7 +299,7 @@ def test_a_producer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
 def test_a_consumer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) -> None:
     """It asks for no committed offset: librdkafka may stand still if the coordinator moves then (its issue 5586)."""
     topic = cluster.topic("orders")
-    topic.wait(in_sync=3, timeout=50)
+    topic.wait(in_sync=3, timeout=200)
     mark = cluster.snapshot()
     leader = cluster.leader_of(topic, 0)
     assert leader is not None
@@ -307,9 +307,9 @@ def test_a_consumer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic.name, 0, 0)])
         cluster.restart(leader)
-        topic.wait(in_sync=3, timeout=50)
+        topic.wait(in_sync=3, timeout=200)
         for value in ("later", "b"):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 200
             record = None
             while record is None or record.error() or record.value() != value.encode():
                 assert time.monotonic() < deadline, f"the consumer stands still before {value!r}"
@@ -377,7 +377,7 @@ def test_who_is_killed_meanwhile_holds_nobody_up(cluster: Barnabas, killed: int)
         saying = threads.submit(told, cluster, "restore", dict.fromkeys({0, 1, 2} - {killed}, body))
         time.sleep(0.2)
         cluster.processes[killed].kill()
-        said = saying.result(60)
+        said = saying.result(200)
     assert all("do not come together" in each for each in said.values()), said
     cluster.restart(killed)
-    assert topic.wait_records(2, timeout=50)[-1].text == "b"
+    assert topic.wait_records(2, timeout=200)[-1].text == "b"

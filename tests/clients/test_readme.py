@@ -18,8 +18,6 @@ TESTING = (ROOT / "docs" / "testing.md").read_text()
 FIXTURE = "A fixture that starts one, without the plugin:"
 PASTED = "Install Barnabas beside pytest, which loads its plugin by itself. Paste this, and run `pytest`:"
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def example(heading: str, page: str = README) -> str:
     """The indented lines after a line, up to the next line of prose."""
@@ -50,7 +48,7 @@ def test_it(bootstrap):
     file = tmp_path / "test_with_a_broker.py"
     file.write_text("import json, pytest, socket, subprocess\n" + example(FIXTURE, TESTING) + test)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done
     assert "1 passed" in done.stdout
 
@@ -60,7 +58,7 @@ def test_the_fixture_says_why_there_is_no_broker(environment: dict[str, str], tm
     file = tmp_path / "test_without_a_broker.py"
     file.write_text("import json, pytest, subprocess\n" + fixture + "\ndef test_it(bootstrap): pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 1, done
     assert "Unknown configuration no.such.setting" in done.stdout
 
@@ -72,7 +70,7 @@ def test_what_is_pasted_from_the_page_passes(
     rest = example("The fixtures of the pytest plugin are there when Barnabas is installed:")
     file.write_text(f"{example(PASTED, TESTING)}\n{rest}")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *with_plugin, str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, cwd=tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done
     assert "2 passed" in done.stdout
 
@@ -80,7 +78,7 @@ def test_what_is_pasted_from_the_page_passes(
 def test_the_block_without_pytest_runs(environment: dict[str, str], tmp_path: Path) -> None:
     program = example("## Without pytest", TESTING)
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, cwd=tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done
     assert sorted(done.stdout.split("[")[1]) == sorted("'a', 'b']\n")  # in the order of their partitions
 
@@ -91,7 +89,7 @@ def run_all(commands: str, environment: dict[str, str], folder: Path) -> str:
     for command in filter(str.strip, commands.splitlines()):
         if not command.startswith("barnabas start"):
             done = subprocess.run(
-                command, shell=True, env=environment, capture_output=True, text=True, timeout=60, cwd=folder
+                command, shell=True, env=environment, capture_output=True, text=True, timeout=200, cwd=folder
             )
             assert done.returncode == 0, (command, done)
             shown += done.stdout
@@ -107,7 +105,7 @@ def test_the_commands_and_then_the_client(own_broker: Any, environment: dict[str
     client = example("`localhost`, a host name and a tunnel all work.")
     assert ADDRESS in client
     code = client.replace(ADDRESS, own_broker.bootstrap)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "b'hello'\n"
 
@@ -122,7 +120,7 @@ def test_the_http_api(own_broker: Any, environment: dict[str, str], tmp_path: Pa
     environment["BARNABAS_BOOTSTRAP"] = own_broker.bootstrap
     commands = ["barnabas topics create t"]
     commands += [f"barnabas offsets set {group} --topic t --to earliest --yes" for group in ("billing", "team/billing")]
-    subprocess.run("; ".join(commands), shell=True, env=environment, check=True, timeout=60, cwd=tmp_path)
+    subprocess.run("; ".join(commands), shell=True, env=environment, check=True, timeout=200, cwd=tmp_path)
     section = (ROOT / "docs/http-api.md").read_text().split("| setting |", 1)[0]
     script = "\n".join(line.strip() for line in section.splitlines() if line.startswith("    "))
     assert script.count("curl ") == 7
@@ -131,7 +129,7 @@ def test_the_http_api(own_broker: Any, environment: dict[str, str], tmp_path: Pa
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done

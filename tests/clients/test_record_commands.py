@@ -12,8 +12,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.batch_records import Record
 from barnabas.protocol.checksum import crc32c
 
-pytestmark = pytest.mark.timeout(90)
-
 Run = Any  # of conftest.py
 
 

@@ -50,7 +50,7 @@ def consume(kafka: Barnabas, topic: Topic, group: Group, seen: list[bytes], name
             seen += [record.value for record in records]
         with suppress(CommitFailedError, RebalanceInProgressError):  # the other one joins
             consumer.commit()
-    together.wait(30)  # else one that is left alone would take the other's partition
+    together.wait(200)  # else one that is left alone would take the other's partition
     consumer.close()
 
 
@@ -64,19 +64,19 @@ def live(kafka: Barnabas, topic: Topic, group: Group) -> None:
     ]
     for number, member in enumerate(members, 1):  # one after the other: the delay of a first rebalance is a time
         member.start()
-        group.wait_stable(members=number, timeout=50)
+        group.wait_stable(members=number, timeout=200)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{topic.name}-tx")
     producer.init_transactions()
     for number in range(RECORDS):
         producer.begin_transaction()
-        producer.send(topic.name, b"%d" % number, partition=number % 2).get(10)
+        producer.send(topic.name, b"%d" % number, partition=number % 2).get(200)
         producer.commit_transaction()
     producer.begin_transaction()
-    producer.send(topic.name, b"never", partition=0).get(10)
+    producer.send(topic.name, b"never", partition=0).get(200)
     producer.abort_transaction()
     producer.close()
     for member in members:
-        member.join(60)
+        member.join(200)
         assert not member.is_alive()
 
 
@@ -149,7 +149,7 @@ def test_a_long_poll_waits_for_the_records_that_it_got_however_slow_the_replay_i
         while len(kafka.requests("Fetch", since=mark.next_requests)) < 2:
             time.sleep(0.05)
         topic.produce(["a"])
-        assert polled.result(60).responses[0].partitions[0].records
+        assert polled.result(200).responses[0].partitions[0].records
     session = kafka.requests(since=mark.next_requests, frames=True)
     _, row = (row for row in session if row["api"] == "FETCH")
     poll.max_wait_ms = 1  # over, before the replay sends the Produce
@@ -171,7 +171,7 @@ def test_what_a_broker_cannot_do_yet_is_asked_again(kafka: Barnabas, is_now: boo
         producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{topic.name}-tx")
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(topic.name, b"a").get(10)
+        producer.send(topic.name, b"a").get(200)
         producer.commit_transaction()
         producer.close()
     session = kafka.requests(since=mark.next_requests, frames=True)
@@ -224,13 +224,13 @@ def test_a_session_in_a_file(kafka: Barnabas, tmp_path: Path) -> None:
     topic = kafka.topic("orders")
     mark = kafka.snapshot()
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, client_id=f"of-{topic}")
-    producer.send(topic.name, b"a").get(10)
+    producer.send(topic.name, b"a").get(200)
     producer.close()
     file = tmp_path / "session.jsonl"
 
     def barnabas(command: str, *words: str) -> subprocess.CompletedProcess[str]:
         whole = [sys.executable, "-m", "barnabas", command, "--bootstrap", kafka.bootstrap, *words]
-        return forked.run(whole, capture_output=True, text=True, timeout=60)
+        return forked.run(whole, capture_output=True, text=True, timeout=200)
 
     lines = barnabas("trace", "--client", f"of-{topic}", "--kept", "--frames", "--json").stdout
     file.write_text(lines)
@@ -272,7 +272,7 @@ def test_a_broker_that_dies_in_the_middle(tmp_path: Path) -> None:
         file.write_text("\n".join(map(json.dumps, rows)))
         command = [sys.executable, "-m", "barnabas", "replay", "--bootstrap", kafka.bootstrap, str(file), "--json"]
         with kafka.drop_answer("Fetch") as fault:
-            silent = forked.run([*command, "--timeout", "1.5"], capture_output=True, text=True, timeout=60)
+            silent = forked.run([*command, "--timeout", "1.5"], capture_output=True, text=True, timeout=200)
             assert silent.returncode == 1
             assert "not answered within 1.5 s" in silent.stdout, silent
             replay = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -280,7 +280,7 @@ def test_a_broker_that_dies_in_the_middle(tmp_path: Path) -> None:
             while fault.fired == before:
                 time.sleep(0.05)
             kafka.kill()
-        _, errors = replay.communicate(timeout=60)
+        _, errors = replay.communicate(timeout=200)
         assert replay.returncode == 1
         assert "Traceback" not in errors
 

@@ -15,8 +15,6 @@ from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartitio
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
-pytestmark = pytest.mark.timeout(110)
-
 TOPIC, GROUP = "restarts", "restart-readers"
 ENDINGS = [signal.SIGTERM, signal.SIGKILL]
 
@@ -42,7 +40,7 @@ def everything(broker: Any) -> dict[int, list[bytes]]:
     consumer.seek_to_beginning(*partitions)
     ends = consumer.end_offsets(partitions)
     values: dict[int, list[bytes]] = {partition.partition: [] for partition in partitions}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while any(consumer.position(partition) < ends[partition] for partition in partitions):
         assert time.monotonic() < deadline
         for partition, records in consumer.poll(200).items():
@@ -85,8 +83,8 @@ class Load:
 
     def stop(self) -> None:
         self.stopping.set()
-        self.thread.join(60)
-        self.producer.flush(40)
+        self.thread.join(200)
+        self.producer.flush(200)
         self.producer.close(10)
 
 
@@ -98,7 +96,7 @@ def test_a_producer_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
         wait_until(lambda: load.count > 300)
         restart(own_broker, ending)
         before = load.count
-        wait_until(lambda: load.count > before + 300, 60)
+        wait_until(lambda: load.count > before + 300)
     finally:
         load.stop()
     assert load.failures == []
@@ -125,9 +123,9 @@ def test_a_consumer_in_a_group_goes_on_after_a_restart(own_broker: Any, ending: 
         producer = KafkaProducer(bootstrap_servers=own_broker.bootstrap)
         futures = [producer.send(TOPIC, value, partition=index % 3) for index, value in enumerate(values)]
         for future in futures:
-            future.get(30)
+            future.get(200)
         producer.close()
-        deadline = time.monotonic() + 50
+        deadline = time.monotonic() + 200
         while not set(values) <= set(seen):
             assert time.monotonic() < deadline, (len(seen), consumer.assignment())
             for batch in consumer.poll(200).values():
@@ -169,10 +167,10 @@ def test_librdkafka_goes_on_after_a_restart(own_broker: Any, wait_until: Any, en
     wait_until(lambda: exchange(200))
     restart(own_broker, ending)
     already = len(seen)
-    wait_until(lambda: exchange(already + 200), 60)
-    assert producer.flush(30) == 0
+    wait_until(lambda: exchange(already + 200))
+    assert producer.flush(200) == 0
     target = set(acknowledged)
-    wait_until(lambda: exchange(0) and target <= set(seen), 60)
+    wait_until(lambda: exchange(0) and target <= set(seen))
     consumer.close()
     assert errors == []
 
@@ -248,10 +246,10 @@ def test_automatic_commits_survive_a_restart(own_broker: Any, wait_until: Any, e
         return len(seen) >= count
 
     for number in range(20):
-        producer.send(TOPIC, b"%d" % number).get(20)
+        producer.send(TOPIC, b"%d" % number).get(200)
     wait_until(lambda: read_all(consumer, 20) and consumer.committed(partition) == 20)
     restart(own_broker, ending)
-    producer.send(TOPIC, b"after").get(30)
+    producer.send(TOPIC, b"after").get(200)
     # A new member joins, and the old one sends nothing more, as if its process were gone.
     other = KafkaConsumer(**options)
     assert other.committed(partition) == 20

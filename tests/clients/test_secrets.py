@@ -56,7 +56,7 @@ class Seen:
         config.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={login}\n")
         command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", self.broker.bootstrap]
         command += ["--command-config", str(config)]
-        done = forked.run(command, input=stdin, capture_output=True, text=True, timeout=100)
+        done = forked.run(command, input=stdin, capture_output=True, text=True, timeout=200)
         self.told[f"{words} of {user}"] = done.stderr if "create" in words and "tokens" in words else done.stdout
         self.told[f"{words} of {user}, errors"] = done.stderr
         return done.stdout
@@ -70,7 +70,7 @@ class Seen:
     def get(self, address: str, path: str, login: str) -> None:
         """What the HTTP API tells."""
         host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        connection = http.client.HTTPConnection(host, int(port), timeout=200)
         connection.request("GET", path, None, {"Authorization": login})
         answer = connection.getresponse()
         self.told[f"{path} by {login[:12]}"] = f"{answer.status} {answer.headers} {answer.read().decode()}"

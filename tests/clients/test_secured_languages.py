@@ -126,7 +126,7 @@ class Secured:
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             command = [sys.executable, "-m", "barnabas", "users", "add", "alice", "--mechanism", mechanism]
             command += ["--bootstrap", self.broker.bootstrap]
-            forked.run(command, input=f"{KNOWS_RIGHT}\n", check=True, text=True, capture_output=True, timeout=60)
+            forked.run(command, input=f"{KNOWS_RIGHT}\n", check=True, text=True, capture_output=True, timeout=200)
 
     def as_json(self, case: Case, library: str) -> dict[str, Any]:
         """The case as programs read it."""
@@ -182,7 +182,7 @@ class Secured:
     def ended_logins(self) -> float:
         """How many connections were closed because their clients had not logged in again in time."""
         asked = Request(f"{self.http}/metrics", headers={"Authorization": "Bearer planted-token"})
-        with urlopen(asked, timeout=20) as answer:
+        with urlopen(asked, timeout=200) as answer:
             lines = answer.read().decode().splitlines()
         [value] = [line.split()[-1] for line in lines if line.startswith("barnabas_ended_logins_total ")]
         return float(value)
@@ -209,7 +209,7 @@ def go_through(secured: Secured, command: list[str], wait_until: Callable[..., N
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as program:
         try:
             log = secured.broker.log
-            wait_until(lambda: stream in log.read_text() or program.poll() is not None, 120)
+            wait_until(lambda: stream in log.read_text() or program.poll() is not None)
             secured.renew(wait_until)
             told, errors = program.communicate(timeout=300)
         except BaseException:

@@ -37,11 +37,11 @@ def started(*words: str, **environment: str) -> Iterator[tuple[dict[str, Any], s
         yield (json.loads(line) if line else {}), "" if line else process.communicate()[1]
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
 
 
 def refused(*words: str) -> str:
-    done = forked.run([*START, *words], capture_output=True, text=True, timeout=60)
+    done = forked.run([*START, *words], capture_output=True, text=True, timeout=200)
     assert done.returncode != 0, done
     return done.stderr
 
@@ -141,7 +141,7 @@ def test_what_is_odd_in_a_directory(tmp_path: Path) -> None:
         env=os.environ | {"TMPDIR": str(data)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert "the copy would be in it: set TMPDIR to a folder outside" in outside.stderr
 
@@ -183,7 +183,7 @@ def test_variables_of_kafkas_images_are_settings(tmp_path: Path) -> None:
             env=os.environ | environment | {variable: value},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         assert wrong.returncode != 0
         assert f"the variable {variable}" in wrong.stderr
@@ -244,8 +244,8 @@ def test_what_the_dockerfile_starts_serves_and_passes_its_health_check(tmp_path:
     assert entry[-1] in instruction(dockerfile, "VOLUME")
     words = [str(tmp_path) if word == entry[-1] else word for word in entry[2:]]
     health = [sys.executable, *(word.replace("8080", port) for word in check[1:])]
-    assert subprocess.run(health, capture_output=True, timeout=60).returncode != 0
+    assert subprocess.run(health, capture_output=True, timeout=200).returncode != 0
     variables = {variable: url.replace("8080", port), "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0"}
     with started(*words, **variables) as (ready, said):
         assert ready, said
-        subprocess.run(health, check=True, timeout=60)
+        subprocess.run(health, check=True, timeout=200)

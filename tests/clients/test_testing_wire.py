@@ -63,7 +63,7 @@ def test_compressed_records_are_read(kafka: Barnabas, codec: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": codec})
     for number in range(100):
         producer.produce(topic.name, f"order {number}")
-    assert producer.flush(30) == 0
+    assert producer.flush(200) == 0
     assert topic.values() == [f"order {number}" for number in range(100)]
 
 
@@ -74,7 +74,7 @@ def test_of_a_transaction_the_records_are_read_and_not_its_end(kafka: Barnabas) 
     for ends in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         producer.produce(topic.name, ends.__name__)
-        producer.flush(30)
+        producer.flush(200)
         ends(30)
     topic.produce(["after"])
     assert topic.values() == ["commit_transaction", "abort_transaction", "after"]  # as consumers that read uncommitted

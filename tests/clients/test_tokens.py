@@ -15,8 +15,6 @@ from barnabas.cluster.security.scram import ScramClient
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreateDelegationTokenRequest, MetadataRequest
 
-pytestmark = pytest.mark.timeout(120)
-
 BrokerProcess: TypeAlias = Any  # of conftest.py
 PACKAGE = "org.apache.kafka.common.security"
 USERS = 'user_admin="admin-secret" user_alice="alice-secret" user_bob="bob-secret"'
@@ -47,7 +45,7 @@ def ran(broker: BrokerProcess, user: str, *words: str, code: int = 0) -> Any:
 def run(broker: BrokerProcess, config: Path, *words: str, code: int = 0) -> Any:
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap, "BARNABAS_CONFIG": str(config)}
     command = [sys.executable, "-m", "barnabas", *words]
-    result = forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    result = forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
     assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     return result

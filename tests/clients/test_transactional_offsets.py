@@ -9,7 +9,6 @@ import confluent_kafka.admin
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 
-pytestmark = pytest.mark.timeout(90)
 Commit = Callable[[str, str, int, bool], None]  # bootstrap, name, offset, whether to commit
 
 
@@ -67,7 +66,7 @@ def committed(bootstrap: str, name: str) -> int:
 @pytest.mark.parametrize("commit", [by_kafka_python, by_confluent, by_aiokafka])
 def test_offsets_count_if_the_transaction_is_committed(broker: Any, name: str, commit: Commit) -> None:
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([confluent_kafka.admin.NewTopic(name, 2, 1)])[name].result(20)
+    admin.create_topics([confluent_kafka.admin.NewTopic(name, 2, 1)])[name].result(200)
     time.sleep(0.5)
     commit(broker.bootstrap, name, 5, True)
     assert committed(broker.bootstrap, name) == 5

@@ -17,8 +17,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FindCoordinatorRequest, ListOffsetsRequest, OffsetCommitRequest
 from broker_process import Client
 
-pytestmark = pytest.mark.timeout(120)
-
 BrokerProcess: TypeAlias = Any  # of conftest.py
 ESCAPES = "\x1b[31mred\n\u202e"
 NOBODY = (7_000_000, 0)  # a producer that no coordinator knows
@@ -50,7 +48,7 @@ def run(broker: BrokerProcess, *words: str, program: str | None = None) -> subpr
     start = ["-m", "barnabas"] if program is None else ["-c", program]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
     command = [sys.executable, *start, "transactions", *words]
-    return forked.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
 
 
 def done(broker: BrokerProcess, *words: str) -> str:
@@ -138,7 +136,7 @@ def test_the_doctor_finds_what_hangs_and_what_is_open_for_long(
         """The command of each finding about transactions of this test, by what it is about."""
         environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
         command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--stalled-after", "1"]
-        result = forked.run([*command, "--limit", "5000"], capture_output=True, text=True, timeout=60, env=environment)
+        result = forked.run([*command, "--limit", "5000"], capture_output=True, text=True, timeout=200, env=environment)
         rows = json.loads(result.stdout)["findings"]
         return {
             row["where"]: row["command"]
@@ -177,7 +175,7 @@ def test_a_group_that_waits_says_for_which_transaction(trusting: BrokerProcess, 
         environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
         command = [sys.executable, "-m", "barnabas", "groups", "describe", topic]
         said = [
-            forked.run([*command, *form], capture_output=True, text=True, timeout=60, env=environment)
+            forked.run([*command, *form], capture_output=True, text=True, timeout=200, env=environment)
             for form in (["--json"], [])
         ]
         assert [one.returncode for one in said] == [0, 0], said

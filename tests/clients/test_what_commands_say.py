@@ -11,8 +11,6 @@ from typing import Any
 import forked
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 Run = Any  # of conftest.py
 
 
@@ -118,7 +116,7 @@ def test_a_backup_of_the_tree_beside_the_logs(run: Run, tmp_path: Path) -> None:
 
 def barnabas(broker: Any, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap]
-    return forked.run(command, capture_output=True, text=True, timeout=60)
+    return forked.run(command, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka has no HTTP API")

@@ -28,7 +28,7 @@ class Proxies:
             self._do(self._listen(node_id))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(200)
 
     async def _listen(self, node_id: int) -> None:
         await asyncio.start_server(
@@ -88,4 +88,4 @@ class Proxies:
     def end(self) -> None:
         """Close the proxies."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(200)

@@ -9,7 +9,7 @@ from typing import Any
 
 import forked
 
-WITHIN_S = 30.0
+WITHIN_S = 100.0
 
 
 class Supervised:

@@ -80,10 +80,10 @@ def kafka_python(servers: str, mover: Moving) -> tuple[int, set[bytes]]:
     futures = []
     while mover.rounds < 1 and mover.error is None:
         futures.append(producer.send("moved", numbered(len(futures)), partition=len(futures) % PARTITIONS))
-        futures[-1 if len(futures) < 50 else -50].get(60)
-    producer.flush(60)
+        futures[-1 if len(futures) < 50 else -50].get(200)
+    producer.flush(200)
     for future in futures:
-        future.get(60)
+        future.get(200)
     consumer = KafkaConsumer(
         "moved", bootstrap_servers=servers, group_id="readers", auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -111,7 +111,7 @@ def confluent(servers: str, mover: Moving) -> tuple[int, set[bytes]]:
         )
         sent += 1
         producer.poll(0.005)
-    assert producer.flush(60) == 0
+    assert producer.flush(200) == 0
     assert errors == []
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "readers", "auto.offset.reset": "earliest"})
     consumer.subscribe(["moved"])

@@ -19,7 +19,7 @@ Start = Callable[..., Any]
 
 def run(bootstrap: str, *words: str) -> str:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -27,7 +27,7 @@ def run(bootstrap: str, *words: str) -> str:
 def failed(bootstrap: str, *words: str) -> str:
     """What a command that fails says."""
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done
     return done.stderr
 

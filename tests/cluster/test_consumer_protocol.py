@@ -40,7 +40,7 @@ def test_a_group_goes_on_through_the_deaths_of_its_coordinators(make_cluster: Ma
             raise NotYetError(f"the members own {owned}")
 
     try:
-        cluster.until(both_read, 40)
+        cluster.until(both_read)
         for _ in range(2):
             coordinator_id = cluster.coordinator(GROUP)
             for half in range(2):
@@ -49,11 +49,11 @@ def test_a_group_goes_on_through_the_deaths_of_its_coordinators(make_cluster: Ma
                 written += RECORDS
                 if half == 0:
                     cluster.end_one(coordinator_id, signal.SIGKILL)
-            cluster.until(all_is_read, 60)
+            cluster.until(all_is_read)
             cluster.start(coordinator_id)
             cluster.in_sync("t", 0, {0, 1, 2})
             cluster.in_sync("t", 1, {0, 1, 2})
-        cluster.until(both_read, 60)
+        cluster.until(both_read)
         assert not referee.faults
     finally:
         for member in members:

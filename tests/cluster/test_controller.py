@@ -48,14 +48,14 @@ def test_admin_clients_find_the_controller_from_another_broker(make_cluster: Mak
     port = cluster.ports[other_than(cluster, cluster.controller())]
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
     for future in admin.create_topics([NewTopic("t", 2, 3)]).values():
-        future.result(20)
+        future.result(200)
     for future in admin.create_partitions([NewPartitions("t", 4)]).values():
-        future.result(20)
+        future.result(200)
     cluster.in_sync("t", 3, {0, 1, 2})
-    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(20)
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(200)
     assert [result and result.name() for result in elected.values()] == ["ELECTION_NOT_NEEDED"]
     for future in admin.delete_topics(["t"]).values():
-        future.result(20)
+        future.result(200)
     python = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}")
     python.create_topics([KafkaPythonTopic("u", 1, 3)])
     cluster.in_sync("u", 0, {0, 1, 2})

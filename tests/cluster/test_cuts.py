@@ -4,13 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from ports import free_port
 from proxy import Proxies
 
 from cluster import Cluster
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def numbered(first: int, count: int = 20) -> list[bytes]:

@@ -17,13 +17,12 @@ import pytest
 from waiting import until
 
 Start = Callable[..., Any]
-pytestmark = pytest.mark.timeout(110)
 
 
 def barnabas(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", *words]
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": bootstrap}
-    return forked.run(command, capture_output=True, text=True, timeout=90, env=environment)
+    return forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
 
 
 def findings(bootstrap: str) -> list[dict[str, Any]]:
@@ -45,7 +44,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     yield processes
     for process in processes:
         process.terminate()
-        process.wait(20)
+        process.wait(200)
 
 
 @pytest.mark.parametrize("left", ["its directory", "nothing"])

@@ -15,7 +15,6 @@ from barnabas.protocol.errors import ErrorCode
 from broker_process import batch
 
 MakeCluster = Callable[..., Any]
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -201,7 +200,7 @@ def test_a_full_disk_under_the_tree_stops_nothing_but_changes_of_the_tree(
     cluster.end_one(2)
     cluster.start(2, wait=False)
     process = cluster.processes[2].process
-    assert process.wait(30) == 1
+    assert process.wait(200) == 1
     assert f"{disk / 'tree'}: No space left on device. Make room there" in cluster.logs()[2]
     (disk / "ballast").unlink()
     cluster.start(2)
@@ -224,7 +223,7 @@ def test_a_leader_without_free_descriptors_hands_over(make_cluster: MakeCluster)
         resource.prlimit(process, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{process}/fd")), hard))
         errors = [client.produce("t", index, batch([value])).error_code for _ in range(3)]
         assert ErrorCode.KAFKA_STORAGE_ERROR in errors, "a new segment needs a descriptor"
-        end = time.monotonic() + 20
+        end = time.monotonic() + 200
         while cluster.partition("t", index, 0).leader_id == 2:
             assert time.monotonic() < end
             time.sleep(0.05)

@@ -23,7 +23,7 @@ FAST = ("--set", "log.retention.check.interval.ms=500", "--set", "group.initial.
 
 def run(bootstrap: str, *words: str) -> str:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -34,7 +34,7 @@ def produce(bootstrap: str, topic: str, counts: dict[int, int]) -> None:
             producer.send(topic, b"value", partition=index) for index, count in counts.items() for _ in range(count)
         ]
         for each in sent:
-            each.get(30)
+            each.get(200)
 
 
 def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:

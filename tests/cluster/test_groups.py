@@ -140,7 +140,7 @@ def all_are_committed(cluster: Any, written: int) -> None:
         if offsets != [written, written]:
             raise NotYetError(f"committed {offsets}, written {written}")
 
-    cluster.until(check, 40)
+    cluster.until(check)
 
 
 def test_a_group_goes_on_through_the_deaths_of_its_coordinators(make_cluster: MakeCluster) -> None:
@@ -168,7 +168,7 @@ def test_a_group_goes_on_through_the_deaths_of_its_coordinators(make_cluster: Ma
         for member in members:
             member.stopping = True
         for member in members:
-            member.join(30)
+            member.join(200)
     assert [member.error for member in members] == [None, None]
     for index in range(2):
         values = [b"%d" % number for number in range(written)]

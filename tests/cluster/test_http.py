@@ -38,11 +38,11 @@ with admin(target := Target(sys.argv[1], 30, 0.5, as_json=True)) as client:
 
 def ask_as_a_command(bootstrap: str, group: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", ASK, bootstrap, group]
-    return forked.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    return forked.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **environment})
 
 
 def get(address: str, target: str, **headers: str) -> tuple[int, Any, Any]:
-    connection = http.client.HTTPConnection(address, timeout=60)
+    connection = http.client.HTTPConnection(address, timeout=200)
     connection.request("GET", target, headers=headers)
     response = connection.getresponse()
     found = response.status, response.headers, json.loads(response.read())
@@ -53,10 +53,10 @@ def get(address: str, target: str, **headers: str) -> tuple[int, Any, Any]:
 def use_groups(bootstrap: str, *groups: str) -> None:
     """Let the groups commit."""
     command = [sys.executable, "-m", "barnabas"]
-    forked.run([*command, "topics", "create", "t", "-b", bootstrap], check=True, timeout=60)
+    forked.run([*command, "topics", "create", "t", "-b", bootstrap], check=True, timeout=200)
     for group in groups:
         words = ["offsets", "set", group, "--topic", "t", "--to", "earliest", "--yes", "-b", bootstrap]
-        forked.run([*command, *words], check=True, timeout=60)
+        forked.run([*command, *words], check=True, timeout=200)
 
 
 def test_the_coordinator_answers_wherever_one_asks(start: Start) -> None:
@@ -138,7 +138,7 @@ def test_an_address_in_use_is_said(start: Start, tmp_path: Path) -> None:
     ready = start("--port", "0").ready()
     command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0", "--data", str(tmp_path / "other")]
     command += ["--set", f"http.listeners=http://{ready['http']}"]
-    done = forked.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert f"the HTTP API cannot listen at HTTP://{ready['http']}: " in done.stderr
     assert "http.listeners" in done.stderr

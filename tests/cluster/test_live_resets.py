@@ -118,7 +118,7 @@ def http_address(cluster: Any, node_id: int) -> tuple[str, int]:
 def post(address: tuple[str, int], offset: int) -> tuple[int, Any, Any]:
     """Ask one broker for a live reset of both partitions: status, headers, body."""
     rows = [{"topic": TOPIC, "partition": index, "offset": offset} for index in (0, 1)]
-    with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+    with closing(http.client.HTTPConnection(*address, timeout=200)) as connection:
         connection.request(
             *("POST", f"/v1/groups/{GROUP}/live-reset", json.dumps({"offsets": rows})),
             {"Content-Type": "application/json"},
@@ -324,7 +324,7 @@ def test_the_command_finds_the_coordinator_from_any_broker(make_cluster: MakeClu
                 [*command, "--bootstrap", f"127.0.0.1:{cluster.ports[node_id]}"],
                 capture_output=True,
                 text=True,
-                timeout=90,
+                timeout=200,
             )
             assert said.returncode == 0, said
             answer = json.loads(said.stdout)

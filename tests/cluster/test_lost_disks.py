@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 MakeCluster = Callable[..., Any]
-pytestmark = pytest.mark.timeout(120)
 
 
 def numbered(first: int, count: int = 20) -> list[bytes]:

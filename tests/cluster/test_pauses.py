@@ -10,7 +10,6 @@ from barnabas.protocol.errors import ErrorCode
 from broker_process import batch, produce_request
 
 MakeCluster = Callable[..., Any]
-pytestmark = pytest.mark.timeout(120)
 
 
 def numbered(first: int, count: int = 20) -> list[bytes]:

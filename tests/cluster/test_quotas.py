@@ -16,11 +16,11 @@ def test_all_brokers_hear_of_a_quota(start: Start) -> None:
     brokers = ready["bootstrap"].split(",")
     assert len(brokers) == 3
     command = [sys.executable, "-m", "barnabas", "quotas"]
-    forked.run([*command, "set", "--user", "alice", "produce=1MB", "-b", brokers[0]], check=True, timeout=60)
+    forked.run([*command, "set", "--user", "alice", "produce=1MB", "-b", brokers[0]], check=True, timeout=200)
     for broker in brokers:
 
         def listed(broker: str = broker) -> bool:
-            done = forked.run([*command, "list", "--json", "-b", broker], capture_output=True, text=True, timeout=60)
+            done = forked.run([*command, "list", "--json", "-b", broker], capture_output=True, text=True, timeout=200)
             return done.returncode == 0 and [row["value"] for row in json.loads(done.stdout)] == [1048576]
 
         until(listed)

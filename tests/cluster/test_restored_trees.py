@@ -19,8 +19,6 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreatePartitionsRequest
 
-pytestmark = pytest.mark.timeout(180)
-
 
 class Trees:
     """The tree of a cluster, which can be kept and put back."""
@@ -42,7 +40,7 @@ class Trees:
         """
         if self._server is None:
             words = ["cluster", "backup", str(self._kept), "--tree", str(self._tree)]
-            forked.run([sys.executable, "-m", "barnabas", *words], check=True, timeout=60)
+            forked.run([sys.executable, "-m", "barnabas", *words], check=True, timeout=200)
         else:
             lengths = list(map(len, self.cluster.logs()))
             self._server.stop()
@@ -253,7 +251,7 @@ def test_the_wrong_one_adopts_first_and_nothing_is_lost(trees: Trees) -> None:
     cluster.end_one(2)
     trees.put_back()
     cluster.start(0, wait=False)
-    assert cluster.processes[0].process.wait(60) != 0
+    assert cluster.processes[0].process.wait(200) != 0
     assert re.search(r"here u-0 in epoch \d+ at 20, v-0 in epoch \d+ at 20\)", cluster.logs()[0]), cluster.logs()[0]
 
     def begin(first: int) -> None:
@@ -281,7 +279,7 @@ def test_the_wrong_one_adopts_first_and_nothing_is_lost(trees: Trees) -> None:
 def refused(cluster: Any, node_id: int) -> str:
     """What a broker says that does not start."""
     cluster.start(node_id, wait=False)
-    assert cluster.processes.pop(node_id).process.wait(60) != 0
+    assert cluster.processes.pop(node_id).process.wait(200) != 0
     said: str = cluster.logs()[node_id].splitlines()[-1]
     return said
 

@@ -18,7 +18,6 @@ from barnabas.protocol.errors import ErrorCode
 from test_sasl import BROKERS, SALT, SECRET, SecuredCluster
 from waiting import until
 
-pytestmark = pytest.mark.timeout(180)
 PACKAGE = "org.apache.kafka.common.security"
 AWAY = 2
 
@@ -128,7 +127,7 @@ def test_doctor_finds_a_broker_that_refuses_its_controller(tmp_path: Path) -> No
 
     def ran(number: int, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", f"127.0.0.1:{cluster.ports[number]}"]
-        return forked.run([*command, "--command-config", str(config)], capture_output=True, text=True, timeout=60)
+        return forked.run([*command, "--command-config", str(config)], capture_output=True, text=True, timeout=200)
 
     try:
         for number, users in ((1, "User:broker;User:alice"), (2, "User:alice")):

@@ -12,8 +12,6 @@ import pytest
 from cluster_rounds import SESSION_TIMEOUT_MS, SETTINGS, ClusterRounds
 from kill_rounds import Options
 
-pytestmark = pytest.mark.timeout(180)
-
 OPTIONS = Options(
     rounds=1, producers=4, committers=2, members=2, partitions=3, transactors=2, librdkafka=False, alive_s=(0.5, 1.0)
 )

@@ -43,7 +43,7 @@ def test_a_topic_is_made_by_a_client_of_any_broker(make_cluster: MakeCluster, th
     port = cluster.ports[controller_id if through == "the controller" else other_id]
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
     for future in admin.create_topics([NewTopic("t", 1, 3)]).values():
-        future.result(20)
+        future.result(200)
     cluster.in_sync("t", 0, {0, 1, 2})
 
 

@@ -261,7 +261,7 @@ def test_leaders_on_all_brokers_ask_the_coordinator_and_its_successor(make_clust
 def command(cluster: Any, node_id: int, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BARNABAS_BOOTSTRAP": f"127.0.0.1:{cluster.ports[node_id]}"}
     line = [sys.executable, "-m", "barnabas", "transactions", *words]
-    return forked.run(line, capture_output=True, text=True, timeout=60, env=environment)
+    return forked.run(line, capture_output=True, text=True, timeout=200, env=environment)
 
 
 def test_a_transaction_is_described_while_a_new_leader_waits_for_replicas(

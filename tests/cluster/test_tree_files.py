@@ -20,7 +20,7 @@ Start = Callable[..., Any]
 
 def run(bootstrap: str, *words: str, said: str = "") -> str:
     command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, input=said, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, input=said, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -55,7 +55,7 @@ def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path:
     until_said("those brokers that run go on, and no broker can start", cluster.log)
     words = ["--data", f"{tmp_path}/d/2", "--port", "0", "--set", f"coordination.path={tmp_path}/d/coordination.sqlite"]
     newcomer = [sys.executable, "-m", "barnabas", "start", *words]
-    done = forked.run(newcomer, capture_output=True, text=True, timeout=60)
+    done = forked.run(newcomer, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{tree}-wal was removed" in done.stderr
     assert all(f"process {pid} (" in done.stderr for pid in ready["pids"][:2])
@@ -80,7 +80,7 @@ def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: 
 
     def ask(*words: str) -> Any:
         command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-        return forked.run(command, capture_output=True, text=True, timeout=60)
+        return forked.run(command, capture_output=True, text=True, timeout=200)
 
     until(lambda: ask("status").returncode == 1)
     why = f"{tree} was replaced by another file while it is in use"
@@ -100,7 +100,7 @@ def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: 
     with subprocess.Popen(waiting, stdout=subprocess.PIPE, text=True) as process:
         tree.unlink()
         aside.rename(tree)
-        assert "A broker serves at" in process.communicate(timeout=60)[0]
+        assert "A broker serves at" in process.communicate(timeout=200)[0]
     assert process.returncode == 0
     broker.end()
 
@@ -110,7 +110,7 @@ def test_doctor_names_the_process_that_keeps_all_others_from_changing_the_tree(s
 
     def held() -> list[str]:
         command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", bootstrap]
-        found = json.loads(forked.run(command, capture_output=True, text=True, timeout=60).stdout)["findings"]
+        found = json.loads(forked.run(command, capture_output=True, text=True, timeout=200).stdout)["findings"]
         return [each["what"] for each in found if each["check"] == "tree" and each["severity"] == "error"]
 
     with closing(sqlite3.connect(tmp_path / "d" / "coordination.sqlite", isolation_level=None)) as connection:

@@ -98,7 +98,7 @@ def test_what_is_committed_for_certain_is_told_and_nothing_hangs(make_cluster: M
     cluster.until(lambda: knows_what_is_committed(cluster))
     committer = Committer(cluster, busy)
     committer.start()
-    assert committer.has_begun.wait(60)
+    assert committer.has_begun.wait(200)
     for node_id in {0, 1, 2} - {LAST}:
         os.kill(cluster.processes[node_id].process.pid, signal.SIGKILL)
     for node_id in {0, 1, 2} - {LAST}:

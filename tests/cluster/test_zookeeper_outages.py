@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
-
 TOPIC = "t"
 SESSION_S = 2.0
 

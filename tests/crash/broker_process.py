@@ -260,6 +260,6 @@ class Process:
     def end(self, number: int = signal.SIGTERM) -> None:
         """Send a signal and wait. One that has just ended, which nobody has been told yet, is no error."""
         self.process.send_signal(number)
-        self.process.wait(30)
+        self.process.wait(200)
         if self.process.stdout is not None:
             self.process.stdout.close()

@@ -17,8 +17,6 @@ from barnabas.protocol.api_keys import ApiKey
 from broker_process import Client
 from waiting import until
 
-pytestmark = pytest.mark.timeout(90)
-
 START = [sys.executable, "-m", "barnabas", "start", "--json", "--profile", "ci", "--port", "0"]
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -94,7 +92,7 @@ def test_a_broker_whose_standard_error_nobody_reads(start: Start, tmp_path: Path
     client = Client(port_of(ready_line(process)))
     create_topics(client, "unread", 500)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
 
 
 def test_what_was_not_read_is_counted_when_it_is_read_again(start: Start) -> None:
@@ -127,7 +125,7 @@ def test_standard_output_that_is_full_already(start: Start) -> None:
     port = next(int(line.split(" serves at ")[1].rpartition(":")[2]) for line in process.stderr if "serves at" in line)
     create_topics(Client(port), "served", 50)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     os.close(reader)
     os.close(writer)
 
@@ -149,7 +147,7 @@ def test_a_log_file_with_its_predecessors(start: Start, tmp_path: Path) -> None:
 def test_a_start_that_fails_says_so_in_the_log_file_too(start: Start, tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     process = start("--log-file", str(log), "--listeners", "PLAINTEXT://192.0.2.7:1", command=START[:-2])
-    assert process.wait(60) == 1
+    assert process.wait(200) == 1
     assert "ERROR barnabas.broker: this broker does not serve: this machine cannot listen at" in log.read_text()
 
 
@@ -166,7 +164,7 @@ def test_a_full_disk_under_the_log_costs_nothing_else(start: Start) -> None:
         process = start(stderr=full)
     create_topics(Client(port_of(ready_line(process))), "served", 50)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
 
 
 def test_a_broker_without_standard_error_writes_its_log_into_no_other_file(start: Start, tmp_path: Path) -> None:
@@ -175,7 +173,7 @@ def test_a_broker_without_standard_error_writes_its_log_into_no_other_file(start
     process = start(command=["sh", "-c", 'exec "$@" 2>&-', "sh", *words])
     create_topics(Client(port_of(ready_line(process))), "whole", 50)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     for path in data.rglob("*"):
         assert not path.is_file() or b" INFO barnabas" not in path.read_bytes(), path
 
@@ -188,7 +186,7 @@ def test_a_hang_up_is_a_clean_stop(start: Start, tmp_path: Path) -> None:
     process = start("--data", str(data))
     ready_line(process)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     assert (data / ".kafka_cleanshutdown").exists()
 
 
@@ -198,7 +196,7 @@ def test_nohup_is_heeded(start: Start, tmp_path: Path) -> None:
     process.send_signal(signal.SIGHUP)
     create_topics(client, "served", 50)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
 
 
 # A parent that starts a broker from a thread, says its ready line and goes on for ever.
@@ -264,7 +262,7 @@ def test_without_a_directory_the_data_is_temporary(start: Start, temporary: Path
     assert Path(ready["data"]).parent == temporary
     create_topics(Client(port_of(ready)), "short-lived", 50)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "data").exists()
 
@@ -282,7 +280,7 @@ def test_with_a_directory_it_is_not(start: Start, temporary: Path, tmp_path: Pat
         assert Path(ready["data"]) == tmp_path / name
         assert ready["temporary"] is False
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
         assert Path(ready["data"]).exists()
     assert list(temporary.iterdir()) == []
 
@@ -292,7 +290,7 @@ def test_temporary_data_goes_when_the_start_fails(start: Start, temporary: Path)
     port = port_of(ready_line(first))
     command = [word for word in START if word not in ("--port", "0")] + ["--port", str(port)]
     second = start(command=command)
-    assert second.wait(60) == 1
+    assert second.wait(200) == 1
     assert len(list(temporary.iterdir())) == 1
 
 
@@ -340,7 +338,7 @@ def test_folders_that_somebody_else_made_are_not_taken_for_temporary_data(start:
     ready_line(process)
     until(lambda: not left.exists())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     assert [path.name for path in foreign if not (path / "letter.txt").exists()] == []
 
 
@@ -374,5 +372,5 @@ main()
 @pytest.mark.parametrize("module", ["barnabas.cli.shared.exits", "barnabas.cli.start", "barnabas.runtime.env"])
 def test_ctrl_c_right_after_the_start_says_nothing(module: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED_WHILE_IT_IMPORTS, module]
-    done = subprocess.run(command, capture_output=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, timeout=200)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

@@ -42,7 +42,7 @@ def test_a_signal_ends_a_recovery_and_the_next_start_recovers_everything(
     process = start(log_level="info", wait=False)
     wait_for(process, "the last stop was not clean")
     process.process.send_signal(number)
-    process.process.wait(30)
+    process.process.wait(200)
     assert process.process.stdout is not None
     assert process.process.stdout.read() == "", "it never served"
     assert process.process.returncode == 0

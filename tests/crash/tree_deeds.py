@@ -17,7 +17,7 @@ SEEN_WITHIN_S = 1.0  # by brokers that look at it
 def back_up(tree: Path, file: Path) -> None:
     """Make a backup by the command that README names; brokers may run."""
     command = [sys.executable, "-m", "barnabas", "cluster", "backup", str(file), "--tree", str(tree)]
-    forked.run(command, check=True, capture_output=True, timeout=60)
+    forked.run(command, check=True, capture_output=True, timeout=200)
 
 
 def put_back(file: Path, tree: Path) -> None:

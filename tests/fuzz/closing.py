@@ -24,7 +24,7 @@ from neighbour import Client
 from wire import SETTINGS, Process
 
 ENDS = ("closes", "half-closes", "resets")
-PATIENCE_SECONDS = 10.0  # of the model, and of a client that waits for answers
+PATIENCE_SECONDS = 60.0  # of the model, and of a client that waits for answers
 ARRIVAL_SECONDS = 1.0
 PARTITIONS = 2
 REQUESTS_MAX = 12

@@ -25,7 +25,7 @@ from broker_process import Client, batch
 from directory_state import changes, state
 from files import ADVICE
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 100.0
 STEPS_OF_A_START = 30
 TOPICS = {"events": 3, "letters": 2}
 LATE_TOPIC = "late"  # an older copy of the tree does not know it

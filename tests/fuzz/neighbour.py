@@ -17,7 +17,7 @@ from barnabas.protocol.record_batch import Record, batches, build, records
 
 TOPIC = GROUP = "neighbour"
 PAUSE_SECONDS = 0.005
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 100.0
 
 Latencies = dict[str, list[float]]
 

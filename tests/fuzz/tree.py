@@ -31,7 +31,7 @@ from wire import Process
 TOPICS = ("one", "two", "three")
 RECORDS = 3
 SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "offsets.topic.num.partitions": "1"}
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 100.0
 
 
 @cache

@@ -76,7 +76,7 @@ class Process:
         """Stop it."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
+        self.process.wait(200)
 
 
 def prepare(client: Client) -> list[bytes]:

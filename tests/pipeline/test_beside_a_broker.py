@@ -76,14 +76,14 @@ class Live:
     def run(self, *words: str) -> str:
         """What a command prints; it must succeed."""
         with self.command(*words) as process:
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=200)
         assert process.returncode == 0, said
         return said
 
     def lag(self, group: str) -> tuple[Row, float, float]:
         """What the broker says of a group's only partition, and between which times it said that."""
         begin_ms = time.time() * 1000
-        with urlopen(f"http://{self.http}/v1/groups/{group}/lag", timeout=20) as answer:
+        with urlopen(f"http://{self.http}/v1/groups/{group}/lag", timeout=200) as answer:
             (row,) = json.load(answer)["partitions"]
         return row, begin_ms, time.time() * 1000
 

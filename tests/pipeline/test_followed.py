@@ -81,7 +81,7 @@ def test_a_group_that_stops(spark: SparkSession, tmp_path: Path) -> None:
         shop.pass_minutes(20, 60, is_read=False)
         wait_for(process, lambda: len(said()) > 1)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=200)
     finally:
         process.kill()
     assert process.returncode == 0, errors

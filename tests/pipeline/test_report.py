@@ -134,7 +134,7 @@ def browse(page_file: Path, *words: str, width: int = 1280) -> subprocess.Comple
         *("--proxy-server=127.0.0.1:9", "--enable-logging=stderr", f"--window-size={width},3000"),
         f"--user-data-dir={page_file.parent / 'profile'}",
     ]
-    done = subprocess.run([*command, *words, page_file.as_uri()], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, *words, page_file.as_uri()], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
     return done
 

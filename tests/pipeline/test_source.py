@@ -50,7 +50,7 @@ def test_a_folder_without_logs_is_no_source(tmp_path: Path) -> None:
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "barnabas", "pipeline", *words]
-    return forked.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
+    return forked.run(command, capture_output=True, text=True, timeout=200, env=os.environ | environment)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "http://127.0.0.1:9092", "PLAINTEXT://127.0.0.1:9092"])

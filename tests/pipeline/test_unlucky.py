@@ -33,7 +33,7 @@ COMMAND = [sys.executable, "-m", "barnabas", "pipeline"]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return forked.run([*COMMAND, *words], capture_output=True, text=True, timeout=100, env=os.environ | environment)
+    return forked.run([*COMMAND, *words], capture_output=True, text=True, timeout=200, env=os.environ | environment)
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
         connection, _ = silent.accept()  # Spark runs, and asks it
         with connection:
             process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=200)
     assert process.returncode == 130, errors
     assert output == ""
     assert "Traceback" not in errors

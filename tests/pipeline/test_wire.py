@@ -64,7 +64,7 @@ def test_a_connection_on_which_nothing_can_be_sent_is_made_anew(
     with Cluster([f"127.0.0.1:{broker.port}"], retry_timeout_s=2.0) as cluster:
         connection = cluster._connection(("127.0.0.1", broker.port))
         assert connection is cluster._connection(("127.0.0.1", broker.port))
-        assert broker.closed_first.wait(10)
+        assert broker.closed_first.wait(200)
         monkeypatch.setattr(socket.socket, "sendall", sendall)
         try:
             cluster.ask_any(ApiKey.METADATA, MetadataRequest(topics=[]))

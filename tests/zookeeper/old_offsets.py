@@ -24,6 +24,6 @@ def migrate(port: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `barnabas offsets migrate`."""
     command = [sys.executable, "-m", "barnabas", "offsets", "migrate", "--from", "zookeeper"]
     command += ["--group", GROUP, "--bootstrap", f"127.0.0.1:{port}", *words]
-    done = forked.run(command, capture_output=True, text=True, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, timeout=200)
     assert "Traceback" not in done.stderr, done.stderr
     return done

@@ -112,7 +112,7 @@ def _from_maven() -> str | None:
         (cache / "pom.xml").write_text(POM.format(version=VERSION))
         fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=."]
         try:
-            subprocess.run(fetch, cwd=cache, check=True, capture_output=True, timeout=100)
+            subprocess.run(fetch, cwd=cache, check=True, capture_output=True, timeout=200)
         except (subprocess.SubprocessError, OSError):
             return None
     return f"{cache}/*" if _holds_zookeeper(cache) else None
@@ -156,7 +156,7 @@ class ZooKeeperServer:
                 stdout=output,
                 stderr=output,
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while "Mode:" not in self.command("srvr"):
             assert self._process.poll() is None, (self._folder / "output.txt").read_text()
             assert time.monotonic() < deadline, "ZooKeeper does not serve"

@@ -53,7 +53,7 @@ def test_lock_excludes_this_process_and_others(tmp_path):
     with pytest.raises(BlockingIOError):
         disk.lock(path)
     attempt = "import sys\nfrom barnabas.runtime.env import real\nreal().disk.lock(sys.argv[1])"
-    other = subprocess.run([sys.executable, "-c", attempt, path], capture_output=True, text=True, timeout=20)
+    other = subprocess.run([sys.executable, "-c", attempt, path], capture_output=True, text=True, timeout=200)
     assert "BlockingIOError" in other.stderr
     lock.release()
     lock.release()
@@ -91,7 +91,7 @@ def test_who_asks_for_a_lock_does_not_hold_it(tmp_path):
         for one in two:
             one.stdin.write("\n")
             one.stdin.flush()
-        assert [one.communicate(timeout=60)[0] for one in two] == ["0\n", "0\n"]
+        assert [one.communicate(timeout=200)[0] for one in two] == ["0\n", "0\n"]
     finally:
         for one in two:
             one.kill()

@@ -102,7 +102,7 @@ def wait_until_loaded(kafka: Barnabas, group: Group) -> None:
 
 def wait_until_in_sync(kafka: Barnabas) -> None:
     for row in kafka.ask("GET", "/v1/topics")["topics"]:
-        Topic(kafka, row["topic"], 1).wait(in_sync=len(kafka.processes), timeout=200)
+        Topic(kafka, row["topic"], 1).wait(in_sync=len(kafka.processes), timeout=50)
 
 
 def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnabas) -> None:
@@ -145,7 +145,7 @@ def test_what_is_put_back_is_what_a_fresh_broker_finds_on_the_copy(kafka: Barnab
     for what, there in expected.items():
         assert found[what] == there, what
     assert set(found) == set(expected)
-    assert len(topic.wait_records(8, timeout=200)) == 8
+    assert len(topic.wait_records(8, timeout=50)) == 8
     assert kafka.wait_transaction("tx", "Ongoing") == "Ongoing"
     kafka.clock.advance(minutes=12)
     kafka.wait_transaction("tx", "CompleteAbort")
@@ -268,7 +268,7 @@ def test_a_cluster_of_which_one_is_away_is_put_back(cluster: Barnabas) -> None:
     cluster.pause(2)
     cluster.restore(mark)
     assert (cluster.running, cluster.bootstrap) == ([0, 1, 2], bootstrap)
-    topic.wait(in_sync=3, timeout=200)
+    topic.wait(in_sync=3, timeout=50)
     assert topic.values() == ["a"]
     topic.produce(["later"])
     cluster.restore(mark)  # that snapshot is as good as one of brokers that ran
@@ -285,7 +285,7 @@ def test_a_producer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
     told: list[Any] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": False, "linger.ms": 0})
     cluster.restart(leader)
-    topic.wait(in_sync=3, timeout=200)
+    topic.wait(in_sync=3, timeout=50)
     for value in ("later", "b"):
         producer.produce(topic.name, value, on_delivery=lambda error, message: told.append(error))
         assert producer.flush(200) == 0
@@ -299,7 +299,7 @@ def test_a_producer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
 def test_a_consumer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) -> None:
     """It asks for no committed offset: librdkafka may stand still if the coordinator moves then (its issue 5586)."""
     topic = cluster.topic("orders")
-    topic.wait(in_sync=3, timeout=200)
+    topic.wait(in_sync=3, timeout=50)
     mark = cluster.snapshot()
     leader = cluster.leader_of(topic, 0)
     assert leader is not None
@@ -307,7 +307,7 @@ def test_a_consumer_goes_on_with_leaders_that_are_put_back(cluster: Barnabas) ->
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic.name, 0, 0)])
         cluster.restart(leader)
-        topic.wait(in_sync=3, timeout=200)
+        topic.wait(in_sync=3, timeout=50)
         for value in ("later", "b"):
             deadline = time.monotonic() + 200
             record = None
@@ -380,4 +380,4 @@ def test_who_is_killed_meanwhile_holds_nobody_up(cluster: Barnabas, killed: int)
         said = saying.result(200)
     assert all("do not come together" in each for each in said.values()), said
     cluster.restart(killed)
-    assert topic.wait_records(2, timeout=200)[-1].text == "b"
+    assert topic.wait_records(2, timeout=50)[-1].text == "b"

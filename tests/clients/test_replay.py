@@ -64,7 +64,7 @@ def live(kafka: Barnabas, topic: Topic, group: Group) -> None:
     ]
     for number, member in enumerate(members, 1):  # one after the other: the delay of a first rebalance is a time
         member.start()
-        group.wait_stable(members=number, timeout=200)
+        group.wait_stable(members=number, timeout=50)
     producer = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=f"{topic.name}-tx")
     producer.init_transactions()
     for number in range(RECORDS):

@@ -42,7 +42,7 @@ def test_records_are_written_and_read(kafka: Barnabas) -> None:
     assert topic.values() == []
     topic.produce(["a", "b"], key="k", partition=1, timestamp_ms=5, headers=[("h", b"1")])
     assert topic.values() == ["a", "b"]
-    first = topic.wait_records(2, timeout=200)[0]
+    first = topic.wait_records(2, timeout=50)[0]
     assert (first.partition, first.offset, first.timestamp_ms, first.key) == (1, 0, 5, b"k")
     assert first.headers == (("h", b"1"),)
     with pytest.raises(WaitTimeoutError, match="waited for 3 records: 2 came within"):
@@ -332,7 +332,7 @@ def test_a_broker_that_is_cut_off_leads_no_longer_and_comes_back() -> None:
             assert produced_at_last(kafka, topic, "c", deadline)
             assert fault.fired >= 1
 
-        topic.wait(in_sync=3, timeout=200)
+        topic.wait(in_sync=3, timeout=50)
         assert topic.values() == ["a", "b", "c"]
         assert kafka.coordinator_of(group) in kafka.processes
         assert coordinator in kafka.processes
@@ -555,7 +555,7 @@ def test_a_snapshot_that_is_not_of_these_brokers_ends_none(brokers: int, tmp_pat
                 kafka.restore(wrong)
         assert kafka.running == running
         kafka.restart()
-        assert topic.wait_records(2, timeout=200)[-1].text == "b"
+        assert topic.wait_records(2, timeout=50)[-1].text == "b"
         kafka.kill()
         kafka.restore(mark)
         assert topic.values() == ["a"]
@@ -728,8 +728,8 @@ def test_three_brokers() -> None:
             assert fault.fired >= 1
         assert leader is not None
         with kafka.down(leader):
-            assert topic.wait_records(1, timeout=200)[0].text == "a"
-            group.wait(lag=0, timeout=200)
+            assert topic.wait_records(1, timeout=50)[0].text == "a"
+            group.wait(lag=0, timeout=50)
 
 
 def test_it_works_in_a_task() -> None:
@@ -748,7 +748,7 @@ def test_a_task_waits_for_members_that_live_in_its_loop(kafka: Barnabas) -> None
         consumer = AIOKafkaConsumer(topic.name, bootstrap_servers=kafka.bootstrap, group_id=group.name)
         starting = asyncio.ensure_future(consumer.start())
         try:
-            await asyncio.to_thread(group.wait_stable, members=1, timeout=200)
+            await asyncio.to_thread(group.wait_stable, members=1, timeout=50)
             await starting
         finally:
             await consumer.stop()

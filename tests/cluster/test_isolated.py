@@ -26,7 +26,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Barnabas]:
 def test_its_session_ends_and_others_lead_until_it_is_healed(kafka: Barnabas, effect: str) -> None:
     topic = kafka.topic("orders")
     topic.produce(["a"])
-    topic.wait(in_sync=3, timeout=200)
+    topic.wait(in_sync=3, timeout=50)
     leader = kafka.leader_of(topic, 0)
     assert leader is not None
     others = [node_id for node_id in kafka.processes if node_id != leader]
@@ -39,10 +39,10 @@ def test_its_session_ends_and_others_lead_until_it_is_healed(kafka: Barnabas, ef
         until(lambda: partition()["leader"] in others)
         assert leader not in partition()["in_sync"]
         assert fault.fired >= 1
-    topic.wait(in_sync=3, timeout=200)
+    topic.wait(in_sync=3, timeout=50)
     topic.produce(["b"])
     assert topic.values() == ["a", "b"]
     with kafka.isolate(leader):
         pass  # shorter than a session: nobody is taken for dead
     topic.produce(["c"])
-    assert len(topic.wait_records(3, timeout=200)) == 3
+    assert len(topic.wait_records(3, timeout=50)) == 3

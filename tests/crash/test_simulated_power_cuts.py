@@ -24,6 +24,7 @@ def test_a_cut_at_every_change_of_a_short_life() -> None:
     assert storage.run(1, steps=20, fates=("lost", "torn")) > 200
 
 
+@pytest.mark.takes_turns("seed")
 @pytest.mark.parametrize("seed", range(2, 7))
 def test_cuts_here_and_there_in_longer_lives(seed: int) -> None:
     assert storage.run(seed, steps=60, keep_every=23) > 50

@@ -52,6 +52,7 @@ def main() -> None:
     where.add_argument("--bootstrap", help="fill these brokers, which run already; none is killed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--records", type=int, default=50_000, help="about so many records in the topics")
+    parser.add_argument("--commits-every", type=int, default=1, help="most groups commit every so many minutes")
     parser.add_argument("--date", type=date.fromisoformat, help="the day; yesterday if not said")
     parser.add_argument("--truth", type=Path, help="where the truth goes; DATA/truth.json if not said")
     parser.add_argument("--keep", action="store_true", help="start the brokers again, and wait for Ctrl-C")
@@ -61,7 +62,7 @@ def main() -> None:
     truth_file = options.truth or (options.data or Path()) / "truth.json"
 
     begun = time.monotonic()
-    plan = plan_day(options.seed, start_ms, options.records)
+    plan = plan_day(options.seed, start_ms, options.records, options.commits_every)
     if options.bootstrap:
         truth = fill(options.bootstrap, plan, None)
     else:

@@ -132,16 +132,20 @@ class _Reading:
     history: list[dict[int, int]] = field(default_factory=list)  # `committed` after each minute
 
 
-def plan_day(seed: int, start_ms: int, records: int = 50_000) -> Day:
-    """The day that begins at `start_ms` (midnight) and has about so many records."""
-    return _Planner(seed, start_ms, records).plan()
+def plan_day(seed: int, start_ms: int, records: int = 50_000, commits_every: int = 1) -> Day:
+    """The day that begins at `start_ms` (midnight) and has about so many records.
+
+    Most groups commit every so many minutes.
+    """
+    return _Planner(seed, start_ms, records, commits_every).plan()
 
 
 class _Planner:
-    def __init__(self, seed: int, start_ms: int, records: int) -> None:
+    def __init__(self, seed: int, start_ms: int, records: int, commits_every: int) -> None:
         self.random = Random(seed)
         self.seed = seed
         self.start_ms = start_ms
+        self.commits_every = commits_every
         self.records_per_minute = {topic: records * share / DAY for topic, (_, share) in TOPICS.items()}
         self.ends = {topic: [0] * partitions for topic, (partitions, _) in TOPICS.items()}
         self.poison: tuple[int, int] | None = None  # partition and offset in payments
@@ -211,7 +215,7 @@ class _Planner:
             yield from self._reset(reading, minute, at_ms, "jump", dict(enumerate(self.ends[group.topic])))
             return
         self._read(reading, minute)
-        if (minute - group.starts_at) % group.commits_every == 0:
+        if (minute - group.starts_at) % (group.commits_every * self.commits_every) == 0:
             for partition in range(len(self.ends[group.topic])):
                 yield self._commit(reading, at_ms, partition, reading.positions[partition])
 

@@ -18,6 +18,7 @@ OPTIONS = Options(
 STALLS_MS = max(SESSION_TIMEOUT_MS, 1.5 * int(SETTINGS["replica.lag.time.max.ms"])) + 30_000
 
 
+@pytest.mark.takes_turns("on_zookeeper")
 @pytest.mark.parametrize(
     ("trouble", "on_zookeeper"),
     [

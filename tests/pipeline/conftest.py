@@ -66,7 +66,7 @@ def day_history() -> "History":
 
     from examples.day import plan_day
 
-    return day_history(plan_day(1, START_MS, records=6_000))
+    return day_history(plan_day(1, START_MS, records=6_000, commits_every=3))
 
 
 @pytest.fixture(scope="session")

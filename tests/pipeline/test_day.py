@@ -39,6 +39,7 @@ from examples.day import GROUPS, POISON, plan_day
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 RECORDS = 3_000
+COMMITS_EVERY = 3
 STATUS_OF = {"search": "STOP", "fraud": "STALL", "reporting": "REWIND", "push": "STORM", "lurker": "NEVER"}
 ROW_OF_TIMELINES = r'<tr role="row"><td[^>]*><div><bdi>([a-z]+)</bdi></div></td>(<td[^>]*data-label="Not well".*?)</tr>'
 
@@ -64,7 +65,8 @@ class Filled:
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Filled:
     register(spark)
     folder = tmp_path_factory.mktemp("brokers") / "day"
-    command = [sys.executable, "-m", "examples", "--data", str(folder), "--records", str(RECORDS), "--seed", "3"]
+    words = ["--records", str(RECORDS), "--commits-every", str(COMMITS_EVERY), "--seed", "3"]
+    command = [sys.executable, "-m", "examples", "--data", str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "broker 1 is killed" in done.stdout
@@ -91,9 +93,9 @@ def run(spark: SparkSession, name: str, source: str, out: Path, **settings: Any)
 
 
 def test_the_day_is_the_same_whenever_it_is_made(filled: Filled) -> None:
-    again = plan_day(3, filled.truth["start_ms"], RECORDS)
+    again = plan_day(3, filled.truth["start_ms"], RECORDS, COMMITS_EVERY)
     assert json.loads(json.dumps(again.truth)).items() <= filled.truth.items()
-    assert plan_day(4, filled.truth["start_ms"], RECORDS).events != again.events
+    assert plan_day(4, filled.truth["start_ms"], RECORDS, COMMITS_EVERY).events != again.events
 
 
 def test_the_history_has_every_commit(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:

@@ -97,11 +97,12 @@ def test_the_lag_of_the_day(day: Tables) -> None:
         at("billing", "orders", partition, hour)["lag_records"] == 0 for partition in range(6) for hour in (1, 24)
     )
     stopped = [at("search", "orders", 0, hour) for hour in (15, 18, 24)]
-    assert 0 == stopped[0]["lag_records"] < stopped[1]["lag_records"] < stopped[2]["lag_records"]
+    few = 1  # read, but not committed, because groups commit every three minutes
+    assert stopped[0]["lag_records"] <= few < stopped[1]["lag_records"] < stopped[2]["lag_records"]
     assert stopped[1]["lag_seconds"] == pytest.approx(3 * 3600, rel=0.02)
     assert stopped[1]["consumed_per_second"] == 0 < stopped[1]["produced_per_second"]
     stalled = [at("fraud", "payments", 2, hour) for hour in (10, 12.75, 14)]
-    assert stalled[1]["lag_records"] > 0 == stalled[0]["lag_records"] == stalled[2]["lag_records"]
+    assert stalled[1]["lag_records"] > few >= max(stalled[0]["lag_records"], stalled[2]["lag_records"])
     assert at("analytics", "clicks", 0, 18)["lag_records"] > at("analytics", "clicks", 1, 18)["lag_records"]
     assert at("newsletter", "payments", 0, 17.75)["lag_records"] > 0
     assert ("newsletter", "payments", 0, START_MS + 19 * 60 * MINUTE_MS) not in found, "its offsets have expired"

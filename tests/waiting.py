@@ -6,16 +6,26 @@ has ended, all is there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 WITHIN_S = 200.0
 
 
-def until(holds: Callable[[], object], within_s: float = WITHIN_S, pause_s: float = 0.02) -> None:
+def pauses(longest_s: float = 0.2) -> Iterator[float]:
+    """Seconds between two looks: ever longer, because who waits should leave the processor to the others."""
+    pause_s = 0.02
+    while True:
+        yield min(pause_s, longest_s)
+        pause_s *= 1.25
+
+
+def until(holds: Callable[[], object], within_s: float = WITHIN_S, longest_pause_s: float = 0.2) -> None:
     """Ask until it is so; the test fails if it never is."""
     deadline = time.monotonic() + within_s
-    while not holds():
+    for pause_s in pauses(longest_pause_s):
+        if holds():
+            return
         assert time.monotonic() < deadline, f"did not happen in {within_s} s"
         time.sleep(pause_s)
 
@@ -23,11 +33,12 @@ def until(holds: Callable[[], object], within_s: float = WITHIN_S, pause_s: floa
 def until_said(text: str, *logs: Path, within_s: float = WITHIN_S) -> str:
     """Wait until one of these logs has the text; returns all that is in that log."""
     deadline = time.monotonic() + within_s
-    while True:
+    for pause_s in pauses():
         contents = [log.read_text() for log in logs]
         for content in contents:
             if text in content:
                 return content
         ends = "\n".join(content[-3000:] for content in contents)
         assert time.monotonic() < deadline, f"not said in {within_s} s: {text}\n{ends}"
-        time.sleep(0.02)
+        time.sleep(pause_s)
+    raise AssertionError  # pauses never end

@@ -280,7 +280,7 @@ def test_what_was_acknowledged_before_sigkill_is_served(own_broker: Any, wait_un
                 committed.update(offsets)
                 return load.count > target  # noqa: B023
 
-            wait_until(committing, 60, pause_s=0.005)
+            wait_until(committing, longest_pause_s=0.005)
             own_broker.kill()
             acknowledged = {partition: list(values) for partition, values in load.acknowledged.items()}
             own_broker.start()

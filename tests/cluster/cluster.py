@@ -14,7 +14,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from broker_process import AnsweredError, Client, Process, batch, produce_request
 from ports import free_port
-from waiting import until_said
+from waiting import pauses, until_said
 
 T = TypeVar("T")
 
@@ -105,14 +105,15 @@ class Cluster:
     def until(self, done: Callable[[], T], within_s: float = GOES_ON_WITHIN_S) -> T:
         """Try until it raises no NotYetError, is answered no error and keeps its connection; returns its value."""
         end = time.monotonic() + within_s
-        while True:
+        for pause_s in pauses():
             try:
                 return done()
             except (NotYetError, AnsweredError, OSError) as error:
                 if time.monotonic() >= end:
                     logs = "\n".join(log[-3000:] for log in self.logs())
                     raise AssertionError(f"not within {within_s} s: {error}\n{logs}") from error
-                time.sleep(0.05)
+                time.sleep(pause_s)
+        raise AssertionError  # pauses never end
 
     def client(self, node_id: int) -> Any:
         """A connection to a broker, to be used in a `with`."""

@@ -1,4 +1,5 @@
-"""Seeds that nobody has run before: the date (UTC) decides which. A failure prints the line that repeats it."""
+"""Seeds that nobody has run before: the date (UTC) decides which, and in which world. A failure prints the line that
+repeats it."""
 
 import shlex
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     return f"again: python -m simulator {shlex.join(words)}" if main() else ""
 
 
+@pytest.mark.takes_turns("world")
 @pytest.mark.parametrize("world", WORLDS)
 def test_fresh_seeds_hold(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(WORLDS[world]):

@@ -169,7 +169,7 @@ def reported(spark: SparkSession, filled: Filled, tmp_path_factory: pytest.TempP
 
         return record
 
-    settings = {"page": str(folder / "report.html"), "pictures": str(folder / "png"), "top": 12, "every_s": 300}
+    settings = {"page": str(folder / "report.html"), "pictures": str(folder / "png"), "top": 12, "every_s": 600}
     one = Run(spark, source_of(str(filled.folder)), str(folder / "tables"), settings | {"free_bytes": 1 << 30})
     summary = make_report(one, {name: recorded(name, job) for name, job in RUNS.items()})
     return Reported(folder, summary, of_jobs)

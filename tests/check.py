@@ -36,6 +36,7 @@ PIPELINE = "tests/pipeline"
 CLUSTERS = "tests/cluster"
 CLIENTS = "tests/clients"
 HALVES_MEET_AT = "test_k"  # of the folders that are two parts
+UNITS = "tests/unit"
 SIMULATIONS = "tests/sim"
 COMPILED = ("tests/test_compiled.py", "tests/fuzz")
 OF_PROCESSES = ("tests/crash", "tests/zookeeper", CLIENTS, CLUSTERS, PIPELINE)
@@ -53,12 +54,13 @@ def half(folder: str, number: int) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names if (name >= HALVES_MEET_AT) == (number == 2))
 
 
-# The longest of each kind first, so that none begins when all others have ended.
+# The longest of each kind first, and a short one last, so that no part runs alone for long.
 ALL: dict[str, Sequence[str]] = {
     "spark": (f"{PIPELINE}/test_prepare.py", PIPELINE),  # first the classes that each Java takes
-    "others": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, SIMULATIONS, *COMPILED))),
+    "others 1": (UNITS,),
     "simulations": (SIMULATIONS,),
     "compiled": COMPILED,
+    "others 2": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, UNITS, SIMULATIONS, *COMPILED))),
     "clients 1": half(CLIENTS, 1),
     "clients 2": half(CLIENTS, 2),
     "clusters 2": half(CLUSTERS, 2),
@@ -67,7 +69,7 @@ ALL: dict[str, Sequence[str]] = {
 }
 # Without what takes long: planted faults, seeds of the day, kills, full disks, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
-    "others 1": ("tests/unit",),
+    "others 1": (UNITS,),
     "others 2": (
         *("tests/wire", "tests/scenarios"),
         *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),

@@ -57,6 +57,8 @@ def main() -> None:
     parser.add_argument("--truth", type=Path, help="where the truth goes; DATA/truth.json if not said")
     parser.add_argument("--keep", action="store_true", help="start the brokers again, and wait for Ctrl-C")
     options = parser.parse_args()
+    if options.commits_every < 1:
+        parser.error("--commits-every is 1 or more")
     day = options.date or datetime.now(UTC).date() - timedelta(days=1)
     start_ms = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000)
     truth_file = options.truth or (options.data or Path()) / "truth.json"

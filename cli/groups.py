@@ -125,6 +125,7 @@ def describe(target: Target, groups: Names, as_json: AsJson = False) -> None:
                 {
                     "member_id": member["member_id"],
                     "instance_id": member.get("group_instance_id"),
+                    "is_away": member.get("is_away", False),
                     "client_id": member["client_id"],
                     "host": member["client_host"].lstrip("/"),
                     "partitions": assigned(member),
@@ -164,7 +165,7 @@ def _print(document: dict[str, Any], bootstrap: str | None) -> None:
             {
                 "client": "client_id",
                 "host": "host",
-                "instance": "instance_id",
+                "instance": lambda row: f"{row['instance_id']} (away)" if row["is_away"] else row["instance_id"],
                 "partitions": lambda row: (
                     " ".join(f"{topic}-{partition}" for topic, partition in row["partitions"]) or None
                 ),

@@ -137,6 +137,7 @@ class _NoValue(bytes):
 
 
 UNSUPPORTED_VERSION = 35
+STATIC_LEAVE_EPOCH = -2  # of a static member that has left for a while (KIP-848)
 TURN_CONSUMER_PROTOCOL_ON = (
     "To turn it on: barnabas features upgrade --feature group.version=1, and consumer among "
     "group.coordinator.rebalance.protocols, if that is set"
@@ -306,6 +307,7 @@ def _as_classic(found: Any) -> dict[str, Any]:
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
+                "is_away": member.member_epoch == STATIC_LEAVE_EPOCH,
                 "client_id": member.client_id,
                 "client_host": member.client_host,
                 "member_assignment": {

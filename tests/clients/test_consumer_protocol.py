@@ -216,6 +216,42 @@ def test_a_group_goes_from_the_classic_protocol_to_the_other_member_by_member(
     assert listed.type is ConsumerGroupType.CONSUMER
 
 
+def test_a_static_member_that_is_away_is_described_so(own_broker: Any) -> None:
+    """It has left for a while (epoch -2): its partitions wait for it, and nobody reads them."""
+    from broker_process import Client
+
+    def ran(*words: str) -> str:
+        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", own_broker.bootstrap]
+        return forked.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
+
+    def described() -> dict[str, Any]:
+        [document] = json.loads(ran("groups", "describe", "billing", "--json"))
+        [member] = document["members"]
+        return {name: member[name] for name in ("instance_id", "is_away", "partitions")}
+
+    def beat(client: Any, epoch: int) -> None:
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id="billing",
+            member_id="one",
+            instance_id="till-1",
+            member_epoch=epoch,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
+        assert client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request).error_code == 0
+
+    ran("topics", "create", "t", "--partitions", "1")
+    ran("offsets", "set", "billing", "--topic", "t", "--to", "earliest", "--yes")
+    with closing(Client(own_broker.port)) as client:
+        beat(client, 0)
+        assert described() == {"instance_id": "till-1", "is_away": False, "partitions": [["t", 0]]}
+        assert "away" not in ran("groups", "describe", "billing")
+        beat(client, -2)
+        assert described() == {"instance_id": "till-1", "is_away": True, "partitions": [["t", 0]]}
+        assert "till-1 (away)" in ran("groups", "describe", "billing")
+
+
 def test_commands_say_what_is_there_while_the_protocol_is_off(own_broker: Any) -> None:
     """Brokers describe no such group then, as Apache Kafka, and list it."""
     from broker_process import Client

@@ -42,7 +42,6 @@ from barnabas.cluster.tree.payloads import (
 )
 from barnabas.cluster.tree.port import (
     Coordination,
-    CoordinationError,
     Create,
     MultiError,
     NodeExistsError,
@@ -50,6 +49,7 @@ from barnabas.cluster.tree.port import (
     Stat,
     children_if_there,
     make_if_missing,
+    must_be_readable,
 )
 from barnabas.config.broker import BrokerConfig
 from barnabas.controller.tree import PARTITIONS_PER_WRITE
@@ -96,15 +96,7 @@ class TreeView(NamedTuple):
 
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
-    """Read what `decide` needs."""
-    try:
-        return await _read_tree(coordination, found, node_id)
-    except ValueError as error:
-        text = f"a node below /cluster or /brokers of the tree cannot be read: {error}. Restore the tree from a backup."
-        raise CoordinationError("", text) from error
-
-
-async def _read_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
+    """Read what `decide` needs. CoordinationError: a node that it needs cannot be read."""
     topics = sorted({topic for contents in found for topic, _ in contents.folders})
     of_broker = paths.broker(node_id), paths.tree_mark(node_id)
     cluster, controller, features, restored, broker, mark = await coordination.get_many(
@@ -116,8 +108,10 @@ async def _read_tree(coordination: Coordination, found: Sequence[DirectoryConten
         assignments = (await _assignments(coordination, all_topics)).values()
         replicas = [them for assigned in assignments if assigned for them in assigned.partitions.values()]
         hosted_count = sum(node_id in them for them in replicas)
+    with must_be_readable(paths.CLUSTER_ID):
+        cluster_id = None if cluster is None else decode_cluster_id(cluster[0])
     return TreeView(
-        None if cluster is None else decode_cluster_id(cluster[0]),
+        cluster_id,
         broker is not None,
         await _assignments(coordination, topics),
         hosted_count,
@@ -149,7 +143,11 @@ async def _others(coordination: Coordination, controller: ControllerNode) -> str
 
 async def _assignments(coordination: Coordination, topics: Sequence[str]) -> dict[str, TopicAssignment | None]:
     nodes = await coordination.get_many([paths.topic(name) for name in topics])
-    return {name: None if node is None else TopicAssignment.decode(node[0]) for name, node in zip(topics, nodes)}
+    assignments: dict[str, TopicAssignment | None] = {}
+    for name, node in zip(topics, nodes):
+        with must_be_readable(paths.topic(name)):
+            assignments[name] = None if node is None else TopicAssignment.decode(node[0])
+    return assignments
 
 
 def lost_directories(log_manager: LogManager) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from barnabas.cluster.tree import config_nodes, paths, payloads
 from barnabas.cluster.tree.change_notices import ChangeNotices
-from barnabas.cluster.tree.port import Coordination, CoordinationError, children_if_there
+from barnabas.cluster.tree.port import Coordination, children_if_there, must_be_readable
 from barnabas.config.broker import BrokerConfig
 from barnabas.runtime.ports import Env
 
@@ -62,12 +62,8 @@ class ConfigChanges:
 
     async def start(self) -> None:
         """Read all settings, then follow the notices. CoordinationError when a node cannot be decoded."""
-        try:
-            await self._notices.begin()  # the watch comes first: a change during the reads is read again
-            await self._load()
-        except ValueError as error:
-            text = f"a node below {paths.CONFIG} of the tree cannot be read: {error}. Restore the tree from a backup."
-            raise CoordinationError(paths.CONFIG, text) from error
+        await self._notices.begin()  # the watch comes first: a change during the reads is read again
+        await self._load()
         self._notices.follow()
 
     async def stop(self) -> None:
@@ -75,11 +71,14 @@ class ConfigChanges:
 
     async def _load(self) -> None:
         for topic in await self._names(TOPICS):
-            self._topics[topic] = await self._read(TOPICS, topic)
+            with must_be_readable(paths.config(f"{TOPICS}/{topic}")):
+                self._topics[topic] = await self._read(TOPICS, topic)
         for group in await self._names(GROUPS):
-            await self._read_group(group)
+            with must_be_readable(paths.config(f"{GROUPS}/{group}")):
+                await self._read_group(group)
         for name in self._of_brokers:
-            self._of_brokers[name] = await self._read(BROKERS, name)
+            with must_be_readable(paths.config(f"{BROKERS}/{name}")):
+                self._of_brokers[name] = await self._read(BROKERS, name)
         self._config.set_dynamic(*self._of_brokers.values())
         for load in self.on_load:
             await load()

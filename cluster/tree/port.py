@@ -16,8 +16,8 @@ What every implementation promises (tests/unit/tree holds them to it):
   after it the tree can be read, without watches.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -30,6 +30,16 @@ class CoordinationError(Exception):
     def __init__(self, path: str = "", message: str = "") -> None:
         super().__init__(message or path)
         self.path = path
+
+
+@contextmanager
+def must_be_readable(path: str) -> Iterator[None]:
+    """CoordinationError that names the node, if its data are not what is read here (ValueError)."""
+    try:
+        yield
+    except ValueError as error:
+        text = f"the node {path} of the tree cannot be read: {error}. Restore the tree from a backup."
+        raise CoordinationError(path, text) from error
 
 
 class NoNodeError(CoordinationError):

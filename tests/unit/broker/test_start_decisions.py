@@ -11,6 +11,7 @@ from barnabas.cluster.registration import BrokerIdInUseError, make_persistent_pa
 from barnabas.cluster.tree.embedded import EmbeddedCoordination
 from barnabas.cluster.tree.paths import broker, partitions
 from barnabas.cluster.tree.payloads import TopicAssignment, TreeMark
+from barnabas.cluster.tree.port import CoordinationError
 from barnabas.cluster.tree.tree_file import TreeFile
 from barnabas.config.broker import BrokerConfig
 from barnabas.storage.checkpoints import TreeKnowledge
@@ -293,6 +294,21 @@ def test_a_broker_that_registers_while_the_tree_is_read_is_of_barnabas(reads_bef
         return await look_at_tree(tree, [directory()], 1)
 
     assert env.run(looked()).others == ""
+
+
+@pytest.mark.parametrize("path", ["/cluster/id", "/brokers/topics/a"])
+def test_a_node_that_cannot_be_read_is_named(path: str) -> None:
+    env = sim_env()
+
+    async def looked() -> TreeView:
+        tree = EmbeddedCoordination(env, ":memory:")
+        await tree.start()
+        await tree.create(path, b'{"ver', make_parents=True)
+        return await look_at_tree(tree, [directory("a")], 1)
+
+    said = f"the node {path} of the tree cannot be read: .* Restore the tree from a backup"
+    with pytest.raises(CoordinationError, match=said):
+        env.run(looked())
 
 
 def a_log_of(topic: str) -> Any:

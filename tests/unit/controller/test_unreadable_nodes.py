@@ -38,15 +38,17 @@ def test_a_topic_node_that_cannot_be_read(env, met, data):
     env.run(story())
 
 
-def test_settings_that_cannot_be_read_end_the_start_with_a_sentence(env):
+@pytest.mark.parametrize("entity", ["topics/odd", "groups/odd", "brokers/<default>", "brokers/1"])
+def test_settings_that_cannot_be_read_end_the_start_with_a_sentence(env, entity):
     tree = SimTree(env.clock)
     host = Host(env, SimCoordination(env.clock, tree))
 
     async def story():
         await host.coordination.start()
-        await host.coordination.create("/config/topics/odd", b"{", make_parents=True)
+        await host.coordination.create(f"/config/{entity}", b"{", make_parents=True)
         await host.coordination.create("/config/changes")
-        with pytest.raises(CoordinationError, match=r"a node below /config of the tree cannot be read: .* Restore the"):
+        said = rf"the node /config/{entity} of the tree cannot be read: .* Restore the tree from a backup"
+        with pytest.raises(CoordinationError, match=said):
             await host.config_changes.start()
         await host.coordination.close()
 

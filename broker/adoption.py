@@ -96,7 +96,7 @@ class TreeView(NamedTuple):
 
 
 async def look_at_tree(coordination: Coordination, found: Sequence[DirectoryContents], node_id: int) -> TreeView:
-    """Read what `decide` needs. CoordinationError: a node that it needs cannot be read."""
+    """Read what `decide` needs. UnreadableNodeError."""
     topics = sorted({topic for contents in found for topic, _ in contents.folders})
     of_broker = paths.broker(node_id), paths.tree_mark(node_id)
     cluster, controller, features, restored, broker, mark = await coordination.get_many(

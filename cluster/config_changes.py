@@ -61,7 +61,7 @@ class ConfigChanges:
             self._topics.pop(topic, None)
 
     async def start(self) -> None:
-        """Read all settings, then follow the notices. CoordinationError when a node cannot be decoded."""
+        """Read all settings, then follow the notices. UnreadableNodeError."""
         await self._notices.begin()  # the watch comes first: a change during the reads is read again
         await self._load()
         self._notices.follow()

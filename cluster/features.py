@@ -30,6 +30,7 @@ from barnabas.cluster.tree.port import (
     Stat,
     WatchEvent,
     get_if_there,
+    must_be_readable,
 )
 from barnabas.runtime.backlog import Backlog
 from barnabas.runtime.ports import Env
@@ -78,18 +79,11 @@ class Finalised(NamedTuple):
 
     @classmethod
     def of_node(cls, node: tuple[bytes, Stat] | None) -> "Finalised":
-        """What the node says. UnreadableFeaturesError."""
+        """What the node says. UnreadableNodeError."""
         if node is None:
             return cls({}, NOT_READ)
-        try:
+        with must_be_readable(paths.FEATURE):
             return cls(payloads.decode_feature(node[0]), node[1].version)
-        except ValueError as error:
-            text = f"the node {paths.FEATURE} of the tree cannot be read: {error}. Restore the tree from a backup."
-            raise UnreadableFeaturesError(paths.FEATURE, text) from error
-
-
-class UnreadableFeaturesError(CoordinationError):
-    """Somebody has written the node by hand. str() says what to do."""
 
 
 class UnsupportedFeatureError(CoordinationError):
@@ -177,7 +171,7 @@ class Features:
         self._is_started = False
 
     def take(self, node: tuple[bytes, Stat] | None) -> None:
-        """Let the levels of this node hold. UnreadableFeaturesError.
+        """Let the levels of this node hold. UnreadableNodeError.
 
         UnsupportedFeatureError if this broker does not support one of them.
         """

@@ -15,6 +15,7 @@ from barnabas.cluster.tree.port import (
     MultiError,
     NodeExistsError,
     NoNodeError,
+    UnreadableNodeError,
     get_if_there,
     writing,
 )
@@ -58,7 +59,7 @@ class FeatureLevels:
             node = await get_if_there(self._coordination, paths.FEATURE)
             try:
                 levels = features.Finalised.of_node(node).levels
-            except features.UnreadableFeaturesError as error:
+            except UnreadableNodeError as error:
                 return ErrorCode.FEATURE_UPDATE_FAILED, str(error)
             decided = features.decide(levels, updates, self._node_id, brokers)
             if isinstance(decided, str):

@@ -137,7 +137,6 @@ class _NoValue(bytes):
 
 
 UNSUPPORTED_VERSION = 35
-STATIC_LEAVE_EPOCH = -2  # of a static member that has left for a while (KIP-848)
 TURN_CONSUMER_PROTOCOL_ON = (
     "To turn it on: barnabas features upgrade --feature group.version=1, and consumer among "
     "group.coordinator.rebalance.protocols, if that is set"
@@ -296,6 +295,8 @@ def _as_listed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_classic(found: Any) -> dict[str, Any]:
+    from barnabas.coordinators.groups.consumer.states import STATIC_LEAVE_EPOCH
+
     return {
         "error": None,
         "group_id": found.group_id,

@@ -32,14 +32,18 @@ class CoordinationError(Exception):
         self.path = path
 
 
+class UnreadableNodeError(CoordinationError):
+    """Somebody has written the node by hand. str() names it, and says what to do."""
+
+
 @contextmanager
 def must_be_readable(path: str) -> Iterator[None]:
-    """CoordinationError that names the node, if its data are not what is read here (ValueError)."""
+    """UnreadableNodeError, if the data of a node are not what is read here (ValueError)."""
     try:
         yield
     except ValueError as error:
         text = f"the node {path} of the tree cannot be read: {error}. Restore the tree from a backup."
-        raise CoordinationError(path, text) from error
+        raise UnreadableNodeError(path, text) from error
 
 
 class NoNodeError(CoordinationError):

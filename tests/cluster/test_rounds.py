@@ -15,7 +15,7 @@ from kill_rounds import Options
 OPTIONS = Options(
     rounds=1, producers=4, committers=2, members=2, partitions=3, transactors=2, librdkafka=False, alive_s=(0.5, 1.0)
 )
-STALLS_MS = max(SESSION_TIMEOUT_MS, 1.5 * int(SETTINGS["replica.lag.time.max.ms"])) + 30_000
+STALLS_MS = max(SESSION_TIMEOUT_MS, 1.5 * int(SETTINGS["replica.lag.time.max.ms"])) + 5_000
 
 
 @pytest.mark.takes_turns("on_zookeeper")

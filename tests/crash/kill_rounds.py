@@ -61,7 +61,7 @@ from transaction_checks import COPIES, TRANSACTIONS, TransactionChecker, Transac
 from transaction_checks import SETTINGS as TRANSACTION_SETTINGS
 from transaction_load import Copier, LibrdkafkaTransactor, Transactor
 
-GOES_ON_WITHIN_S = 100.0
+GOES_ON_WITHIN_S = 30.0
 FETCH_BYTES = 4 << 20
 KEYS = 20  # per producer of a compacted topic
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -285,13 +285,8 @@ class ClassicGroup:
                     if error is ErrorCode.REQUEST_TIMED_OUT:
                         # The record that timed out may still be committed, so this one must follow it.
                         effects.store(self.rebalance.record())
-                elif version >= 9:
-                    is_leader = self.members.leader == new_id
-                    response = self.rebalance.join_response(member, version, with_members=is_leader)
-                    response.skip_assignment = is_leader
-                else:  # an old client that is told of another leader does not assign
-                    response = self.rebalance.join_response(member, version, with_members=False)
-                    response.leader = leader_before or ""
+                else:
+                    response = self.answer_returned(new_id, version, leader_before or "")
                 self.rebalance.restart_session(member, effects.monotonic_ms)
                 effects.reply_join(waiter, response)
 
@@ -301,6 +296,15 @@ class ClassicGroup:
         else:
             self.rebalance.prepare(f"static member {who(member)} came back", effects)
         return waiter
+
+    def answer_returned(self, member_id: str, version: int, leader_before: str) -> JoinGroupResponse:
+        """What a static member is told that goes on in this generation. Who leads does not assign (KIP-814)."""
+        is_leader = version >= 9 and self.members.leader == member_id
+        response = self.rebalance.join_response(self.members.by_id[member_id], version, with_members=is_leader)
+        response.skip_assignment = is_leader
+        if version < 9:  # an old client that is told of another leader does not assign
+            response.leader = leader_before
+        return response
 
     def _has_room_for(self, member_id: str) -> bool:
         limit = self._config.group_max_size

@@ -39,6 +39,18 @@ def test_what_comes_late_from_a_member_in_its_epoch_may_be_committed() -> None:
     assert verdict.violation is None, str(verdict)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(125, id="a classic member takes the place of the last other one, which was static"),
+        pytest.param(249130, id="the static leader of a classic group is away"),
+    ],
+)
+def test_somebody_looks_for_new_partitions(seed: int) -> None:
+    verdict = consumer_groups.ConsumerGroups(seed, minutes=2.0).run()
+    assert verdict.violation is None, str(verdict)
+
+
 def test_groups_migrate_in_these_runs() -> None:
     worlds = [run(seed)[0] for seed in SEEDS]
     assert sum(world.conversions for world in worlds) > 15

@@ -293,7 +293,8 @@ class Client:
         given = {(topic.topic, index) for topic in found.assigned_partitions for index in topic.partitions}
         self.world.epoch_is(self, self.epoch, joined.generation_id)  # a generation is stored when its members sync
         self.epoch, self.leads = joined.generation_id, joined.leader == self.member_id
-        self.seen_topics = self.world.topics.changes
+        if not joined.skip_assignment:  # else it was assigned before, and topics may have changed since
+            self.seen_topics = self.world.topics.changes
         gives_up = bool(self.owned - given)
         await self._take(given, slow=self.rng.random() < 0.2)
         self.must_join = gives_up  # it says by a join that it has given something up

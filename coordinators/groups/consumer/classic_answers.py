@@ -66,7 +66,7 @@ class ClassicAnswers:
             logger.log(shard.consumer.log_level(), text, group.group_id, who(member))
         shard.consumer.note_joined(group.group_id, before, member, request.reason or "")
         if replaced is not None and not replaced.is_classic:
-            shard.consumer.end_with_replacement(change, outcome)
+            outcome = shard.consumer.end_with_replacement(change, outcome, version)
         return shard.consumer.carry_out(
             change, outcome, lambda error: join_error(version, request.member_id, consumer_error(error))
         )

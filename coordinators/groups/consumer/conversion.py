@@ -191,10 +191,13 @@ def _common_protocol(group: ConsumerGroup, leaving: set[str]) -> str | None:
     return most_voted(lists, lambda name: all(name in names for names in lists))
 
 
-def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) -> tuple[GroupRecord, Supported]:
+def downgrade(
+    change: Change, leaving: set[str], topics: Topics, now_ms: int, leader: str | None
+) -> tuple[GroupRecord, Supported]:
     """Remove the consumer group; returns the record of the classic one, with the members that stay.
 
     The record has the metadata of one protocol. Beside it stands what else each member supports.
+    `leader`: None: as in Kafka, the first one.
     """
     group = change.group
     protocol = _common_protocol(group, leaving)
@@ -202,7 +205,7 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
     supported: dict[str, list[tuple[str, bytes]]] = {}
     make = stored.GroupMetadataValue
     members = []
-    for member_id in group.in_stored_order():  # the first one leads
+    for member_id in group.in_stored_order():
         member = group.members[member_id]
         of, classic = member.subscription, member.subscription.classic
         if member_id in leaving:
@@ -226,7 +229,7 @@ def downgrade(change: Change, leaving: set[str], topics: Topics, now_ms: int) ->
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         generation=group.epoch,
         protocol=protocol,
-        leader=members[0].member_id,
+        leader=leader or members[0].member_id,
         current_state_timestamp=now_ms,
         members=members,
         unknown_tagged_fields=live_reset_tag(group.of_group.reset_epoch),

@@ -25,7 +25,6 @@ from barnabas.coordinators.groups.consumer.timers import NEVER
 from barnabas.coordinators.groups.events import MOVED_MAX, Event, Identity, Kind, Moved, cut, identity
 from barnabas.coordinators.groups.log_lines import who
 from barnabas.coordinators.groups.rebalance import FENCE_MS
-from barnabas.coordinators.groups.records import GroupRecord
 from barnabas.coordinators.shard import UNSTORABLE_MS, Done
 from barnabas.offsets.records import OffsetCommits
 from barnabas.protocol.errors import ErrorCode
@@ -184,25 +183,30 @@ class ConsumerGroups:
         if not self._become_classic(change, set(member_ids), "the last member of the consumer protocol is gone"):
             heartbeats.fence(change, member_ids, self.situation_of(change.group.group_id).topics)
 
-    def end_with_replacement(self, change: Change, answer: JoinGroupResponse) -> None:
+    def end_with_replacement(self, change: Change, answer: JoinGroupResponse, version: int) -> JoinGroupResponse:
         """A classic member is in the place of a static one of the consumer protocol. If that was the last one, the
-        group becomes a classic one, where that is allowed. It goes on without a rebalance if nobody misses anything.
+        group becomes a classic one, where that is allowed. It goes on without a rebalance if nobody misses anything:
+        then the member is told that it leads (KIP-814), because a leader looks for new partitions.
         """
         misses_nothing = change.group.state is GroupState.STABLE
         reason = None if misses_nothing else "a classic member is in the place of the last one of the consumer protocol"
-        record = self._become_classic(change, set(), reason)
-        if record is not None and record.metadata is not None:
-            answer.protocol_name = record.metadata.protocol
+        if not self._become_classic(change, set(), reason, answer.member_id):
+            return answer
+        classic = self._shard.groups[change.group.group_id]
+        if misses_nothing:
+            return classic.answer_returned(answer.member_id, version, "")
+        answer.protocol_name = classic.rebalance.protocol_name
+        return answer
 
-    def _become_classic(self, change: Change, gone: set[str], reason: str | None) -> GroupRecord | None:
+    def _become_classic(self, change: Change, gone: set[str], reason: str | None, leader: str | None = None) -> bool:
         """If all members that are not gone are classic ones, the group becomes a classic one, where that is allowed."""
         group = change.group
         situation = self.situation_of(group.group_id)
         settings = situation.settings
         if not conversion.may_downgrade(group, gone, settings.migration_policy, settings.classic_size_max):
-            return None
+            return False
         group_id = group.group_id
-        record, supported = conversion.downgrade(change, gone, situation.topics, self._clock.now_ms())
+        record, supported = conversion.downgrade(change, gone, situation.topics, self._clock.now_ms(), leader)
         self.forget(group_id)
         undo = self._shard.become_classic(record, supported, reason)
 
@@ -212,7 +216,7 @@ class ConsumerGroups:
 
         change.restore = restore
         logger.info("group %s: is a classic group now, because only classic members are left", group_id)
-        return record
+        return True
 
     def live_reset(self, group: ConsumerGroup, commits: OffsetCommits) -> tuple[Change, tuple[Identity, ...]]:
         """Throw out all members: a decision that is written together with offsets. live_reset.py has the rules.

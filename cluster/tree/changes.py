@@ -87,9 +87,9 @@ class Changes:
         def attempt() -> Change:
             try:
                 with writer.transaction():
-                    if session_id is not None and not writer.has_session(session_id):
+                    before = writer.zxid() if session_id is None else writer.zxid_in_session(session_id)
+                    if before is None:
                         raise SessionExpiredError("", f"session {session_id} was ended by another process")
-                    before = writer.zxid()
                     if before < seen_zxid:
                         raise OlderTreeError
                     result = change(writer)

@@ -324,14 +324,16 @@ class EmbeddedCoordination:
                 self._watches.leave_on_data(path, watch, zxid, existed=True)
             return node.data, node.stat
 
-        return await self._read(read, is_one=True)
+        return await self._read(read)
 
     async def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[tuple[bytes, Stat] | None]:
         found: list[tuple[bytes, Stat] | None] = []
 
         def read(file: TreeFile) -> None:
-            for path in paths[len(found) : len(found) + NODES_AT_ONCE]:
-                zxid, node = self._find(file, path)
+            some = paths[len(found) : len(found) + NODES_AT_ONCE]
+            zxid, nodes = file.find_many_at(some)
+            for path, node in zip(some, nodes, strict=True):
+                node = self._if_owner_lives(file, node)
                 if node is not None and watch is not None:
                     self._watches.leave_on_data(path, watch, zxid, existed=True)
                 found.append(None if node is None else (node.data, node.stat))
@@ -339,7 +341,7 @@ class EmbeddedCoordination:
         while len(found) < len(paths):
             if len(paths) > FEW_NODES:
                 await self._env.clock.sleep(0)
-            await self._read(read, is_one=len(paths) == 1)
+            await self._read(read)
         return found
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
@@ -349,7 +351,7 @@ class EmbeddedCoordination:
                 self._watches.leave_on_data(path, watch, zxid, existed=node is not None)
             return None if node is None else node.stat
 
-        return await self._read(read, is_one=True)
+        return await self._read(read)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         def read(file: TreeFile) -> list[str]:
@@ -358,29 +360,29 @@ class EmbeddedCoordination:
                 self._watches.leave_on_children(path, watch, zxid)
             return names
 
-        return await self._read(read, is_one=True)
+        return await self._read(read)
 
-    async def _read(self, read: Callable[[TreeFile], T], *, is_one: bool = False) -> T:
-        """Read the tree at one time (`is_one`: as one statement does), after all changes that were asked for before."""
+    async def _read(self, read: Callable[[TreeFile], T]) -> T:
+        """Read by one statement, so at one time, after all changes that were asked for before."""
         if self._changes.waiting:
             async with self._changes.turn:
                 pass
 
         async def attempt() -> T:
-            file = self._opened() if self._seen is None else self._seen
-            if is_one:
-                return read(file)
-            with file.snapshot():
-                return read(file)
+            return read(self._opened() if self._seen is None else self._seen)
 
         return await self._changes.unless_busy(attempt)
 
     def _find(self, file: TreeFile, path: str) -> tuple[int, Node | None]:
         zxid, node = file.find_at(path)
-        if node is not None and file is self._seen and node.stat.ephemeral_owner:
-            lives_until_ms = self._files.lives_until_ms(node.stat.ephemeral_owner)
-            return zxid, node if lives_until_ms > self._env.clock.monotonic_ms() else None
-        return zxid, node
+        return zxid, self._if_owner_lives(file, node)
+
+    def _if_owner_lives(self, file: TreeFile, node: Node | None) -> Node | None:
+        """The node; before the session begins, None if it belongs to a session that is over."""
+        if node is None or file is not self._seen or not node.stat.ephemeral_owner:
+            return node
+        lives_until_ms = self._files.lives_until_ms(node.stat.ephemeral_owner)
+        return node if lives_until_ms > self._env.clock.monotonic_ms() else None
 
     # Changing
 

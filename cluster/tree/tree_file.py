@@ -13,6 +13,7 @@ journal it would cost two or three). SQLite syncs the folder itself when it make
 sync (`Disk.syncs`), it survives a kill only.
 """
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ from barnabas.cluster.tree.tree_opening import WRITE_AHEAD_BYTES, lost, open_as_
 
 _COLUMNS = "czxid, mzxid, ctime_ms, mtime_ms, version, creations, owner, num_children"
 _FIND_AT = f"SELECT zxid, name, data, creations, {_COLUMNS} FROM counter LEFT JOIN node ON parent = ? AND name = ?"
+_FIND_MANY_AT = f"""SELECT zxid, name, data, creations, {_COLUMNS}, wanted.key FROM counter JOIN json_each(?) AS wanted
+    LEFT JOIN node ON node.parent = json_extract(wanted.value, '$[0]') AND name = json_extract(wanted.value, '$[1]')"""
 
 
 class Node(NamedTuple):
@@ -119,7 +122,15 @@ class TreeFile:
     def find_at(self, path: str) -> tuple[int, Node | None]:
         """The number of the last change, and a node as it is then, or None."""
         row = self._row(_FIND_AT, *split(path))
-        return self._counted(row), None if row[1] is None else Node(row[2], _stat(row[4:]), row[3])
+        return self._counted(row), _node(row)
+
+    def find_many_at(self, paths: Sequence[str]) -> tuple[int, list[Node | None]]:
+        """The number of the last change, and nodes as they are then, or None for each that is not there."""
+        rows = self._rows(_FIND_MANY_AT, json.dumps([split(path) for path in paths]))
+        found: list[Node | None] = [None] * len(paths)
+        for row in rows:
+            found[row[-1]] = _node(row)
+        return self._counted(rows[0] if rows else None), found
 
     def require(self, path: str) -> Node:
         """A node. NoNodeError."""
@@ -171,6 +182,12 @@ class TreeFile:
     def zxid(self) -> int:
         """Number of the last change."""
         return self._number("SELECT zxid FROM counter")
+
+    def zxid_in_session(self, session_id: int) -> int | None:
+        """Number of the last change; None if the session has ended."""
+        row = self._row("SELECT zxid, EXISTS (SELECT 1 FROM session WHERE id = ?) FROM counter", session_id)
+        zxid = self._counted(row)
+        return zxid if row[1] else None
 
     def data_version(self) -> int:
         """Another number than before when another process has written since."""
@@ -269,11 +286,19 @@ class TreeFile:
 
     def create(self, operation: Create, zxid: int, session_id: int) -> str:
         parent, name = split(operation.path, sequential=operation.sequential)
-        above = self.require(parent)
-        if above.stat.ephemeral_owner:
+        above = self._row(
+            "UPDATE node SET creations = creations + 1, num_children = num_children + 1, pzxid = ? "
+            "WHERE parent = ? AND name = ? RETURNING owner, creations",
+            zxid,
+            *split(parent),
+        )
+        if above is None:
+            raise NoNodeError(parent)
+        owner_above, creations = above
+        if owner_above:
             raise NoChildrenForEphemeralsError(operation.path)
         if operation.sequential:
-            name = f"{name}{above.creations:010}"
+            name = f"{name}{creations - 1:010}"
         path = _join(parent, name)
         now_ms = self._now_ms()
         owner = session_id if operation.ephemeral else 0
@@ -281,25 +306,22 @@ class TreeFile:
         insert = "INSERT INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?)"
         if not self._rows(f"{insert} ON CONFLICT (parent, name) DO NOTHING RETURNING 1", *row):
             raise NodeExistsError(path)
-        self._rows(
-            "UPDATE node SET creations = creations + 1, num_children = num_children + 1, pzxid = ? "
-            "WHERE parent = ? AND name = ?",
-            zxid,
-            *split(parent),
-        )
         self.changes += [WatchEvent(EventType.CREATED, path), WatchEvent(EventType.CHILDREN, parent)]
         return path
 
     def set(self, path: str, data: bytes, version: int, zxid: int) -> Stat:
-        self.check(path, version)
         row = self._row(
             "UPDATE node SET data = ?, mzxid = ?, mtime_ms = ?, version = version + 1 "
-            f"WHERE parent = ? AND name = ? RETURNING {_COLUMNS}",
+            f"WHERE parent = ? AND name = ? AND version = ifnull(?, version) RETURNING {_COLUMNS}",
             data,
             zxid,
             self._now_ms(),
             *split(path),
+            None if version == ANY_VERSION else version,
         )
+        if row is None:
+            self.check(path, version)  # raises what is wrong
+        assert row is not None, f"{path} could be set, but was not"
         self.changes.append(WatchEvent(EventType.DATA, path))
         return _stat(row)
 
@@ -322,6 +344,10 @@ class TreeFile:
 
 def _join(parent: str, name: str) -> str:
     return f"{parent.rstrip('/')}/{name}"
+
+
+def _node(row: Sequence[Any]) -> Node | None:
+    return None if row[1] is None else Node(row[2], _stat(row[4:12]), row[3])
 
 
 def _stat(row: Sequence[int]) -> Stat:

@@ -244,6 +244,10 @@ class KafkaOffsetManager:
         oldest_ms = shard.offsets.oldest_ms(group_id)
         if oldest_ms is not None and not may_have_expired(situation, oldest_ms, now_ms + ahead_ms, retention_ms):
             return None
+        is_warned = group_id in self._warned_before
+        if is_warned and oldest_ms is not None and not may_have_expired(situation, oldest_ms, now_ms, retention_ms):
+            self._warned[group_id] = None
+            return None
         offsets = shard.offsets.of_group(group_id)
         pending = shard.offsets.pending_of_group(group_id)
         expired = expired_offsets(situation, offsets, pending, now_ms + ahead_ms, retention_ms)

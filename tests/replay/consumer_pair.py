@@ -50,7 +50,7 @@ PAUSE_SECONDS = 0.3  # until a request has begun
 TOPICS_SECONDS = 1.0  # until Kafka's coordinator has heard of a topic of which its metadata tell
 UNCOMPARED = {"throttle_time_ms", "client_host", "heartbeat_interval_ms"}
 NO_ID = bytes(16)
-LEADER: dict[str, Any] = {"leader": "", "members": []}
+LEADER: dict[str, Any] = {"leader": "", "members": [], "skip_assignment": False}
 DASH = 62  # in base64: no id of ours begins with it
 
 

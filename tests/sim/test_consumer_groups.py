@@ -39,6 +39,12 @@ def test_what_comes_late_from_a_member_in_its_epoch_may_be_committed() -> None:
     assert verdict.violation is None, str(verdict)
 
 
+@pytest.mark.parametrize("seed", [5223, 5241])
+def test_who_was_thrown_out_and_joins_again_under_its_id_has_nothing_until_it_is_told(seed: int) -> None:
+    verdict = consumer_groups.ConsumerGroups(seed, minutes=2.0).run()
+    assert verdict.violation is None, str(verdict)
+
+
 @pytest.mark.parametrize(
     "seed",
     [

@@ -3,7 +3,7 @@
 Members of both protocols come and go, are silent for too long, give partitions up slowly, and commit late; the
 coordinator dies and moves (`coordinator_world.py`), and topics get partitions. At any time:
 
-- a partition has one owner that has acknowledged it, of those that are in the group;
+- a partition has one owner that has acknowledged it, of those that have been in the group since;
 - epochs only grow;
 - who is not in the group any more, or whose partition another one has, commits nothing for it. An offset tells whose
   it is: the n-th owner of a partition begins at n million.
@@ -106,6 +106,7 @@ class ConsumerGroups(CoordinatorWorld):
         self.owners: dict[Partition, dict[Client, None]] = {}
         self.epoch_told = 0  # the highest
         self.commits = self.conversions = 0
+        self._member_ids: set[str] = set()
         self._was_consumer: bool | None = None
         self._members_before = 0
         self.clients: list[Client] = []
@@ -233,7 +234,7 @@ class ConsumerGroups(CoordinatorWorld):
         self.owners.get(partition, {}).pop(client, None)
 
     def forget(self, client: Client) -> None:
-        """A client has started again, with nothing."""
+        """A client has started again, with nothing; or was thrown out, and may not know it yet when it is back."""
         for owners in self.owners.values():
             owners.pop(client, None)
 
@@ -252,6 +253,7 @@ class ConsumerGroups(CoordinatorWorld):
         classic = shard.groups.get(GROUP)
         if group is not None or classic is not None:
             self._look_at_epoch(group, classic)
+            self._look_at_members(set(classic.members.by_id if group is None else group.members))
         if group is not None:
             self._look_at_owners(group)
         table = {
@@ -278,6 +280,13 @@ class ConsumerGroups(CoordinatorWorld):
         if epoch < self.epoch_told:
             self.fail(Violation("epochs only grow", f"{self.epoch_told} was told, and the group is in {epoch}"))
         self._was_consumer, self._members_before = group is not None, count
+
+    def _look_at_members(self, member_ids: set[str]) -> None:
+        gone = self._member_ids - member_ids
+        for client in self.clients:
+            if client.member_id in gone:
+                self.forget(client)
+        self._member_ids = member_ids
 
     def _look_at_owners(self, group: ConsumerGroup) -> None:
         seen: dict[tuple[bytes, int], str] = {}

@@ -132,12 +132,14 @@ def _begin_with_nothing(change: Change, member_id: str) -> ConsumerMember:
 def _take_place(change: Change, request: JoinGroupRequest, member_id: str) -> ErrorCode:
     """A static member that is back under another id takes the place of the one before it."""
     instance_id = request.group_instance_id
-    found = None if instance_id is None else change.group.static_member(instance_id)
-    if found is None or found.member_id == member_id:
+    if instance_id is None:
         return ErrorCode.NONE
     if request.member_id != "":
-        return ErrorCode.FENCED_INSTANCE_ID
-    heartbeats.replace(change, found, member_id)
+        known = find_any(change.group, member_id, instance_id)
+        return known if isinstance(known, ErrorCode) else ErrorCode.NONE
+    found = change.group.static_member(instance_id)
+    if found is not None:
+        heartbeats.replace(change, found, member_id)
     return ErrorCode.NONE
 
 

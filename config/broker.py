@@ -38,7 +38,7 @@ _OTHER_KAFKA_SETTINGS = frozenset(
     broker.id.generation.enable control.plane.listener.name
     controller.message.queue.size controller.performance.always.log.threshold.ms
     controller.performance.sample.period.ms eligible.leader.replicas.enable
-    enable.zookeeper.failover group.consumer.regex.refresh.interval.ms group.coordinator.new.enable group.share.enable
+    enable.zookeeper.failover group.coordinator.new.enable group.share.enable
     group.share.persister.class.name inter.broker.protocol.version log.cleaner.hash.algorithm
     log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
     password.encoder.cipher.algorithm password.encoder.iterations

@@ -166,6 +166,7 @@ group.consumer.migration.policy | STRING | bidirectional | any case: DISABLED, D
 group.consumer.min.assignment.interval.ms | INT | 0 | >= 0 | - | The shortest assignment interval that a group may have.
 group.consumer.min.heartbeat.interval.ms | INT | 5000 | >= 1 | - | The shortest time between heartbeats that a group may have.
 group.consumer.min.session.timeout.ms | INT | 45000 | >= 1 | - | The shortest session timeout that a consumer group may have.
+group.consumer.regex.refresh.interval.ms | INT | 600000 | >= 10000 | - hidden | How often expressions are looked at again although no topic is new, where members need rights.
 group.consumer.session.timeout.ms | INT | 45000 | >= 1 | - | Silence after which a member of a consumer group is removed.
 group.coordinator.append.linger.ms | INT | -1 | >= -1 | - | -
 group.coordinator.background.threads | INT | 2 | >= 1 | - | -

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 MaySee = Callable[[str], bool]
 logger = logging.getLogger("barnabas.groups")
-REFRESH_MS = 600_000.0  # group.consumer.regex.refresh.interval.ms of Kafka
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1  # as ConsumerGroupDescribe says
 _PATTERNS_MAX = 1_000  # expressions that are kept ready
 # Joins that are refused because of the group are noted among its events, as these.
@@ -271,7 +270,8 @@ class ConsumerAnswers:
         """
         if group.is_resolving:
             return
-        is_fresh = may_see is None or self._clock.monotonic_ms() < group.resolved_ms + REFRESH_MS
+        age_ms = self._clock.monotonic_ms() - group.resolved_ms
+        is_fresh = may_see is None or age_ms < self._config.group_consumer_regex_refresh_interval_ms
         are_resolved = not group.has_regexes or (
             is_fresh
             and group.seen_names == self._topics.name_changes

@@ -253,20 +253,29 @@ def test_a_new_expression_that_means_no_topic_changes_no_epoch() -> None:
 
 
 def test_an_expression_means_the_topics_that_the_member_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = GroupWorld()
+    """It is looked at again now and then, because rights change, too."""
+    world = GroupWorld(group_consumer_regex_refresh_interval_ms=20_000)
     for topic in ("events", "events-secret"):
         world.topics.change(topic, 1)
     heartbeat = world.coordinator.consumer.heartbeat
+    seen = {"events"}
 
     def with_rights(request: Any, context: Any, _: Any = None) -> Any:
-        return heartbeat(request, context, "events".__eq__)
+        return heartbeat(request, context, seen.__contains__)
 
     monkeypatch.setattr(world.coordinator.consumer, "heartbeat", with_rights)
     member = ConsumerMember(world, GROUP, "one", [], subscribed_topic_regex="ev.*")
-    for _ in range(3):
-        member.send()
-        world.clock.advance(2_000)
-    assert set(member.owned) == {world.topics.topic_id("events")}
+
+    def beat(times: int) -> int:
+        for _ in range(times):
+            member.send()
+            world.clock.advance(2_000)
+        return len(member.owned)
+
+    assert beat(3) == 1
+    seen.add("events-secret")
+    assert beat(5) == 1
+    assert beat(5) == 2
 
 
 @pytest.mark.parametrize("partition", [-1, -(2**31)])

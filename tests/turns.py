@@ -1,8 +1,8 @@
-"""Tests that take turns: of several values of a parameter that prove the same, one runs each day.
+"""Tests that take turns: of several values of a parameter that prove nearly the same, one runs each day.
 
-`@pytest.mark.takes_turns("seed")` says it of a test with a parameter `seed`. The date (UTC) decides whose turn it is,
-and pytest says how many wait for theirs. Who names a test (`pytest FILE::TEST`) gets all its values, and so does who
-sets ALL_TURNS=1.
+`@pytest.mark.takes_turns("seed")` says it of a test with a parameter `seed`. Of several parameters, one combination of
+values runs each day. The date (UTC) decides whose turn it is, and pytest says how many wait for theirs. Who names a
+test (`pytest FILE::TEST`) gets all its values, and so does who sets ALL_TURNS=1.
 """
 
 import os
@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-MARKER = "takes_turns(parameter): of the values of this parameter one runs each day (tests/turns.py)"
+MARKER = "takes_turns(parameter, ...): of the values of these parameters one runs each day (tests/turns.py)"
 TODAY = datetime.now(UTC)
 
 
@@ -23,9 +23,10 @@ def waiting(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item
     turns: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         marker = item.get_closest_marker("takes_turns")
-        values = getattr(item, "callspec", None)
-        if marker is not None and values is not None and marker.args[0] in values.params:
-            turns[item.nodeid.partition("[")[0]][str(values.params[marker.args[0]])].append(item)
+        values = item.callspec.params if hasattr(item, "callspec") else {}
+        value = [values[name] for name in (marker.args if marker else ()) if name in values]
+        if value:
+            turns[item.nodeid.partition("[")[0]][str(value)].append(item)
     found: list[pytest.Item] = []
     for test, by_value in turns.items():
         today = (TODAY.toordinal() + crc32(test.encode())) % len(by_value)

@@ -48,7 +48,9 @@ def test_java(tmp_path: Path) -> None:
     assert "Tests run: 1, Failures: 0, Errors: 0" in run("java", tmp_path, "mvn --batch-mode test")
 
 
-def test_python(tmp_path: Path, with_plugin: list[str]) -> None:
-    """Two hundred tests with three clients, in two processes with a broker each."""
-    arguments = " ".join(["-q", "-n", "2", "-p", "no:cacheprovider", *with_plugin, "."])
-    assert "201 passed" in run("python", tmp_path, f"{shlex.quote(sys.executable)} -m pytest {arguments}")
+@pytest.mark.takes_turns("client")
+@pytest.mark.parametrize("client", ["kafka-python", "confluent-kafka", "aiokafka"])
+def test_python(tmp_path: Path, with_plugin: list[str], client: str) -> None:
+    """Of two hundred and one tests, each of which names its clients: in two processes with a broker each."""
+    arguments = " ".join(["-q", "-n", "2", "-p", "no:cacheprovider", "-k", client, *with_plugin, "."])
+    assert "69 passed" in run("python", tmp_path, f"{shlex.quote(sys.executable)} -m pytest {arguments}")

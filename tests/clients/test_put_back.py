@@ -233,6 +233,7 @@ def test_producers_from_before_and_after_do_not_share_their_numbers(kafka: Barna
     assert {f"after {number}" for number in range(3)} <= set(acknowledged)
 
 
+@pytest.mark.takes_turns("kafka")
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
 def test_many_restores_leave_memory_and_descriptors_as_they_were(kafka: Barnabas) -> None:
     """The longer form: bench/README.md has what 1,000 of them leave."""

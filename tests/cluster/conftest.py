@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have the tests take turns."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.path.stem not in ON_BOTH_EACH_DAY:
-            item.add_marker(pytest.mark.takes_turns("make_cluster"))
+            item.add_marker(pytest.mark.takes_turns("make_cluster", "trees", "kafka"))
 
 
 @pytest.fixture

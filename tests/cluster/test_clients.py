@@ -21,8 +21,6 @@ MakeCluster = Callable[..., Any]
 PARTITIONS = 3
 LONGER_S = 1.0  # is each pause than those of the round before: on a slow machine, a group that moves is never stable
 STORIES = Path(__file__).resolve().parent.parent / "clients"
-# These two take long, and no client can tell where the tree is.
-EMBEDDED = pytest.mark.parametrize("make_cluster", ["embedded"], indirect=True)
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -207,22 +205,32 @@ def told(command: list[str], cluster: Any, pause_s: float) -> set[str]:
     return {line for line in told if not line.startswith(GAVE_UP)} | {last}
 
 
-@EMBEDDED
-@pytest.mark.skipif(shutil.which("go") is None, reason="no Go toolchain: franz-go cannot be built")
-def test_franz_go_while_leaders_move(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    program = tmp_path / "story"
+def franz_go(folder: Path) -> list[str]:
+    """The command of a story."""
+    if shutil.which("go") is None:
+        pytest.skip("no Go toolchain: franz-go cannot be built")
+    program = folder / "story"
     subprocess.run(["go", "build", "-o", str(program), "."], cwd=STORIES / "go", check=True, timeout=280)
-    cluster = make_cluster(**ANY_TWO)
-    assert told([str(program)], cluster, 2.0) == {"303 records\n"}
+    return [str(program)]
 
 
-@EMBEDDED
-@pytest.mark.skipif(shutil.which("npm") is None, reason="no Node.js: KafkaJS cannot be installed")
-def test_kafkajs_while_leaders_move(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    folder = tmp_path / "story"
-    folder.mkdir()
+def kafkajs(folder: Path) -> list[str]:
+    """The same with KafkaJS."""
+    if shutil.which("npm") is None:
+        pytest.skip("no Node.js: KafkaJS cannot be installed")
     for file in ("package.json", "package-lock.json", "story.js"):
         shutil.copy(STORIES / "node" / file, folder)
     subprocess.run(["npm", "ci", "--silent"], cwd=folder, check=True, timeout=280)
-    cluster = make_cluster(**ANY_TWO)
-    assert told(["node", str(folder / "story.js")], cluster, 5.0) == {"100 records\n"}
+    return ["node", str(folder / "story.js")]
+
+
+@pytest.mark.takes_turns("client")
+@pytest.mark.parametrize("make_cluster", ["embedded"], indirect=True)  # no client can tell where the tree is
+@pytest.mark.parametrize(("client", "pause_s", "records"), [(franz_go, 2.0, 303), (kafkajs, 5.0, 100)])
+def test_a_story_while_leaders_move(
+    make_cluster: MakeCluster, tmp_path: Path, client: Callable[[Path], list[str]], pause_s: float, records: int
+) -> None:
+    folder = tmp_path / "story"
+    folder.mkdir()
+    command = client(folder)
+    assert told(command, make_cluster(**ANY_TWO), pause_s) == {f"{records} records\n"}

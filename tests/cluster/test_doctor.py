@@ -47,6 +47,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
         process.wait(200)
 
 
+@pytest.mark.takes_turns("left")
 @pytest.mark.parametrize("left", ["its directory", "nothing"])
 def test_a_broker_that_died_is_started_again_by_the_command(
     start: Start, started: list[subprocess.Popen[str]], tmp_path: Path, left: str

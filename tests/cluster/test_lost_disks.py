@@ -27,6 +27,7 @@ def all_in_sync_of(cluster: Any, topic: str) -> None:
         cluster.in_sync(topic, index, {0, 1, 2})
 
 
+@pytest.mark.takes_turns("make_cluster", "what", "how")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.parametrize("what", ["empty", "old copy"])
 def test_the_disk_of_the_broker_that_was_the_last_one(
@@ -67,6 +68,7 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
     assert cluster.committed("g", "t", 0) == 30
 
 
+@pytest.mark.takes_turns("make_cluster", "what")
 @pytest.mark.parametrize("what", ["old folders", "a log without its end", "folders of a former topic"])
 def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path, what: str) -> None:
     """It says that records were removed, and must not lead: the others would be cut to what it has."""
@@ -103,6 +105,7 @@ def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster
         assert cluster.values("t", index) == numbered(0, 40)
 
 
+@pytest.mark.takes_turns("make_cluster", "what")
 @pytest.mark.parametrize("what", ["given up", "a copy made while it ran"])
 def test_one_of_the_disks_of_the_broker_that_was_the_last_one(
     make_cluster: MakeCluster, tmp_path: Path, what: str

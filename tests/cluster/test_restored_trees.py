@@ -145,6 +145,7 @@ def check_that_all_is_there(cluster: Any, producers: list[Any]) -> None:
     assert cluster.committed("g", "t", 0) == 40
 
 
+@pytest.mark.takes_turns("trees", "how")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_the_replica_with_the_shorter_log_registers_first(trees: Trees, how: int) -> None:
     """It may have died so soon after the backup that it cannot know, and leads then, until the others come."""

@@ -1,4 +1,4 @@
-"""Rounds of tests/crash/kill_rounds.py on three brokers: one of each trouble that no other test here has, under load.
+"""Rounds of tests/crash/kill_rounds.py on three brokers, each day with one trouble that no other test has, under load.
 
 Producers, committers, groups, transactions and copiers run through it. Everything that was acknowledged is there, once
 and in order; what was aborted is not; committed offsets do not go back; and no client waits longer than
@@ -18,7 +18,7 @@ OPTIONS = Options(
 STALLS_MS = max(SESSION_TIMEOUT_MS, 1.5 * int(SETTINGS["replica.lag.time.max.ms"])) + 5_000
 
 
-@pytest.mark.takes_turns("on_zookeeper")
+@pytest.mark.takes_turns("trouble", "on_zookeeper")
 @pytest.mark.parametrize(
     ("trouble", "on_zookeeper"),
     [

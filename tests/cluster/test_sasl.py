@@ -157,6 +157,7 @@ def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredC
         assert SECRET not in text
 
 
+@pytest.mark.takes_turns("secured")
 def test_nothing_is_lost_when_a_broker_is_killed_and_comes_back(secured: SecuredCluster) -> None:
     admin = KafkaAdminClient(**secured.client)
     admin.create_topics([NewTopic("t", 3, 3)])

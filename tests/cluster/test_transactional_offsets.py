@@ -113,6 +113,7 @@ def fetched(cluster: Any, wanted: int) -> None:
     ask(cluster, GROUP, ApiKey.OFFSET_FETCH, 7, request, differs)
 
 
+@pytest.mark.takes_turns("make_cluster", "kind", "version")
 @pytest.mark.parametrize("version", [OLD, NEW])
 @pytest.mark.parametrize("kind", [GROUP, TRANSACTION], ids=["group", "transaction"])
 def test_a_coordinator_dies_between_the_steps(make_cluster: MakeCluster, kind: int, version: int) -> None:

@@ -32,6 +32,7 @@ def produce(bootstrap: str, numbers: range) -> set[str]:
     return set(values)
 
 
+@pytest.mark.takes_turns("is_link")
 @pytest.mark.parametrize("is_link", [False, True])
 def test_a_wal_that_is_removed_and_a_vacuum_lose_nothing(start: Start, tmp_path: Path, is_link: bool) -> None:
     """SQLite follows a link, and has its -wal beside the file."""

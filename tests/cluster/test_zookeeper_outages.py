@@ -121,6 +121,7 @@ def cut_all_once(outages: Outages) -> None:
         time.sleep(0.3)
 
 
+@pytest.mark.takes_turns("outage")
 @pytest.mark.parametrize("outage", [restart, pause, cut_all_once])
 def test_the_cluster_goes_on_after_an_outage(outages: Outages, outage: Callable[[Outages], None]) -> None:
     load = Load(outages.cluster)

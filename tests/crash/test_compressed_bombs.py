@@ -33,6 +33,7 @@ def bomb(size: int, count: int) -> bytearray:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is looked up in /proc")
+@pytest.mark.takes_turns("codec", "count")
 @pytest.mark.parametrize("codec", ["producer", "lz4"])
 @pytest.mark.parametrize("count", [1, OPENED_AT_ONCE_MAX + 1])
 def test_many_bombs_at_once_take_the_memory_of_one(start: Callable[..., Process], codec: str, count: int) -> None:

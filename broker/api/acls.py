@@ -147,10 +147,14 @@ def _rule(asked: CreateAclsRequest.AclCreation, version: int) -> Acl:
     if version >= FIRST_VERSION_WITH_PATTERNS:
         pattern = _read(PatternType, asked.resource_pattern_type)
     operation, permission = _read(AclOperation, asked.operation), _read(Permission, asked.permission_type)
-    if type not in OPERATIONS_OF or pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
-        raise InvalidRuleError("Invalid resource type or pattern type")
-    if operation <= AclOperation.ANY or permission not in (Permission.DENY, Permission.ALLOW):
-        raise InvalidRuleError("Invalid operation or permission type")
+    if type not in OPERATIONS_OF:
+        raise InvalidRuleError(f"Invalid resourceType {type.name}")
+    if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise InvalidRuleError(f"Invalid patternType {pattern.name}")
+    if operation <= AclOperation.ANY:
+        raise InvalidRuleError(f"Invalid operation {operation.name}")
+    if permission not in (Permission.DENY, Permission.ALLOW):
+        raise InvalidRuleError(f"Invalid permissionType {permission.name}")
     name = asked.resource_name
     if type is ResourceType.CLUSTER and name != CLUSTER_NAME:
         raise InvalidRuleError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
@@ -158,14 +162,9 @@ def _rule(asked: CreateAclsRequest.AclCreation, version: int) -> Acl:
         raise InvalidRuleError("Invalid empty resource name")
     if "/" in name or "\0" in name or name in (".", ".."):
         raise InvalidRuleError(f"ACL binding contains illegal resource name: {name}")
-    principal_type, colon, principal_name = asked.principal.partition(":")
-    if not colon:
+    if ":" not in asked.principal:
         why = "no colon is present separating the principal type from the principal name"
         raise InvalidRuleError(f"Could not parse principal from `{asked.principal}` ({why})")
-    if not principal_type or not principal_name:
-        raise InvalidRuleError(f"Could not parse principal from `{asked.principal}`")
-    if not asked.host:
-        raise InvalidRuleError("Host must not be empty")
     return Acl(Resource(type, name, pattern), asked.principal, asked.host, operation, permission)
 
 

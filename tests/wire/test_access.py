@@ -367,6 +367,36 @@ def test_a_filter_with_something_unknown_removes_nothing_and_says_so(
     assert (result.error_code, result.error_message) == (ErrorCode.INVALID_REQUEST, f"Unknown {what}.")
 
 
+NO_COLON = "no colon is present separating the principal type from the principal name"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"resource_type": 99}, "Invalid resourceType UNKNOWN"),
+        ({"resource_type": 1}, "Invalid resourceType ANY"),
+        ({"resource_pattern_type": 2}, "Invalid patternType MATCH"),
+        ({"operation": 99}, "Invalid operation UNKNOWN"),
+        ({"permission_type": 99, "resource_name": ""}, "Invalid permissionType UNKNOWN"),
+        ({"resource_name": "", "principal": "alice"}, "Invalid empty resource name"),
+        ({"resource_type": 4}, "The only valid name for the CLUSTER resource is kafka-cluster"),
+        ({"principal": "alice"}, f"Could not parse principal from `alice` ({NO_COLON})"),
+        ({"principal": "User:"}, ""),
+        ({"principal": ":alice"}, ""),
+        ({"host": ""}, ""),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_as_by_kafka(guarded: World, fields: dict[str, Any], why: str) -> None:
+    """As by Kafka 4.3.1, but for words that only a filter may have: it has no answer to them of its own."""
+    create = messages.CreateAclsRequest
+    rule = {"resource_type": 2, "resource_name": "x", "resource_pattern_type": 3, "principal": "User:a", "host": "*"}
+    rule |= {"operation": 3, "permission_type": 2, **fields}
+    request = create(creations=[create.AclCreation(**rule)])
+    [result] = ask(guarded, ADMIN, ApiKey.CREATE_ACLS, 3, request).results
+    assert result.error_message == why
+    assert result.error_code == (ErrorCode.INVALID_REQUEST if why else ErrorCode.NONE)
+
+
 def test_a_user_without_a_name_is_not_there(guarded: World) -> None:
     describe = messages.DescribeUserScramCredentialsRequest
     request = describe(users=[describe.UserName(name="")])

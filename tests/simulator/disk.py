@@ -160,7 +160,7 @@ class SimDisk:
         self.sync_ms = 0.0  # how long a sync in the background takes; 0: until the next event
         self._root = _Directory(clock.now_ms())
         self._lose_power_at: int | None = None
-        self._failures: list[tuple[str, str, OSError, list[int]]] = []
+        self._failures: list[tuple[str, str, Exception, list[int]]] = []
 
     # -- what a test can do to it
 
@@ -168,7 +168,7 @@ class SimDisk:
         """Raise PowerLoss instead of doing the change of this number (see `operations`) and all later ones."""
         self._lose_power_at = operation
 
-    def fail(self, operation: str, path_part: str = "", error: OSError | None = None, times: int = 1) -> None:
+    def fail(self, operation: str, path_part: str = "", error: Exception | None = None, times: int = 1) -> None:
         """Let the next `times` operations of that kind on paths that contain `path_part` raise OSError."""
         self._failures.append((operation, path_part, error or OSError(errno.EIO, "simulated"), [times]))
 

@@ -16,7 +16,6 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
-from barnabas.replication.fetching import Fetching
 from simulator.disk import SimFile
 
 World = Any  # of conftest.py
@@ -305,12 +304,9 @@ def test_a_fetch_that_waits_is_told_that_the_disk_cannot_be_read(make_world: typ
     assert partitions(answer)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_bug_ends_one_fetch_that_waits(make_world: type[World], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("planted")
-
-    world = make_world()
-    answer = wait_far_behind(world, lambda: monkeypatch.setattr(Fetching, "find", broken))
+def test_a_bug_ends_one_fetch_that_waits(make_world: type[World]) -> None:
+    world, planted = make_world(log_retention_check_interval_ms="1000"), RuntimeError("planted")
+    answer = wait_far_behind(world, lambda: world.env.disk.fail("open", "/far-0/", planted))
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert world.broker.request_gate.handler_failures == 1
 

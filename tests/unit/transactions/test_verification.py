@@ -7,13 +7,15 @@ from typing import Any, cast
 import pytest
 from barnabas.cluster.metadata_cache import MetadataCache
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
+from barnabas.config.broker import BrokerConfig
 from barnabas.coordinators.coordinator import partition_for
 from barnabas.coordinators.transactions.verification import TransactionVerification
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, UpdateMetadataRequest
+from barnabas.protocol.transaction_marker import EndTransactionMarker
 from barnabas.replication.partition import Partition
 from barnabas.runtime.pending import Pending
-from barnabas.storage.producer_state import ProducerStateManager
+from barnabas.storage.log_manager import LogManager
 from simulator.env import SimEnv, sim_env
 
 PARTITIONS = 4
@@ -21,19 +23,21 @@ NONE = ErrorCode.NONE
 Errors = dict[tuple[str, int], ErrorCode]
 
 
-class LedPartition(Partition):
-    """A partition of which only the producers are real."""
+class LedPartition:
+    """A partition whose log nobody writes to: its producers are told of appends."""
 
     def __init__(self) -> None:
-        self.producers = ProducerStateManager(cast(Any, None), "/none")
-        self.log = cast(Any, SimpleNamespace(producers=self.producers))
+        logs = LogManager(sim_env(1), "/data", BrokerConfig.of({}), lambda topic: {})
+        logs.start()
+        log = logs.get_or_create("t", 0, None)
+        self.producers = log.producers
+        self.replica = Partition("t", 0, None, log, cast(Any, None))
 
     def append(self, producer_id: int, producer_epoch: int) -> None:
         self.producers.update_data(producer_id, producer_epoch, 0, 0, 0, 0, True)
 
     def mark(self, producer_id: int, producer_epoch: int) -> None:
-        marker = SimpleNamespace(commit=True, coordinator_epoch=0)
-        self.producers.update_marker(producer_id, producer_epoch, cast(Any, marker), 1, 0)
+        self.producers.update_marker(producer_id, producer_epoch, EndTransactionMarker(True, 0), 1, 0)
 
 
 class World:
@@ -67,7 +71,8 @@ class World:
         self.cache.update(UpdateMetadataRequest(topic_states=[topic], live_brokers=brokers))
 
     def leader_partition(self, topic: str, index: int) -> Partition | ErrorCode:
-        return self.led.get((topic, index), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        led = self.led.get((topic, index))
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if led is None else led.replica
 
     def ask_broker(self, broker_id: int, request: Any, version: int) -> Pending[Any]:
         assert version == 5

@@ -33,8 +33,6 @@ from barnabas.cli.shared.client import BROKER_RESOURCE, admin, answered, positio
 from barnabas.cli.shared.exits import ExitCode, Failure
 from barnabas.cli.shared.http_client import HttpApi
 from barnabas.cli.shared.kafka_python import consumer_groups, send
-from barnabas.cli.shared.login import read as read_access
-from barnabas.cli.shared.probe import certificate_end
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json, print_paragraph
 from barnabas.cli.shared.words import duration, shown
@@ -91,8 +89,7 @@ def doctor(
     barnabas doctor --json
     """
     with admin(target) as client:
-        tls = read_access(target.command_config).tls
-        facts = gather(client, HttpApi(client, target), int(stalled_after * 1000), target.renew, tls)
+        facts = gather(client, HttpApi(client, target), int(stalled_after * 1000), target.renew)
     outcomes = examine(facts, most)
     worst = max((one.worst for one in outcomes if one.worst is not None), default=Severity.NOTE)
     bootstrap = target.bootstrap_option
@@ -106,11 +103,8 @@ def doctor(
 # ------------------------------------------------------------------ asking
 
 
-def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None], tls: Any = None) -> Facts:
-    """What the brokers say. Who does not answer is left out, with the reason. `renew`: called as it gets on.
-
-    `tls`: the context by which the command speaks with them; None: it speaks no TLS.
-    """
+def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]) -> Facts:
+    """What the brokers say. Who does not answer is left out, with the reason. `renew`: called as it gets on."""
     cluster = answered(client, client.describe_cluster)
     described = answered(client, client.describe_topics)
     registered = {row["broker_id"]: row for row in cluster["brokers"]}
@@ -118,7 +112,7 @@ def gather(client: Any, api: HttpApi, stalled_ms: int, renew: Callable[[], None]
     brokers = []
     for node_id in sorted({*registered, *assigned}):
         renew()
-        brokers.append(_broker(client, api, node_id, registered.get(node_id), stalled_ms, tls))
+        brokers.append(_broker(client, api, node_id, registered.get(node_id), stalled_ms))
     with_health = [broker.health for broker in brokers if broker.health is not None]
     rows: list[dict[str, Any]] | None = _if_told(client.list_groups)
     groups = None if rows is None else {row["group_id"]: row.get("group_state") or "" for row in rows}
@@ -210,7 +204,7 @@ def _transactions(
     return old, hanging, not_known
 
 
-def _broker(client: Any, api: HttpApi, node_id: int, row: dict[str, Any] | None, stalled_ms: int, tls: Any) -> Broker:
+def _broker(client: Any, api: HttpApi, node_id: int, row: dict[str, Any] | None, stalled_ms: int) -> Broker:
     if row is None:
         return Broker(node_id, is_registered=False)
     host, port = row["host"], row["port"]
@@ -229,8 +223,7 @@ def _broker(client: Any, api: HttpApi, node_id: int, row: dict[str, Any] | None,
             health = api.ask("GET", "/v1/health", query=query, node_id=node_id)
         except Failure as failure:
             why_not = failure.message
-    end_ms = certificate_end((host, port), tls)
-    return Broker(node_id, True, host, port, settings, health, has_http, why_not, untold, end_ms)
+    return Broker(node_id, True, host, port, settings, health, has_http, why_not, untold)
 
 
 class UntoldError(Failure):

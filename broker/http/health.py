@@ -117,6 +117,11 @@ UNREADABLE = record(
     of=text("What it is of.", one_of=["users", "quotas", "acls"]),
     name=text("Whose it is, or for what."),
 )
+CERTIFICATE = record(
+    "A certificate of this broker.",
+    listener=text("The listener that shows it."),
+    ends_ms=integer("When it ends; ms since 1970."),
+)
 HEALTH = record(
     "What a broker knows of its own troubles.",
     node_id=integer("The broker."),
@@ -133,6 +138,7 @@ HEALTH = record(
     read_by_others=array(
         text("A file."), "Files of the coordination tree that may hold passwords, and others can read."
     ),
+    certificates=array(CERTIFICATE, "Those of its listeners with TLS."),
     why_not_registered=text("Why it is not registered any more, and serves nothing; null: it is.", nullable=True),
     is_told_by_controller=boolean("Whether a controller has told it of the cluster since it started."),
     unreadable=array(UNREADABLE, f"What of users, quotas and access rules cannot be read; {LOGS_MAX} at most."),
@@ -192,6 +198,11 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
             "read_by_others": []
             if services.tree_path is None
             else read_by_others(services.env.disk, services.tree_path),
+            "certificates": [
+                {"listener": name, "ends_ms": each.names.ends_ms}
+                for name, each in ({} if services.tls is None else services.tls.by_listener).items()
+                if each.names is not None
+            ],
             "why_not_registered": services.own_registration.why_not,
             "is_told_by_controller": bool(services.metadata_cache.brokers),
             "unreadable": _unreadable(services)[:LOGS_MAX],

@@ -27,6 +27,7 @@ LATER_FIELDS: Row = {
     "unreadable": (),
     "undecided": (),
     "read_by_others": (),
+    "certificates": (),
 }
 
 
@@ -105,7 +106,6 @@ class Broker:
     has_http: bool = True
     why_not: str | None = None
     untold: str | None = None
-    certificate_ends_ms: int | None = None  # None: the command has not seen it
 
     @property
     def answers(self) -> bool:

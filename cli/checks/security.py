@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from barnabas.cli.checks.facts import DAY_MS, Facts, Settings
-from barnabas.cli.checks.findings import Finding, Needs, Severity, check
+from barnabas.cli.checks.findings import Finding, Needs, Severity, check, listed
 from barnabas.cli.checks.starting import start_again
 from barnabas.cli.shared.words import duration
 from barnabas.config.listeners import Endpoint, is_loopback, read_endpoints, security_protocols
@@ -133,20 +133,22 @@ def unreadable(facts: Facts) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "cluster", what, why, (kind, "list"))
 
 
-@check("certificates", "certificates of brokers that end within 30 days, if the command speaks TLS with them")
+@check("certificates", "certificates of brokers that end within 30 days", Needs.HTTP)
 def certificates(facts: Facts) -> Iterator[Finding]:
     """Clients refuse a broker whose certificate has ended. The clock of the broker counts, as for all its settings."""
-    for broker in facts.brokers:
-        ends_ms = broker.certificate_ends_ms
-        now_ms = facts.now_ms if broker.health is None else broker.health["time_ms"]
-        if ends_ms is None or ends_ms - now_ms > ENDS_SOON_MS:
-            continue
-        left_ms = ends_ms - now_ms
-        yield Finding(
-            Severity.ERROR if left_ms < DAY_MS else Severity.WARNING,
-            f"broker {broker.node_id}",
-            f"the certificate at {broker.host}:{broker.port} ends in {duration(max(left_ms, 0) / 1000)}",
-            "Then no client that checks it connects any more. Put a new one into the file of ssl.keystore.location: "
-            "the broker reads it within a second.",
-            ("configs", "describe", "broker", str(broker.node_id), "ssl.keystore.location"),
-        )
+    for broker, health in facts.healths:
+        listeners: dict[int, list[str]] = {}  # by when their certificate ends: most have the same
+        for row in health["certificates"]:
+            listeners.setdefault(row["ends_ms"], []).append(row["listener"])
+        for ends_ms, names in listeners.items():
+            left_ms = ends_ms - health["time_ms"]
+            if left_ms > ENDS_SOON_MS:
+                continue
+            yield Finding(
+                Severity.ERROR if left_ms < DAY_MS else Severity.WARNING,
+                f"broker {broker.node_id}",
+                f"the certificate of listener {listed(names)} ends in {duration(max(left_ms, 0) / 1000)}",
+                "Then no client that checks it connects any more. Put a new one into the file of "
+                "ssl.keystore.location: the broker reads it within a second.",
+                ("configs", "describe", "broker", str(broker.node_id), "ssl.keystore.location"),
+            )

@@ -45,7 +45,6 @@ class Found(NamedTuple):
     answer: bytes = b""
     why: str = ""
     has_tls: bool = False
-    certificate_end: str | None = None  # as OpenSSL writes times
 
     @property
     def place(self) -> str:
@@ -80,7 +79,6 @@ class _Question(asyncio.Protocol):
         self.answer = b""
         self.why = ""
         self.has_tls = False
-        self.certificate_end: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(API_VERSIONS)
@@ -102,10 +100,8 @@ class _Question(asyncio.Protocol):
         """Nothing more has come in time."""
         self._settle(Outcome.FOREIGN if self.answer else Outcome.SILENT)
 
-    def note_tls(self, transport: TlsTransport) -> None:
+    def note_tls(self, _transport: TlsTransport) -> None:
         self.has_tls = True
-        shown = transport.get_extra_info("ssl_object").getpeercert() or {}  # empty: it was not checked
-        self.certificate_end = shown.get("notAfter")
 
     def no_tls(self, _transport: TlsTransport, error: HandshakeError) -> None:
         self.why = str(error)
@@ -143,7 +139,7 @@ async def _ask(clock: RealClock, address: Address, tls: SSLContext | None) -> Fo
     timer = clock.call_later(ANSWER_TIMEOUT_MS, question.silent)
     try:
         outcome = await question.outcome
-        return Found(outcome, address, question.answer, question.why, question.has_tls, question.certificate_end)
+        return Found(outcome, address, question.answer, question.why, question.has_tls)
     finally:
         timer.cancel()
         transport.close()
@@ -172,14 +168,6 @@ def speaks_tls(address: Address) -> bool:
     context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return asyncio.run(_best(RealClock(), [address], context)).has_tls
-
-
-def certificate_end(address: Address, tls: SSLContext | None) -> int | None:
-    """When the certificate at an address ends, in milliseconds since 1970; None: there is none that is accepted."""
-    if tls is None:
-        return None
-    end = asyncio.run(_best(RealClock(), [address], tls)).certificate_end
-    return None if end is None else ssl.cert_time_to_seconds(end) * 1000
 
 
 def first_to_answer(addresses: list[Address], wait_s: float, tls: SSLContext | None = None) -> Found:

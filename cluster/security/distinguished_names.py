@@ -1,7 +1,9 @@
-"""The name of a certificate's subject, as Java writes it (RFC 2253): `CN=alice,O=Acme,C=DE`. Pure.
+"""The name of a certificate's subject, as Java writes it (RFC 2253): `CN=alice,O=Acme,C=DE`; and when it ends. Pure.
 
 It is the user's name of a client that shows a certificate, so each character counts: it must be what Kafka makes of it.
 """
+
+from datetime import UTC, datetime
 
 _WORDS = {
     b"\x55\x04\x03": "CN",
@@ -17,6 +19,7 @@ _WORDS = {
 _ESCAPED = ',=+<>#;"\\'
 _ALTERNATIVE_NAMES = b"\x55\x1d\x11"
 _EXTENSIONS = 0xA3
+_SHORT_YEAR = 0x17  # the tag of a time whose year has two digits: from 1950 on
 _VERSION = 0xA0  # the tag of a certificate's first field, which the oldest do not have
 
 
@@ -44,14 +47,32 @@ def alternative_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
         raise ValueError("it is no certificate") from None
 
 
+def end_of(certificate: bytes) -> int:
+    """When a certificate ends, in milliseconds since 1970. ValueError: it is no certificate."""
+    try:
+        _, times, _ = _item(_from_validity(certificate))
+        _, (tag, time) = _items(times)
+    except IndexError:
+        raise ValueError("it is no certificate") from None
+    text = time.decode("ascii")
+    if tag == _SHORT_YEAR:
+        text = ("19" if text >= "5" else "20") + text
+    return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 1000
+
+
 def _from_subject(certificate: bytes) -> bytes:
     """The fields of a certificate from its subject on. IndexError."""
+    return _item(_from_validity(certificate))[2]
+
+
+def _from_validity(certificate: bytes) -> bytes:
+    """The fields of a certificate from those on that say from when to when it is valid. IndexError."""
     _, whole, _ = _item(certificate)
     _, fields, _ = _item(whole)
     tag, _, rest = _item(fields)
     if tag == _VERSION:
         _, _, rest = _item(rest)  # the serial number
-    for _ in range(3):  # the algorithm, the issuer, from when to when it is valid
+    for _ in range(2):  # the algorithm, the issuer
         _, _, rest = _item(rest)
     return rest
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from barnabas.cluster.security import key_stores
-from barnabas.cluster.security.distinguished_names import alternative_names_of, subject_of
+from barnabas.cluster.security.distinguished_names import alternative_names_of, end_of, subject_of
 from barnabas.config.broker import BrokerConfig
 from barnabas.config.listeners import BETWEEN_BROKERS
 from barnabas.config.principal_rules import read_rules, user_of
@@ -32,10 +32,11 @@ PEM_END = "-----END CERTIFICATE-----"
 
 
 class Names(NamedTuple):
-    """For whom a certificate is."""
+    """For whom a certificate is, and until when."""
 
     subject: str
     others: frozenset[tuple[int, bytes]]
+    ends_ms: int
 
 
 class Loaded(NamedTuple):
@@ -77,12 +78,12 @@ def keys_of(settings: TlsSettings, read: Callable[[str], bytes]) -> Keys:
 
 
 def _names_of(keys: Keys) -> Names | None:
-    """For whom the certificate is; None: there is none."""
+    """What the certificate says; None: there is none."""
     if not keys.chain:
         return None
     try:
         first = ssl.PEM_cert_to_DER_cert(keys.chain.decode().partition(PEM_END)[0].strip() + PEM_END)
-        return Names(subject_of(first), alternative_names_of(first))
+        return Names(subject_of(first), alternative_names_of(first), end_of(first))
     except ValueError as error:
         raise TlsError(f"the certificate cannot be read: {error}") from None
 
@@ -189,7 +190,7 @@ class ListenerTls:
 
     def _check_names(self, names: Names | None) -> None:
         """TlsError if another certificate is for somebody else, unless the settings allow it."""
-        before = None if self._loaded is None else self._loaded.names
+        before = self.names
         if names is None or before is None:
             return
         if names.subject != before.subject and not self._allows("ssl.allow.dn.changes"):
@@ -243,6 +244,11 @@ class ListenerTls:
         """For the next connection to another broker."""
         assert self._loaded is not None, "TLS is used before its files were read"
         return self._loaded.client
+
+    @property
+    def names(self) -> Names | None:
+        """What the certificate in use says; None: there is none."""
+        return None if self._loaded is None else self._loaded.names
 
     @property
     def wants_certificates(self) -> bool:

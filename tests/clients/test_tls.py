@@ -318,6 +318,7 @@ def test_doctor_sees_that_a_certificate_ends(secured: Secured, wait_until: Calla
     [found] = doctor(secured)
     assert (found["check"], found["severity"]) == ("certificates", "warning")
     assert re.search(r"ends in (19 d 23 h|20 d)\b", found["what"])  # the latter within its first second
+    assert all(listener in found["what"] for listener in OF_KAFKA), "also of those that the command does not use"
 
 
 def doctor(secured: Secured) -> list[dict[str, Any]]:

@@ -115,6 +115,7 @@ def health(node_id: int = 0, *groups: dict[str, Any], **values: Any) -> dict[str
         "tree_trouble": None,
         "tree_held_by": None,
         "read_by_others": [],
+        "certificates": [],
         "why_not_registered": None,
         "is_told_by_controller": True,
         "unreadable": [],
@@ -176,8 +177,9 @@ def single(*groups: dict[str, Any], topics: Sequence[Topic] = (), lags: Any = No
 
 def ending(days: int, ahead: float = 0) -> Facts:
     """One broker whose certificate ends in so many days, by a clock that is so many days behind the broker's."""
-    facts = with_health(single(), time_ms=NOW + int(ahead * 86_400_000))
-    return replace(facts, brokers=[replace(facts.brokers[0], certificate_ends_ms=NOW + days * 86_400_000)])
+    ends = {"SSL": days, "INNER": days, "OTHER": 400}
+    rows = [{"listener": name, "ends_ms": NOW + left * 86_400_000} for name, left in ends.items()]
+    return with_health(single(), time_ms=NOW + int(ahead * 86_400_000), certificates=rows)
 
 
 def cluster(
@@ -691,7 +693,7 @@ def test_what_is_no_trouble_is_not_told(name: str, facts: Facts) -> None:
 @pytest.mark.parametrize(("days", "left"), [(20, "20 d"), (1, "1 d"), (0, "0 s")])
 def test_when_a_certificate_ends_is_told(days: int, left: str) -> None:
     [found] = found_by("certificates", ending(days))
-    assert found.what.endswith(f" ends in {left}")
+    assert found.what == f"the certificate of listener SSL, INNER ends in {left}"
 
 
 def test_every_check_has_a_row_that_fires() -> None:

@@ -3,12 +3,13 @@
 import base64
 import datetime
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from barnabas.cluster.security import key_stores
-from barnabas.cluster.security.distinguished_names import subject_of
+from barnabas.cluster.security.distinguished_names import end_of, subject_of
 from barnabas.cluster.security.tls import keys_of
 from barnabas.config.tls import TlsSettings
 from barnabas.runtime.tls import TlsError
@@ -209,11 +210,11 @@ def test_names_of_cipher_suites() -> None:
         assert name in [cipher["name"] for cipher in context.get_ciphers()]
 
 
-def named(*parts: Any) -> bytes:
+def named(*parts: Any, end: datetime.datetime = datetime.datetime(2040, 1, 1)) -> bytes:
     """A certificate with this subject, DER."""
     rows = [part if isinstance(part, list) else [part] for part in parts]
     name = x509.Name([x509.RelativeDistinguishedName([x509.NameAttribute(*pair) for pair in row]) for row in rows])
-    begin, end = datetime.datetime(2020, 1, 1), datetime.datetime(2040, 1, 1)
+    begin = datetime.datetime(1960, 1, 1)
     made = x509.CertificateBuilder().subject_name(name).issuer_name(AUTHORITY.name).public_key(OWN.key.public_key())
     made = made.serial_number(5).not_valid_before(begin).not_valid_after(end)
     return made.sign(AUTHORITY.key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
@@ -260,7 +261,14 @@ def test_names_are_those_that_java_writes(parts: Any, shown: str) -> None:
     assert subject_of(named(*parts)) == shown
 
 
-@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x03\x02\x01", OWN.der[:200]])
-def test_what_is_no_certificate(data: bytes) -> None:
+@pytest.mark.parametrize("year", [1980, 2040, 2049, 2050, 9999])
+def test_when_a_certificate_ends(year: int) -> None:
+    end = datetime.datetime(year, 12, 31, 23, 59, 58)
+    assert end_of(named(end=end)) == end.replace(tzinfo=datetime.UTC).timestamp() * 1000
+
+
+@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x03\x02\x01", OWN.der[:100], OWN.der[:200]])
+@pytest.mark.parametrize("read", [subject_of, end_of])
+def test_what_is_no_certificate(read: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(ValueError, match="no certificate"):
-        subject_of(data)
+        read(data)

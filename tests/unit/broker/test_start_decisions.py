@@ -281,12 +281,12 @@ def test_a_broker_that_registers_while_the_tree_is_read_is_of_barnabas(reads_bef
 
         reads_left = reads_before
 
-        async def _read(self, read: Callable[[TreeFile], Any], *, is_one: bool = False) -> Any:
+        async def _read(self, read: Callable[[TreeFile], Any]) -> Any:
             self.reads_left -= 1
             if self.reads_left == -1:
                 await make_persistent_paths(self, 0)
                 await self.create(broker(0), b"{}", ephemeral=True)
-            return await super()._read(read, is_one=is_one)
+            return await super()._read(read)
 
     async def looked() -> TreeView:
         tree = Interrupted(env, ":memory:")

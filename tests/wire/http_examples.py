@@ -30,7 +30,7 @@ class Example(NamedTuple):
     body: Any = None
 
 
-# Arrays that have no item in these examples. test_health.py has those of health.
+# Arrays that have no item in these examples. test_health.py has those of health, clients/test_tls.py certificates.
 EMPTY = {
     "loading",
     "loading_partitions",
@@ -38,6 +38,7 @@ EMPTY = {
     "undecided",
     "unreadable",
     "read_by_others",
+    "certificates",
     "first_set_aside",
     "failed",
     "write_blocked",

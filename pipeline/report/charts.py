@@ -153,7 +153,7 @@ def timeline_chart(groups: Sequence[Timeline], span: Span, changes: Sequence[Lea
                 colours = {"facecolor": _colour(status.colour), "edgecolor": _colour("page")}
                 if places:
                     bars = _bars(places, base, base + status.height * 0.6)
-                    panel.add_patch(PathPatch(bars, hatch=status.hatch, linewidth=0, zorder=2, **colours))
+                    panel.add_artist(PathPatch(bars, hatch=status.hatch, linewidth=0, zorder=2, **colours))
             most = max(group.rebalances_at.values(), default=1)
             ticks = [
                 (at / DAY_MS, end)

@@ -89,9 +89,9 @@ def test_several_runs_say_what_one_says(spark: SparkSession, night: Tables, tmp_
 def test_what_compaction_has_taken_stays(spark: SparkSession, night: Tables, tmp_path: Path, name: str) -> None:
     job, merge = JOBS[name]
     table = DayTable(spark, str(tmp_path), name)
-    table.update(job(facts_until(night, 0)), merge, MADE)
+    table.update(job(facts_until(night, 0)).localCheckpoint(), merge, MADE)
     before = ordered(spark.read.parquet(str(tmp_path / name)).where(F.col("at") < F.timestamp_millis(F.lit(START_MS))))
-    now = job(facts_until(night, END, compacted_below=0))
+    now = job(facts_until(night, END, compacted_below=0)).localCheckpoint()
     found = table.update(now, merge, MADE)
     old = ordered(found.where(F.col("at") < F.timestamp_millis(F.lit(START_MS))))
     assert [row for row in before if row not in old] == []
@@ -105,9 +105,8 @@ def test_a_run_that_was_killed_between_two_renames(
 ) -> None:
     """At each of them. The next run finishes what was whole, and begins anew what was not."""
     job, merge = JOBS["lag"]
-    expected = ordered(job(facts_until(night, END)))
     table = DayTable(spark, str(tmp_path), "lag")
-    table.update(job(facts_until(night, CUTS[0])), merge, MADE)
+    table.update(job(facts_until(night, CUTS[0])).localCheckpoint(), merge, MADE)
     move, left = Files.move, 0
 
     def killed(self: Files, old: str, new: str) -> None:
@@ -118,6 +117,7 @@ def test_a_run_that_was_killed_between_two_renames(
         move(self, old, new)
 
     now = job(facts_until(night, END)).localCheckpoint()
+    expected = ordered(now)
     monkeypatch.setattr(Files, "move", killed)
     for moves in range(4):
         left = moves
@@ -133,7 +133,7 @@ def test_a_run_that_was_killed_between_two_renames(
 
 def test_rows_that_do_not_fit_are_refused(spark: SparkSession, night: Tables, tmp_path: Path) -> None:
     job, merge = JOBS["lag"]
-    now = job(facts_until(night, 0))
+    now = job(facts_until(night, 0)).localCheckpoint()
     table = DayTable(spark, str(tmp_path), "lag")
     table.update(now, merge, MADE)
     with pytest.raises(OutError, match="every_s 300, and this is 60"):
@@ -149,12 +149,13 @@ def test_in_a_table_of_a_catalog(spark: SparkSession, night: Tables, tmp_path: P
     job, merge = JOBS["lag"]
     table = DayTable(spark, str(tmp_path), "lag", "kept_lag")
     try:
-        for minute in (0, END):
-            found = table.update(job(facts_until(night, minute, compacted_below=-30)), merge, MADE)
+        runs = [job(facts_until(night, minute, compacted_below=-30)).localCheckpoint() for minute in (0, END)]
+        for now in runs:
+            found = table.update(now, merge, MADE)
         assert found.where("at < '2025-11-21 23:00'").count()
         expected = DayTable(spark, str(tmp_path), "lag")
-        for minute in (0, END):
-            rows_of_folder = expected.update(job(facts_until(night, minute, compacted_below=-30)), merge, MADE)
+        for now in runs:
+            rows_of_folder = expected.update(now, merge, MADE)
         assert ordered(spark.table("kept_lag")) == ordered(rows_of_folder)
         with pytest.raises(OutError, match="every_s"):
             table.update(found.drop("day"), merge, Made("here", Identity("one"), {"every_s": 60}))

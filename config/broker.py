@@ -235,19 +235,19 @@ def check_dynamic(config: BrokerConfig, changed: Mapping[str, str], *, cluster: 
 
     Returns how the broker would be set then.
 
-    Kafka answers INVALID_REQUEST here, whatever is wrong, and prints its Scala sets; clients show that to people.
+    Kafka answers INVALID_REQUEST here, whatever is wrong, and prints its sets of names; clients show that to people.
     """
     fixed = sorted(n for n in changed if not _may_change(n, cluster=False))
     if fixed:
-        raise _invalid_request(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+        raise _invalid_request(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
     of_listeners = ", ".join(sorted(n for n in changed if n in _OF_LISTENERS))
     if of_listeners:
         message = "These security configs can be dynamically updated only per-listener using the listener prefix"
-        raise _invalid_request(f"{message}: HashSet({of_listeners})")
+        raise _invalid_request(f"{message}: [{of_listeners}]")
     of_brokers = ", ".join(sorted(n for n in changed if not _may_change(n, cluster=cluster)))
     if of_brokers:
         message = "Cannot update these configs at default cluster level, broker id must be specified"
-        raise _invalid_request(f"{message}: Set({of_brokers})")
+        raise _invalid_request(f"{message}: [{of_brokers}]")
     for name, text in changed.items():
         if name in _AT_START and text != getattr(config, name.replace(".", "_")):
             message = f"{name} counts at a start here: set it in the broker's file of settings, and start it again"

@@ -223,11 +223,11 @@ def test_what_cannot_be_taken_from_the_tree_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("changed", "cluster", "reason", "error"),
     [
-        ({"broker.rack": "r"}, False, "Cannot update these configs dynamically: Set(broker.rack)", ErrorCode.INVALID_REQUEST),
+        ({"broker.rack": "r"}, False, "Cannot update these configs dynamically: [broker.rack]", ErrorCode.INVALID_REQUEST),
         (
             {"ssl.keystore.location": "/k"},
             True,
-            "These security configs can be dynamically updated only per-listener using the listener prefix: HashSet(ssl.keystore.location)",
+            "These security configs can be dynamically updated only per-listener using the listener prefix: [ssl.keystore.location]",
             ErrorCode.INVALID_REQUEST,
         ),
         (
@@ -236,7 +236,7 @@ def test_what_cannot_be_taken_from_the_tree_is_left_out() -> None:
             "Invalid value x for configuration message.max.bytes: Not a number of type INT",
             ErrorCode.INVALID_REQUEST,
         ),
-        ({"listeners": "PLAINTEXT://:1"}, True, "Cannot update these configs at default cluster level, broker id must be specified: Set(listeners)", ErrorCode.INVALID_REQUEST),
+        ({"listeners": "PLAINTEXT://:1"}, True, "Cannot update these configs at default cluster level, broker id must be specified: [listeners]", ErrorCode.INVALID_REQUEST),
         ({"leader.replication.throttled.rate": "-5"}, False, "Invalid value -5 for configuration leader.replication.throttled.rate: Value must be at least 0", ErrorCode.INVALID_REQUEST),
         ({"num.io.threads": "17"}, False, "Dynamic thread count update validation failed for num.io.threads=17, value should not be greater than double the current value 8", ErrorCode.INVALID_REQUEST),
         ({"num.io.threads": "3"}, False, "Dynamic thread count update validation failed for num.io.threads=3, value should be at least half the current value 8", ErrorCode.INVALID_REQUEST),

@@ -191,6 +191,7 @@ def check(broker: Any, name: str, values: list[list[bytes]], copiers: list[Copie
     assert sum(map(len, read(broker, f"{name}-out", "read_uncommitted"))) > sum(map(len, values))
 
 
+@pytest.mark.takes_turns("client")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_killed_in_the_middle(client: str, broker: Any, name: str, copier: Start) -> None:
     """Each time the next one takes the transactional id, and with it ends what is open."""

@@ -242,6 +242,7 @@ def run(
     check(json.loads(go_through(secured, [*command, str(path)], wait_until, f"{library}-ending", folder)), late)
 
 
+@pytest.mark.takes_turns("library")
 @pytest.mark.parametrize("library", ["kafka-python", "aiokafka", "confluent-kafka"])
 def test_python(secured: Secured, library: str, wait_until: Callable[..., None], tmp_path: Path) -> None:
     """aiokafka never logs in again (KIP-368): it is closed, connects anew, and loses nothing."""

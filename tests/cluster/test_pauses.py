@@ -27,6 +27,7 @@ def chosen(cluster: Any, whom: str) -> int:
     return next(node_id for node_id in cluster.ports if node_id != leader)
 
 
+@pytest.mark.takes_turns("whom")
 @pytest.mark.parametrize("whom", ["leader", "follower", "controller", "coordinator"])
 def test_the_others_go_on_and_it_acknowledges_nothing_of_its_own(make_cluster: MakeCluster, whom: str) -> None:
     cluster = make_cluster(coordination_session_timeout_ms="2000")

@@ -38,6 +38,7 @@ PROFILES: dict[str, Profile] = {
             "group.consumer.heartbeat.interval.ms": "200",
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.min.session.timeout.ms": "100",
+            "group.consumer.regex.refresh.interval.ms": "10000",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
             "offsets.topic.num.partitions": "1",

@@ -29,6 +29,7 @@ SECOND_MS = 1_000
 NOT_WAITED_FOR = {
     "group.consumer.max.assignment.interval.ms",
     "group.consumer.max.heartbeat.interval.ms",  # a bound
+    "group.consumer.regex.refresh.interval.ms",  # as short as it may be; new topics do not wait
     "log.flush.offset.checkpoint.interval.ms",
     "log.flush.scheduler.interval.ms",
     "log.flush.start.offset.checkpoint.interval.ms",

@@ -1,9 +1,9 @@
 """`python tests/check.py`: the checks that everybody runs before a commit; with `--all`, everything, as CI does.
 
 The tests are divided into parts, and mypy is one more, the last. Some parts wait, most of the time, for clocks and for
-the processes that they start; others compute all the time, and give way, so that nothing is late. Some of both kinds
-run at once, and the next part begins where one has ended. Each line that is printed begins with the name of its part.
-At the end stands what became of each part, and the end of what a failed one has printed.
+the processes that they start; others compute all the time. Some of both kinds run at once, and those that compute give
+way, so that nothing is late. Each line that is printed begins with the name of its part. At the end stands what became
+of each part, and the end of what a failed one has printed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CHECKS = (
 TYPES = ("tests/check_types.py",)
 TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what was skipped and why
 COMPUTING = ("spark", "others", "simulations", "compiled", "types")  # how the names of these parts begin
-AT_ONCE = 5  # parts, on two cores: those that wait use a third of one
+COMPUTING_AT_ONCE, WAITING_AT_ONCE = 2, 4  # on two cores; four that wait use about one
 GIVES_WAY = ("nice", "-n", "5")
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
@@ -54,33 +54,33 @@ def half(folder: str, number: int) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names if (name >= HALVES_MEET_AT) == (number == 2))
 
 
-# The longest first, of both kinds, and short ones last, so that no part runs alone for long.
+# The longest of each kind first, and a short one last, so that no part runs alone for long.
 ALL: dict[str, Sequence[str]] = {
     "spark": (f"{PIPELINE}/test_prepare.py", PIPELINE),  # first the classes that each Java takes
     "others 1": (UNITS,),
-    "clients 2": half(CLIENTS, 2),
-    "clients 1": half(CLIENTS, 1),
-    "crash": ("tests/crash", "tests/zookeeper"),
-    "clusters 2": half(CLUSTERS, 2),
-    "clusters 1": half(CLUSTERS, 1),
     "simulations": (SIMULATIONS,),
     "compiled": COMPILED,
     "others 2": ("tests", *(f"--ignore={place}" for place in (*OF_PROCESSES, UNITS, SIMULATIONS, *COMPILED))),
+    "clients 1": half(CLIENTS, 1),
+    "clients 2": half(CLIENTS, 2),
+    "clusters 2": half(CLUSTERS, 2),
+    "crash": ("tests/crash", "tests/zookeeper"),
+    "clusters 1": half(CLUSTERS, 1),
 }
 # Without what takes long: planted faults, seeds of the day, kills, full disks, most clusters, most of Spark.
 QUICK: dict[str, Sequence[str]] = {
     "others 1": (UNITS,),
-    "clients": tuple(
-        f"{CLIENTS}/test_{name}.py"
-        for name in ("kafka_python", "aiokafka", "confluent_kafka", "other_languages", "readme", "testing", "restarts")
-    ),
-    "spark": tuple(f"{PIPELINE}/test_{name}.py" for name in ("records", "offsets", "small_lag")),
-    "clusters": tuple(f"{CLUSTERS}/test_{name}.py" for name in ("three_brokers", "groups", "two_dead")),
-    "simulations": (SIMULATIONS, *(f"--deselect={SIMULATIONS}/{name}" for name in LONG_SIMULATIONS)),
     "others 2": (
         *("tests/wire", "tests/scenarios"),
         *(f"tests/test_{name}.py" for name in ("docs", "layers", "package", "clean_checkout")),
     ),
+    "simulations": (SIMULATIONS, *(f"--deselect={SIMULATIONS}/{name}" for name in LONG_SIMULATIONS)),
+    "clients": tuple(
+        f"{CLIENTS}/test_{name}.py"
+        for name in ("kafka_python", "aiokafka", "confluent_kafka", "other_languages", "readme", "testing", "restarts")
+    ),
+    "clusters": tuple(f"{CLUSTERS}/test_{name}.py" for name in ("three_brokers", "groups", "two_dead")),
+    "spark": tuple(f"{PIPELINE}/test_{name}.py" for name in ("records", "offsets", "small_lag")),
 }
 # The tests start Python many hundred times. Without compiled files each start would compile all modules anew.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -136,8 +136,10 @@ def check(chosen: dict[str, Sequence[str]]) -> int:
 
 def run_all(parts: Sequence[Part]) -> int:
     """Run parts, some at once, and say what became of them; the exit code of a failed one."""
-    with ThreadPoolExecutor(AT_ONCE) as places:
-        list(places.map(run, parts))  # raises what one has raised
+    with ThreadPoolExecutor(COMPUTING_AT_ONCE) as computing, ThreadPoolExecutor(WAITING_AT_ONCE) as waiting:
+        runs = [(computing if part.computes else waiting).submit(run, part) for part in parts]
+    for each in runs:
+        each.result()
     summarize(parts)
     return next((part.code for part in parts if part.has_failed), 0)
 

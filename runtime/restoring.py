@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -82,7 +82,7 @@ def look_of(path: str) -> Look | None:
 class _Plan(NamedTuple):
     """By directory, as it is named from the first one: files that change, those of them that are new, and all files."""
 
-    step: Literal["copying", "changing", "going back"]
+    step: Literal["copying", "changing", "clearing", "going back"]
     changed: dict[str, list[str]]
     new: dict[str, list[str]]
     wanted: dict[str, list[str]]
@@ -195,8 +195,10 @@ def forget(directory: str) -> None:
 def go_back(directory: str, disk: Disk) -> None:
     """Make the directories what they were before `replace`. OSError."""
     first = Path(directory)
-    plan = _read(first)
+    plan = _read(first)._replace(step="clearing")
     with held(plan.data(first), disk):
+        _write(first, plan)
+        _clear(first, plan)
         _go_back(first, plan)
 
 
@@ -216,6 +218,9 @@ def finish(directory: str, disk: Disk) -> None:
         if plan.step == "changing":
             _carry_out(first, plan)
             _end(first, plan)
+        elif plan.step == "clearing":
+            _clear(first, plan)
+            _go_back(first, plan)
         else:
             _undo(first, plan)
     what = "completed" if plan.step == "changing" else "rolled back"
@@ -273,34 +278,57 @@ def _read(first: Path, name: str = RESTORE_PLAN) -> _Plan:
 
 
 def _carry_out(first: Path, plan: _Plan) -> None:
-    """Let the copies take their places, and put aside what was there. May be done again."""
+    """Put aside what was there, and let the copies take their places. May be done again."""
     assert plan.step == "changing", "not all copies are there"
-    for name, paths in plan.changed.items():
+    staged = [
+        (os.path.join(first, name), path)
+        for name, paths in plan.changed.items()
+        for path in paths
+        if os.path.exists(f"{first}/{name}/{path}{STAGED_SUFFIX}")
+    ]
+    if not staged and any(plan.changed.values()):
+        return  # it was done before, and what is there now may be of a broker that has begun with it
+    for name in plan.changed:
         directory = os.path.join(first, name)
-        replaced = os.path.join(directory, REPLACED)
-        for path in paths:
-            there, staged = f"{directory}/{path}", f"{directory}/{path}{STAGED_SUFFIX}"
-            if os.path.exists(staged):  # else it was done before
-                if os.path.exists(there):
-                    _move(there, f"{replaced}/{path}")
-                os.rename(staged, there)
-        wanted = set(plan.wanted[name])
-        folders = {os.path.dirname(path) for path in wanted}
-        for entry in list(os.scandir(directory)):
-            if not entry.is_dir(follow_symlinks=False):
-                if (
-                    entry.name not in wanted
-                    and entry.name != f"{RESTORE_PLAN}.tmp"
-                    and plan.is_of_brokers(name, entry.name)
-                ):
-                    _move(entry.path, f"{replaced}/{entry.name}")
-            elif plan.tree and name == os.curdir:
-                continue  # the folder of a tree has none of its own
-            elif entry.name in folders:
-                for path in set(files_in(directory, entry.name)) - wanted:
-                    _move(f"{directory}/{path}", f"{replaced}/{path}")
-            elif FOLDER_OF_LOG.fullmatch(entry.name):
-                _move(entry.path, f"{replaced}/{entry.name}")
+        for path in _unwanted(directory, name, plan):
+            _move(f"{directory}/{path}", f"{directory}/{REPLACED}/{path}")
+    for directory, path in staged:
+        there = f"{directory}/{path}"
+        if os.path.exists(there):
+            _move(there, f"{directory}/{REPLACED}/{path}")
+        os.rename(f"{there}{STAGED_SUFFIX}", there)
+
+
+def _unwanted(directory: str, name: str, plan: _Plan) -> Iterator[str]:
+    """The files and the whole folders in a directory that brokers have put there, and the snapshot does not have."""
+    wanted = set(plan.wanted[name])
+    kept = wanted.union([f"{path}{STAGED_SUFFIX}" for path in plan.changed[name]], [f"{RESTORE_PLAN}.tmp"])
+    folders = {os.path.dirname(path) for path in wanted}
+    for entry in list(os.scandir(directory)):
+        if not entry.is_dir(follow_symlinks=False):
+            if entry.name not in kept and plan.is_of_brokers(name, entry.name):
+                yield entry.name
+        elif plan.tree and name == os.curdir:
+            continue  # the folder of a tree has none of its own
+        elif entry.name in folders:
+            yield from set(files_in(directory, entry.name)) - kept
+        elif FOLDER_OF_LOG.fullmatch(entry.name):
+            yield entry.name
+
+
+def _clear(first: Path, plan: _Plan) -> None:
+    """Remove what brokers have made that could not start with the copies. May be done again.
+
+    The end of a tree (`-wal`) that stays beside the one from before would make that one unreadable.
+    """
+    for name in plan.wanted:
+        directory = os.path.join(first, name)
+        for path in _unwanted(directory, name, plan):
+            whole = f"{directory}/{path}"
+            if os.path.isdir(whole) and not os.path.islink(whole):
+                _remove(whole)
+            else:
+                os.unlink(whole)
 
 
 def _go_back(first: Path, plan: _Plan) -> None:

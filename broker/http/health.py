@@ -201,7 +201,7 @@ def health(services: Services, request: HttpRequest) -> Pieces[HttpAnswer]:
             "certificates": [
                 {"listener": name, "ends_ms": each.names.ends_ms}
                 for name, each in ({} if services.tls is None else services.tls.by_listener).items()
-                if each.names is not None
+                if each.names is not None and each.names.ends_ms is not None
             ],
             "why_not_registered": services.own_registration.why_not,
             "is_told_by_controller": bool(services.metadata_cache.brokers),

@@ -3,6 +3,7 @@
 It is the user's name of a client that shows a certificate, so each character counts: it must be what Kafka makes of it.
 """
 
+import re
 from datetime import UTC, datetime
 
 _WORDS = {
@@ -19,6 +20,7 @@ _WORDS = {
 _ESCAPED = ',=+<>#;"\\'
 _ALTERNATIVE_NAMES = b"\x55\x1d\x11"
 _EXTENSIONS = 0xA3
+_TIME = re.compile(r"[0-9]{14}Z")  # strptime would take some that are shorter
 _SHORT_YEAR = 0x17  # the tag of a time whose year has two digits: from 1950 on
 _VERSION = 0xA0  # the tag of a certificate's first field, which the oldest do not have
 
@@ -47,17 +49,25 @@ def alternative_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
         raise ValueError("it is no certificate") from None
 
 
-def end_of(certificate: bytes) -> int:
-    """When a certificate ends, in milliseconds since 1970. ValueError: it is no certificate."""
+def end_of(certificate: bytes) -> int | None:
+    """When a certificate ends, in milliseconds since 1970. ValueError: it is no certificate.
+
+    None: its end is not written as RFC 5280 wants it (without seconds, or with an offset from UTC).
+    """
     try:
         _, times, _ = _item(_from_validity(certificate))
         _, (tag, time) = _items(times)
     except IndexError:
         raise ValueError("it is no certificate") from None
-    text = time.decode("ascii")
+    text = time.decode("ascii", "replace")
     if tag == _SHORT_YEAR:
         text = ("19" if text >= "5" else "20") + text
-    return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 1000
+    if not _TIME.fullmatch(text):
+        return None
+    try:
+        return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 1000
+    except ValueError:  # there is no such day
+        return None
 
 
 def _from_subject(certificate: bytes) -> bytes:

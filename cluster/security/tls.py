@@ -36,7 +36,7 @@ class Names(NamedTuple):
 
     subject: str
     others: frozenset[tuple[int, bytes]]
-    ends_ms: int
+    ends_ms: int | None  # None: nobody can read it
 
 
 class Loaded(NamedTuple):

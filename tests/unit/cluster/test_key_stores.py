@@ -267,6 +267,16 @@ def test_when_a_certificate_ends(year: int) -> None:
     assert end_of(named(end=end)) == end.replace(tzinfo=datetime.UTC).timestamp() * 1000
 
 
+@pytest.mark.parametrize(
+    "end", [b"39123123+0100", b"3912312359Z  ", b"391331235958Z", b"39123123595\xffZ", b"-91231235958Z"]
+)
+def test_an_end_that_nobody_can_read_is_none(end: bytes) -> None:
+    """Until 2026-11-30 a broker with such a certificate did not start."""
+    certificate = named(end=datetime.datetime(2039, 12, 31, 23, 59, 58))
+    assert certificate.count(b"391231235958Z") == 1
+    assert end_of(certificate.replace(b"391231235958Z", end)) is None
+
+
 @pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x03\x02\x01", OWN.der[:100], OWN.der[:200]])
 @pytest.mark.parametrize("read", [subject_of, end_of])
 def test_what_is_no_certificate(read: Callable[[bytes], object], data: bytes) -> None:

@@ -64,6 +64,21 @@ class Place:
         data = [str(directory) for directory in self.data]
         restoring.replace(data, self.snapshot, files, same or Same(), RealDisk(), cluster)
 
+    def data_now(self) -> list[dict[str, str]]:
+        """What a broker finds, without what a restore has put aside."""
+        return [
+            {name: text for name, text in files.items() if name != RESTORE_PLAN and not name.startswith(".replaced/")}
+            for files in self.trees()
+        ]
+
+    def begin(self) -> None:
+        """A broker begins with what was put back, and writes."""
+        for directory in self.data:
+            for name in ("orders-0/9.log", "later-0/0.log", "tree.sqlite-wal", "other-checkpoint"):
+                (directory / name).parent.mkdir(exist_ok=True)
+                (directory / name).write_text("of who could not start")
+            (directory / "orders-0" / "5.log").write_text("written on")
+
     def forget(self) -> None:
         restoring.keep(str(self.first))
         restoring.forget(str(self.first))
@@ -101,6 +116,11 @@ class ClusterPlace(Place):
         (self.shared / "tree").write_text("of a later time")
         (self.shared / "tree-wal").write_text("the end of it")
         (self.shared / "tree.newest").unlink()
+
+    def begin(self) -> None:
+        super().begin()
+        (self.shared / "tree").write_text("of who could not start")
+        (self.shared / "tree-shm").write_text("of who could not start")
 
     def restore(self, same: Same | None = None, cluster: restoring.Cluster | None = None) -> None:
         super().restore(same, cluster or restoring.Cluster(str(self.shared / "tree"), self.tree_files))
@@ -325,14 +345,16 @@ def test_directories_that_were_moved_together_are_finished_and_one_alone_is_refu
 
 @pytest.mark.parametrize("kind", ["full", "killed"])
 def test_what_was_there_comes_back_if_no_broker_starts_on_it(either: Place, kind: str) -> None:
+    """Until 2026-11-30 the end of its tree (-wal) stayed, so that the tree from before could not be read."""
     either.change()
     before = either.trees()
     changing = [(os, name) for name in ("rename", "replace", "unlink")] + [(shutil, "rmtree")]
     killed_at = 1
     while True:
         either.restore()
-        there = {name for name in either.trees()[0] if not name.startswith(".replaced/")}
-        assert there == {*either.wanted[0], RESTORE_PLAN}
+        assert either.data_now() == either.wanted
+        either.begin()
+        begun = either.data_now()
         if kind == "full":
             restoring.go_back(str(either.first), RealDisk())
             break
@@ -345,7 +367,7 @@ def test_what_was_there_comes_back_if_no_broker_starts_on_it(either: Place, kind
         either.start()
         (either.first / f"{RESTORE_PLAN}.tmp").unlink(missing_ok=True)
         if killed_at == 1:  # what nobody has begun to undo is done to its end
-            assert either.trees() == either.wanted
+            assert either.trees() == begun
             for directory, files in zip(either.folders, before):
                 shutil.rmtree(directory)
                 for name, text in files.items():
@@ -357,6 +379,17 @@ def test_what_was_there_comes_back_if_no_broker_starts_on_it(either: Place, kind
     assert either.trees() == before
     assert not either.left()
     assert kind == "full" or killed_at > 10
+
+
+def test_what_a_broker_has_written_before_it_served_stays_if_it_is_killed_then(either: Place) -> None:
+    """Until 2026-11-30 the end of its tree went, also if half of it was in the tree already."""
+    either.change()
+    either.restore()
+    either.begin()
+    begun = either.data_now()
+    either.start()
+    assert either.trees() == begun
+    assert not either.left()
 
 
 def test_a_tree_that_a_broker_uses_is_noticed(tmp_path: Path) -> None:

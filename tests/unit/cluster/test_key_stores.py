@@ -277,7 +277,11 @@ def test_an_end_that_nobody_can_read_is_none(end: bytes) -> None:
     assert end_of(certificate.replace(b"391231235958Z", end)) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x03\x02\x01", OWN.der[:100], OWN.der[:200]])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x30", b"\x30\x03\x02\x01", OWN.der[:100], OWN.der[:200]],
+    ids=["nothing", "no length", "too short", "its begin", "half of it"],
+)
 @pytest.mark.parametrize("read", [subject_of, end_of])
 def test_what_is_no_certificate(read: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(ValueError, match="no certificate"):

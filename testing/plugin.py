@@ -3,7 +3,8 @@
     def test_orders(barnabas, barnabas_topic):
         barnabas_topic.produce(["a"])
 
-The shared brokers begin to start when the first of their tests is collected, so that they are ready when it runs.
+The shared brokers begin to start when a file whose tests name them is about to be imported, or when one of their tests
+is collected, so that they are ready when it runs.
 `barnabas` is one broker for the run (with pytest-xdist, one for each worker), put back to its start before each test;
 `barnabas_cluster` is three.
 `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of its own.
@@ -15,6 +16,7 @@ members and open transactions that are left. `barnabas_config` and `barnabas_art
 
 import json
 import os
+import re
 import signal
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
@@ -30,6 +32,12 @@ from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
 from barnabas.testing.control import quoted
 
 CLUSTER = 3
+# How a file of tests names the fixtures of a number of brokers. It may mean something else: then they end unused.
+PARAMETERS = {
+    1: re.compile(rb"\bbarnabas(_topic|_group)?\s*[,:)]"),
+    CLUSTER: re.compile(rb"\bbarnabas_cluster\s*[,:)]"),
+}
+ABORTED_EVERY_S = 0.05
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
 GROUPS_TOLD_MAX = 5
 
@@ -199,10 +207,10 @@ class Shared:
     def end(self) -> None:
         """End them, also while they start."""
         beginning, self._beginning = self._beginning, None
-        if beginning is not None:
+        while beginning is not None and not beginning.done():
             for process in self.kafka.processes.values():
-                process.kill()  # so that nothing waits for it
-            wait([beginning])
+                process.abort()
+            wait([beginning], ABORTED_EVERY_S)  # it may be about to begin with one
         self.kafka.stop()
 
     def put_back(self) -> dict[int, int]:
@@ -271,6 +279,16 @@ def _own_settings(item: pytest.Item) -> dict[str, Any] | None:
     """What the marker says of a test that has brokers of its own; None: it shares them."""
     marker = item.get_closest_marker("barnabas")
     return None if marker is None or not {"fresh", "config", "brokers"} & marker.kwargs.keys() else dict(marker.kwargs)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Let brokers begin to start before a file that names them is imported: that takes long, because clients do."""
+    if isinstance(collector, pytest.Module) and not collector.config.option.collectonly:
+        with suppress(OSError):  # whoever imports it says what is wrong
+            text = collector.path.read_bytes()
+            for brokers, parameter in PARAMETERS.items():
+                if parameter.search(text):
+                    collector.config.stash[SHARED].of(brokers)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

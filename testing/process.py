@@ -92,6 +92,12 @@ class BrokerProcess:
         """End it by SIGKILL. What it has acknowledged stays."""
         self._end(signal.SIGKILL)
 
+    def abort(self) -> None:
+        """Let it end by SIGKILL while another thread starts it, and finds that it has ended."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def stop(self) -> None:
         """End it as `barnabas start` is ended: by SIGTERM."""
         self._end(signal.SIGTERM)

@@ -843,9 +843,17 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     assert "9 passed" in done.stdout
 
 
+REMEMBERS = """
+def pytest_configure(config):
+    global CONFIG
+    CONFIG = config
+"""
 BEGUN = """
+import conftest
 import pytest
 from barnabas.testing.plugin import SHARED
+
+print("begun before:", *conftest.CONFIG.stash[SHARED]._begun, ".")
 
 def test_before(pytestconfig):
     print("begun:", *pytestconfig.stash[SHARED]._begun, ".")
@@ -863,10 +871,12 @@ def test_own(barnabas_cluster):
 def test_shared_brokers_begin_to_start_while_tests_are_collected(
     tmp_path: Path, with_plugin: list[str], chosen: str, begun: str
 ) -> None:
+    (tmp_path / "conftest.py").write_text(REMEMBERS)
     (tmp_path / "test_begun.py").write_text(BEGUN)
     command = [sys.executable, "-m", "pytest", "-qs", *with_plugin, "-k", chosen, "."]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "begun before: 1 3 ." in done.stdout, "when the file is imported"
     assert begun in done.stdout
 
 

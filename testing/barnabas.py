@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import os
 import selectors
 import shutil
 import uuid
@@ -28,6 +29,7 @@ TREE_FILE = "coordination.sqlite"
 SNAPSHOT_PREFIX = "snapshot-"
 REQUESTS_PER_ANSWER = 1_000
 REQUESTS = "/v1/control/requests"
+ABORTED_EVERY_S = 0.05
 NEVER = 2**53  # a number that no request has
 
 
@@ -99,6 +101,7 @@ class Barnabas:
         self._begins_with = snapshot
         self._snapshots = 0
         self._lock: int | None = None
+        self._starter: int | None = None  # the process that has started them
         self._watcher: Watcher | None = None
         self.wire = Wire(brokers, self._addresses)
         self._http = control.Http()
@@ -110,6 +113,7 @@ class Barnabas:
         """Start all brokers, and return when they serve. StartError says why they do not."""
         temporary.make(str(self.folder))
         self._lock = temporary.lock(str(self.folder))
+        self._starter = os.getpid()
         self._watcher = Watcher(str(self.folder))
         atexit.register(self.stop)
         try:
@@ -142,7 +146,12 @@ class Barnabas:
                     key.data.wait_until_ready()
 
     def stop(self) -> None:
-        """End all brokers, and remove their data. Nothing happens if they have ended already."""
+        """End all brokers, and remove their data. Nothing happens if they have ended already.
+
+        Nor in a child that was forked: they are those of its parent, which may go on.
+        """
+        if self._starter not in (None, os.getpid()):
+            return
         atexit.unregister(self.stop)
         self.wire.close()
         self._http.close()
@@ -165,8 +174,25 @@ class Barnabas:
     ) -> None:
         self.stop()
 
+    def abort_start(self) -> None:
+        """Let `start`, which runs in another thread, raise StartError. Call it until that has ended.
+
+        It may be about to begin with one.
+        """
+        for process in self.processes.values():
+            process.abort()
+
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            while not starting.done():
+                self.abort_start()
+                await asyncio.wait([starting], timeout=ABORTED_EVERY_S)
+            starting.exception()  # nobody else asks for it
+            self.stop()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

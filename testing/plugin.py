@@ -29,6 +29,7 @@ import pytest
 from barnabas.runtime.counted import counted
 from barnabas.runtime.parent import call_when_parent_is_gone
 from barnabas.testing import Barnabas, CommandError, Group, Snapshot, Topic
+from barnabas.testing.barnabas import ABORTED_EVERY_S
 from barnabas.testing.control import quoted
 
 CLUSTER = 3
@@ -37,7 +38,6 @@ PARAMETERS = {
     1: re.compile(rb"\bbarnabas(_topic|_group)?\s*[,:)]"),
     CLUSTER: re.compile(rb"\bbarnabas_cluster\s*[,:)]"),
 }
-ABORTED_EVERY_S = 0.05
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
 GROUPS_TOLD_MAX = 5
 
@@ -208,9 +208,8 @@ class Shared:
         """End them, also while they start."""
         beginning, self._beginning = self._beginning, None
         while beginning is not None and not beginning.done():
-            for process in self.kafka.processes.values():
-                process.abort()
-            wait([beginning], ABORTED_EVERY_S)  # it may be about to begin with one
+            self.kafka.abort_start()
+            wait([beginning], ABORTED_EVERY_S)
         self.kafka.stop()
 
     def put_back(self) -> dict[int, int]:

@@ -740,6 +740,35 @@ def test_it_works_in_a_task() -> None:
     assert asyncio.run(run())
 
 
+@pytest.mark.parametrize("seconds", [0.001, 0.05])
+def test_nothing_is_left_of_a_start_that_was_cancelled(seconds: float) -> None:
+    """Until 2026-11-30 the brokers came all the same, and stayed as long as the process."""
+
+    kafka = Barnabas(3)
+
+    async def run() -> None:
+        async with kafka:
+            pass
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(run(), seconds))
+    assert (kafka.running, kafka.folder.exists()) == ([], False)
+
+
+def test_a_forked_child_ends_no_broker_of_its_parent(kafka: Barnabas) -> None:
+    """Until 2026-11-30 it removed the data of brokers that ran."""
+    topic = kafka.topic("orders")
+    topic.produce(["a"])
+    child = os.fork()
+    if child == 0:
+        kafka.stop()
+        os._exit(0)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert kafka.folder.exists()
+    topic.produce(["b"])
+    assert topic.values() == ["a", "b"]
+
+
 def test_a_task_waits_for_members_that_live_in_its_loop(kafka: Barnabas) -> None:
     from aiokafka import AIOKafkaConsumer
 

@@ -470,7 +470,10 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     try:
         order = replace(order, config=config.twin())
         while (code := await _serve_once(env, order, stop, lives)) is None:
-            await lives.between()
+            try:
+                await lives.between()
+            except OSError as error:
+                fail(f"{error.filename}: {error.strerror}.")
             network.begin_life()
             order = replace(order, config=config.twin())
     finally:

@@ -11,6 +11,7 @@ all have registered. So the leaders and the replicas in sync are those that the 
 """
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -54,6 +55,7 @@ class _Outcome(NamedTuple):
     is_done: bool
     folder: str
     error: str = ""
+    is_half: bool = False  # the data are neither what they were, nor what was to be put back
 
 
 class _Command(NamedTuple):
@@ -63,6 +65,7 @@ class _Command(NamedTuple):
     act: Callable[[Sequence[str]], _Outcome]  # with the data directories of all brokers that take part
     clock: tuple[int, int | None] | None = None  # how far it is ahead then, and where it stands; None: as it is
     plan_in: str = ""  # the directory with the plan of a restore; empty: it is no restore
+    goes_back: bool = False  # no broker can start with what a restore has put back
 
 
 class _SoundTrees:
@@ -287,7 +290,7 @@ class Lives:
             return None
 
     async def between(self) -> None:
-        """No broker uses the data: do what was commanded."""
+        """No broker uses the data: do what was commanded. OSError: it is half done, so no broker can go on."""
         command, self._command = self._command, None
         assert command is not None, "a life has ended without a command"
         self._done = "restored" if command.plan_in else "made the snapshot"
@@ -300,9 +303,12 @@ class Lives:
             self._outcome = self._carried_out(command, command.directories)
         else:
             self._outcome = await self._carried_out_together(command)
+        if self._outcome.is_half:
+            what = "A restore is half done; the next start ends it or undoes it"
+            raise OSError(errno.EIO, f"{self._outcome.error}. {what}", command.plan_in)
         if not self._outcome.is_done:
             return
-        if command.plan_in:
+        if command.plan_in and not command.goes_back:
             self._replaced = _Replaced(command, (self._clock.moved_ms, self._clock.stands_at_ms))
         if command.clock is not None:
             self._clock.put_back(*command.clock)
@@ -311,13 +317,13 @@ class Lives:
         try:
             return command.act(directories)
         except SnapshotError as error:
-            return _Outcome(False, "", str(error))
+            why = str(error)
         except OSError as error:
-            what = f"{error.filename or ''}: {error.strerror}"
-            return _Outcome(False, "", f"{what}. Make room, or name another folder")
+            why = f"{error.filename or ''}: {error.strerror}. Make room, or name another folder"
         except Exception as error:  # whatever was commanded, the broker goes on
             logger.exception("could not make or restore a snapshot")
-            return _Outcome(False, "", f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+        return _Outcome(False, "", why, bool(command.plan_in) and restoring.is_half_done(command.plan_in))
 
     async def _carried_out_together(self, command: _Command) -> _Outcome:
         def act(directories_of: dict[int, list[str]]) -> _Outcome:
@@ -328,7 +334,8 @@ class Lives:
         if reached is not None:
             return _Outcome(*reached[1])
         if command.plan_in:  # the broker that did it may have been killed in the middle
-            await restoring.finish_if_begun(command.plan_in, command.directories, self._disk)
+            goes_back = command.goes_back
+            await restoring.finish_if_begun(command.plan_in, command.directories, self._disk, goes_back=goes_back)
         return _Outcome(
             False, "", "a broker of the cluster has gone meanwhile: all data is as it was, or all is put back"
         )
@@ -347,7 +354,7 @@ class Lives:
             folder = self._outcome.folder
             return _Outcome(True, folder, f"no broker can start with {folder}, so all is as it was: {error}")
 
-        self._command = _Command(command.directories, go_back, clock)
+        self._command = _Command(command.directories, go_back, clock, command.plan_in, goes_back=True)
         return True
 
     def close(self) -> None:

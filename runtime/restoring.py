@@ -5,6 +5,9 @@ kept in a folder until a broker serves what is there now (`keep`, `forget`), or 
 directory says how far this is. If the process is killed, the next start does the rest (`finish`). Directories are named
 from the first one, so that they may be moved together.
 
+Only copying needs room on the disk: whatever comes later is then renamed or removed, so that a full disk cannot stop it
+half-way.
+
 Of a cluster, the first one is the folder of its tree, of which only the files of the tree are replaced: all brokers
 know where it is, so each finds the plan.
 """
@@ -79,10 +82,13 @@ def look_of(path: str) -> Look | None:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
+Step = Literal["copying", "changing", "clearing", "going back"]
+
+
 class _Plan(NamedTuple):
     """By directory, as it is named from the first one: files that change, those of them that are new, and all files."""
 
-    step: Literal["copying", "changing", "clearing", "going back"]
+    step: Step
     changed: dict[str, list[str]]
     new: dict[str, list[str]]
     wanted: dict[str, list[str]]
@@ -97,6 +103,14 @@ class _Plan(NamedTuple):
     def data(self, first: Path) -> list[str]:
         """The data directories."""
         return [str(first / name) for name in self.wanted if not (self.tree and name == os.curdir)]
+
+
+# The steps that come after copying. What the plan says then is written before, in files of these names.
+_LATER: Mapping[Step, str] = {
+    "changing": ".restore-changing.json",
+    "clearing": ".restore-clearing.json",
+    "going back": ".restore-back.json",
+}
 
 
 class Cluster(NamedTuple):
@@ -125,8 +139,8 @@ def replace(
         if cluster is not None:
             directories = [os.path.dirname(cluster.tree), *directories]
             sources, files = [source, *sources], [cluster.files, *files]
-        first = Path(directories[0])
-        places = {os.path.relpath(directory, first): Path(directory) for directory in directories}
+        first = _real(directories[0])
+        places = {os.path.relpath(_real(directory), first): Path(directory) for directory in directories}
         assert len(places) == len(directories), "the tree is in a data directory"
         sources_of = dict(zip(places, sources))
         wanted = {name: sorted(files[number]) for number, name in enumerate(places)}
@@ -150,16 +164,17 @@ def replace(
             os.unlink(first / RESTORED_PLAN)
         try:
             _write(first, plan)
+            for step, name in _LATER.items():
+                _write(first, plan._replace(step=step), name)
             _stage(plan, places, sources_of)
-            plan = plan._replace(step="changing")
-            _write(first, plan)
+            plan = _go_on(first, plan, "changing")
         except OSError:
             _undo(first, plan)
             raise
         try:
             _carry_out(first, plan)
         except OSError:
-            _go_back(first, plan)
+            _undo(first, _go_on(first, plan, "going back"))
             raise
         for name, paths in changed.items():
             for path in paths:
@@ -167,7 +182,7 @@ def replace(
 
 
 def _stage(plan: _Plan, places: Mapping[str, Path], sources: Mapping[str, Path]) -> None:
-    """Copy what changes beside the files whose place it takes."""
+    """Copy what changes beside the files whose place it takes, and make the folders for those."""
     for name, paths in plan.changed.items():
         # A follower may cut off full segments, too, so those of a cluster are not linked.
         full = () if plan.tree else full_segments(plan.wanted[name])
@@ -176,6 +191,9 @@ def _stage(plan: _Plan, places: Mapping[str, Path], sources: Mapping[str, Path])
             os.makedirs(os.path.join(place, folder), exist_ok=True)
         for path in paths:
             _copy_with_time(f"{source}/{path}", f"{place}/{path}{STAGED_SUFFIX}", may_link=path in full)
+        there = [path for path in paths if path not in plan.new[name]]
+        for folder in {os.path.dirname(path) for path in (*there, *_unwanted(place, name, plan))}:
+            os.makedirs(os.path.join(place, REPLACED, folder), exist_ok=True)
 
 
 def keep(directory: str) -> None:
@@ -188,46 +206,54 @@ def keep(directory: str) -> None:
 
 def forget(directory: str) -> None:
     """Remove what was in the directories before `replace`, and `keep`. OSError."""
-    first = Path(directory)
+    first = _real(directory)
     _end(first, _read(first, RESTORED_PLAN))
 
 
 def go_back(directory: str, disk: Disk) -> None:
     """Make the directories what they were before `replace`. OSError."""
-    first = Path(directory)
-    plan = _read(first)._replace(step="clearing")
+    first = _real(directory)
+    plan = _read(first)
     with held(plan.data(first), disk):
-        _write(first, plan)
-        _clear(first, plan)
-        _go_back(first, plan)
+        _clear_and_go_back(first, _go_on(first, plan, "clearing"))
 
 
-def finish(directory: str, disk: Disk) -> None:
+def is_half_done(directory: str) -> bool:
+    """Whether the directories are neither what they were before `replace`, nor what it makes of them. OSError."""
+    try:
+        return _read(_real(directory)).step != "copying"
+    except FileNotFoundError:
+        return False
+
+
+def finish(directory: str, disk: Disk, *, goes_back: bool = False) -> None:
     """Complete what a killed process has begun in this directory, or roll it back if it had not got far.
 
+    `goes_back`: roll it back in any case, as no broker can start with what was put back.
     OSError: it cannot be. The message says why.
     """
-    first = Path(directory)
-    plan = _read(first)
-    directories = plan.data(first)
+    first = _real(directory)
+    directories = _read(first).data(first)
     for each in directories:
         if not os.path.isdir(each):
             message = f"a restore of it was interrupted, and {each} is missing: put that directory back"
             raise OSError(errno.ENOENT, message, directory)
     with held(directories, disk):
+        plan = _read(first)  # another broker of the cluster may have done it, or a part of it, meanwhile
+        if plan.step == "changing" and goes_back:
+            plan = _go_on(first, plan, "clearing")
         if plan.step == "changing":
             _carry_out(first, plan)
             _end(first, plan)
         elif plan.step == "clearing":
-            _clear(first, plan)
-            _go_back(first, plan)
+            _clear_and_go_back(first, plan)
         else:
             _undo(first, plan)
     what = "completed" if plan.step == "changing" else "rolled back"
     logger.info("%s: %s an interrupted restore", directory, what)
 
 
-async def finish_if_begun(directory: str, own: Sequence[str], disk: Disk) -> None:
+async def finish_if_begun(directory: str, own: Sequence[str], disk: Disk, *, goes_back: bool = False) -> None:
     """`finish`, if there is something to be completed; then nobody holds this broker's own data directories for that.
 
     Other brokers of a cluster may do it at the same time. OSError: it cannot be, or a broker that uses the data keeps
@@ -237,7 +263,7 @@ async def finish_if_begun(directory: str, own: Sequence[str], disk: Disk) -> Non
     while True:
         try:
             if os.path.exists(os.path.join(directory, RESTORE_PLAN)):
-                finish(directory, disk)
+                finish(directory, disk, goes_back=goes_back)
             held(own, disk).close()
             return
         except OSError as error:
@@ -259,11 +285,22 @@ def held(directories: Sequence[str], disk: Disk) -> ExitStack:
         return stack.pop_all()
 
 
-def _write(first: Path, plan: _Plan) -> None:
+def _real(directory: str) -> Path:
+    """From a link, the path to another directory would lead elsewhere."""
+    return Path(os.path.realpath(directory))
+
+
+def _write(first: Path, plan: _Plan, name: str = RESTORE_PLAN) -> None:
     begun = f"{first}/{RESTORE_PLAN}.tmp"
     with open(begun, "w") as file:
         file.write(json.dumps(plan._asdict()))
-    os.replace(begun, f"{first}/{RESTORE_PLAN}")
+    os.replace(begun, f"{first}/{name}")
+
+
+def _go_on(first: Path, plan: _Plan, step: Step) -> _Plan:
+    """The next step is to be done, whatever happens. OSError: it is not."""
+    os.rename(first / _LATER[step], first / RESTORE_PLAN)
+    return plan._replace(step=step)
 
 
 def _read(first: Path, name: str = RESTORE_PLAN) -> _Plan:
@@ -331,10 +368,10 @@ def _clear(first: Path, plan: _Plan) -> None:
                 os.unlink(whole)
 
 
-def _go_back(first: Path, plan: _Plan) -> None:
-    plan = plan._replace(step="going back")
-    _write(first, plan)
-    _undo(first, plan)
+def _clear_and_go_back(first: Path, plan: _Plan) -> None:
+    assert plan.step == "clearing", "what is from before would be removed"
+    _clear(first, plan)
+    _undo(first, _go_on(first, plan, "going back"))
 
 
 def _undo(first: Path, plan: _Plan) -> None:
@@ -346,8 +383,8 @@ def _undo(first: Path, plan: _Plan) -> None:
             for path in plan.new[name]:
                 with suppress(FileNotFoundError):
                     os.unlink(directory / path)
-            for path in list(files_in(replaced)) if replaced.exists() else ():
-                _move(f"{replaced}/{path}", f"{directory}/{path}")
+            with suppress(FileNotFoundError):
+                _move_all(str(replaced), str(directory))
         for path in paths:
             with suppress(FileNotFoundError):
                 os.unlink(directory / (path + STAGED_SUFFIX))
@@ -375,7 +412,7 @@ def _remove(folder: str) -> None:
 def _end(first: Path, plan: _Plan) -> None:
     for name in plan.wanted:
         _remove_replaced(first / name)
-    for left in (f"{RESTORE_PLAN}.tmp", RESTORE_PLAN, RESTORED_PLAN):
+    for left in (f"{RESTORE_PLAN}.tmp", *_LATER.values(), RESTORE_PLAN, RESTORED_PLAN):
         with suppress(FileNotFoundError):
             os.unlink(first / left)
 
@@ -386,6 +423,15 @@ def _move(source: str, target: str) -> None:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(source, target)
+
+
+def _move_all(source: str, target: str) -> None:
+    """Move what is in a folder into another. May be done again. FileNotFoundError: there is no such folder."""
+    for entry in list(os.scandir(source)):
+        if entry.is_dir(follow_symlinks=False) and os.path.isdir(f"{target}/{entry.name}"):
+            _move_all(entry.path, f"{target}/{entry.name}")
+        else:
+            os.rename(entry.path, f"{target}/{entry.name}")
 
 
 def _copy_with_time(source: str, target: str, *, may_link: bool) -> None:

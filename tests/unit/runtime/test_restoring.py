@@ -4,16 +4,22 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from barnabas.runtime import directory_copies, restoring
+from barnabas.runtime import lives as lives_module
+from barnabas.runtime.clock import MovableClock
 from barnabas.runtime.disk import RealDisk
+from barnabas.runtime.lives import Lives
 from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN
 from barnabas.runtime.restoring import Same
 
@@ -67,7 +73,7 @@ class Place:
     def data_now(self) -> list[dict[str, str]]:
         """What a broker finds, without what a restore has put aside."""
         return [
-            {name: text for name, text in files.items() if name != RESTORE_PLAN and not name.startswith(".replaced/")}
+            {name: text for name, text in files.items() if not name.startswith((".re", RESTORE_PLAN))}
             for files in self.trees()
         ]
 
@@ -91,8 +97,8 @@ class Place:
                 restoring.forget(str(directory))
 
     def left(self) -> list[str]:
-        ends = (".restored", ".replaced", RESTORE_PLAN, RESTORED_PLAN, ".tmp")
-        return [str(path) for path in self.folder.rglob("*") if path.name.endswith(ends)]
+        names = re.compile(r"\.re.+|.+\.(restored|tmp)|restored?-plan.+")
+        return [str(path) for path in self.folder.rglob("*") if names.fullmatch(path.name)]
 
 
 class ClusterPlace(Place):
@@ -267,6 +273,83 @@ def test_what_was_there_is_there_if_a_file_cannot_take_its_place(
     place.restore()
     place.forget()
     assert place.trees() == place.wanted
+
+
+@pytest.mark.parametrize("act", ["replace", "go back"])
+def test_a_disk_that_is_full_from_any_moment_on_leaves_all_of_the_old(either: Place, act: str) -> None:
+    """Until 2026-11-30 a broker went on with half of either, because there was no room for what to do next."""
+    either.change()
+    before = either.trees()
+    full_at = 1
+    while True:
+        if act == "go back":
+            either.restore()
+            either.begin()
+        with pytest.MonkeyPatch.context() as patch:
+            no_room = lambda: OSError(28, "No space left on device")  # noqa: E731
+            takes_room: list[tuple[object, str]] = [(os, "mkdir"), (os, "link"), (shutil, "copyfile")]
+            calls = count_and_fail(patch, full_at, no_room, [*takes_room, (restoring, "_write")])
+            if act == "go back":
+                restoring.go_back(str(either.first), RealDisk())
+                assert not calls
+                break
+            if not fails_for_want_of_room(either):
+                break
+        assert either.trees() == before, f"full at {full_at}"
+        assert not either.left()
+        full_at += 1
+    assert either.trees() == before if act == "go back" else full_at > 10
+
+
+def fails_for_want_of_room(place: Place) -> bool:
+    try:
+        place.restore()
+    except OSError:
+        return True
+    return False
+
+
+def test_two_that_start_on_an_interrupted_restore_do_it_once(either: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 2026-11-30 the second removed what the first had brought back."""
+    either.change()
+    before = either.trees()
+    either.restore()
+    either.begin()
+    with pytest.MonkeyPatch.context() as patch:
+        count_and_fail(patch, 2, Killed, [(os, "unlink")])
+        with pytest.raises(Killed):
+            restoring.go_back(str(either.first), RealDisk())
+    held = restoring.held
+
+    def held_after_the_first(*arguments: Any) -> ExitStack:
+        monkeypatch.setattr(restoring, "held", held)
+        either.start()
+        return held(*arguments)
+
+    monkeypatch.setattr(restoring, "held", held_after_the_first)
+    with pytest.raises(FileNotFoundError):
+        restoring.finish(str(either.first), RealDisk())
+    assert either.trees() == before
+
+
+def test_data_directories_that_are_links(tmp_path: Path) -> None:
+    """Until 2026-11-30 the second was not put back, and nothing said so."""
+    place = Place(tmp_path)
+    place.change()
+    before = place.trees()
+    (tmp_path / "links").mkdir()
+    links = [tmp_path / "links" / "first", tmp_path / "links" / "second"]
+    for link, directory in zip(links, place.data):
+        link.symlink_to(directory)
+    place.data, place.first = links, links[0]
+    place.restore()
+    assert place.data_now() == place.wanted
+    restoring.go_back(str(place.first), RealDisk())
+    assert place.trees() == before
+    place.restore()
+    place.forget()
+    assert place.trees() == place.wanted
+    assert not place.left()
 
 
 def test_a_kill_at_any_moment_leaves_all_of_the_old_or_all_of_the_new(either: Place) -> None:
@@ -452,3 +535,42 @@ def test_a_directory_that_a_broker_uses_is_left_alone(place: Place) -> None:
         lock.release()
     assert place.trees() == before
     assert json.dumps(place.left()) == "[]"
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_no_broker_goes_on_with_half_of_a_restore(
+    either: Place, monkeypatch: pytest.MonkeyPatch, goes_back: bool
+) -> None:
+    """Until 2026-11-30 one did, and the next start took away what it had written since."""
+    either.change()
+    before = either.trees()
+    if goes_back:
+        either.restore()
+        either.begin()
+
+    def act(_: object) -> Any:
+        if goes_back:
+            restoring.go_back(str(either.first), RealDisk())
+        else:
+            either.restore()
+
+    lives = Lives(MovableClock(0), RealDisk(), str(either.folder / "own"))
+    lives._command = lives_module._Command([str(either.first)], act, plan_in=str(either.first), goes_back=goes_back)
+    with monkeypatch.context() as patch:
+        count_and_fail(patch, 4, lambda: OSError(5, "Input/output error"), [(os, "rename")])
+        with pytest.raises(OSError, match=r"Input/output error.* A restore is half done; the next start ends it"):
+            asyncio.run(lives.between())
+    either.start()
+    assert either.trees() == (before if goes_back else either.wanted)
+
+
+def test_who_is_left_takes_back_what_cannot_start(either: Place) -> None:
+    """Until 2026-11-30 the others began with half of it, if the one that took it back was killed."""
+    either.change()
+    before = either.trees()
+    either.restore()
+    either.begin()
+    finishing = restoring.finish_if_begun(str(either.first), [str(either.first)], RealDisk(), goes_back=True)
+    asyncio.run(finishing)
+    assert either.trees() == before
+    assert not either.left()

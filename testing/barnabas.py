@@ -110,7 +110,9 @@ class Barnabas:
     # ------------------------------------------------------------------ its life
 
     def start(self) -> Self:
-        """Start all brokers, and return when they serve. StartError says why they do not."""
+        """Start all brokers, and return when they serve. StartError says why they do not; RuntimeError: they run."""
+        if self._lock is not None:
+            raise RuntimeError("these brokers are started already: stop them first, or make another Barnabas")
         temporary.make(str(self.folder))
         self._lock = temporary.lock(str(self.folder))
         self._starter = os.getpid()
@@ -221,6 +223,8 @@ class Barnabas:
         return sorted(self.running, key=self._may_be_behind.__contains__)
 
     def _addresses(self) -> dict[int, str]:
+        if self._lock is None:
+            raise RuntimeError("these brokers are not started, or stopped: use a `with` block, or call start()")
         return {node_id: self.processes[node_id].host_and_port for node_id in self._best_first()}
 
     def log(self, node_id: int = 0) -> str:
@@ -239,6 +243,7 @@ class Barnabas:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs and knows how things are."""
         asked = self._best_first() if node_id is None else [node_id]
         if not asked:
+            self._addresses()  # which says so, if they are not started
             raise RuntimeError("no broker runs")
         return self._http.ask(self.processes[asked[0]].http, method, path, query, body)
 
@@ -553,8 +558,10 @@ class Barnabas:
             yield copy
 
     def leader_of(self, topic: Topic | str, partition: int) -> int | None:
-        """The broker that leads a partition; None: nobody does."""
+        """The broker that leads a partition; None: nobody does. IndexError: the topic has fewer partitions."""
         rows = self.ask("GET", f"/v1/topics/{control.quoted(str(topic))}")["partitions"]
+        if not 0 <= partition < len(rows):
+            raise IndexError(f"topic {topic} has {counted(len(rows), 'partition')}, and none is {partition}")
         leader = rows[partition]["leader"]
         return None if leader is None else int(leader)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from barnabas.runtime.counted import counted
 from barnabas.testing.control import Brokers, CommandError, quoted
 from barnabas.testing.topic import Topic
 
@@ -75,7 +76,14 @@ class Group:
         return seen
 
     def expire_member(self, member: int | str = 0) -> str:
-        """Take a member out, as if its session time-out were over: by its id, or its place in `members`."""
-        member_id = self.members[member] if isinstance(member, int) else member
-        path = f"/v1/control/groups/{quoted(self.name)}/members/{quoted(member_id)}/expire"
+        """Take a member out, as if its session time-out were over: by its id, or its place in `members`.
+
+        IndexError: there are fewer members.
+        """
+        if isinstance(member, int):
+            members = self.members
+            if not -len(members) <= member < len(members):
+                raise IndexError(f"the group {self.name} has {counted(len(members), 'member')}, and none is {member}")
+            member = members[member]
+        path = f"/v1/control/groups/{quoted(self.name)}/members/{quoted(member)}/expire"
         return str(self._kafka.ask("POST", path)["member_id"])

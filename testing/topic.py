@@ -52,6 +52,8 @@ class Topic:
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         """Write records, and return when all are acknowledged (acks=all)."""
+        if isinstance(values, str | bytes):
+            raise TypeError(f"values are a list, also for one record: [{values[:100]!r}]")
         now_ms = round(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         by_partition: dict[int, list[batch_records.Record]] = {}
         for value in values:
@@ -119,4 +121,6 @@ class Topic:
 
 
 def _bytes(text: Text) -> bytes | None:
+    if not isinstance(text, str | bytes | None):
+        raise TypeError(f"a key or a value is str, bytes or None, not {type(text).__name__}")
     return text.encode() if isinstance(text, str) else text

@@ -785,6 +785,35 @@ def test_a_task_waits_for_members_that_live_in_its_loop(kafka: Barnabas) -> None
     asyncio.run(run())
 
 
+def test_what_a_test_gets_wrong_is_said_at_once(kafka: Barnabas) -> None:
+    """Until 2026-11-30 a text was taken for as many values as it has characters; who had stopped waited 30 s."""
+    topic, group = kafka.topic("orders", partitions=2), kafka.group("billing")
+    with pytest.raises(TypeError, match=r"values are a list, also for one record: \['abc'\]"):
+        topic.produce("abc")
+    with pytest.raises(TypeError, match="a key or a value is str, bytes or None, not int"):
+        topic.produce([5])  # type: ignore[list-item]
+    with pytest.raises(IndexError, match=f"topic {topic.name} has 2 partitions, and none is 2"):
+        kafka.leader_of(topic, 2)
+    group.commit(topic, 0, 1)
+    with pytest.raises(IndexError, match=f"the group {group.name} has 0 members, and none is 0"):
+        group.expire_member(0)
+    with pytest.raises(RuntimeError, match="these brokers are started already"):
+        kafka.start()
+    assert topic.values() == []
+    other = Barnabas()
+    for ask in (
+        lambda: other.topic("orders"),
+        lambda: topic_of(other).produce(["a"]),
+        lambda: other.group("g").offsets,
+    ):
+        with pytest.raises(RuntimeError, match="these brokers are not started, or stopped"):
+            ask()
+
+
+def topic_of(kafka: Barnabas) -> Topic:
+    return Topic(kafka, "orders", 1)
+
+
 def test_why_a_broker_does_not_start_is_said() -> None:
     with pytest.raises(StartError, match=r"Invalid value x for configuration num\.partitions"):
         Barnabas(config={"num.partitions": "x"}).start()

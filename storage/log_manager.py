@@ -363,7 +363,8 @@ class LogManager:
         """In which directory a log is made.
 
         If an attempt that failed has left its folder, there, because a log must not be in two directories. A foreign
-        folder does not count. Else in the directory with the fewest logs. OSError if it may be in one that is offline.
+        folder does not count. Else in the directory with the fewest logs, if possible one that can be written.
+        OSError if it may be in one that is offline.
         """
         places = self.open_directories
         if len(self.directories) > 1:
@@ -372,7 +373,7 @@ class LogManager:
             if self.failed_directories and not is_new and not begun:
                 paths = ", ".join(directory.path for directory in self.failed_directories)
                 raise OSError(errno.EIO, f"it may be in a data directory that is offline: {paths}")
-            places = begun or sorted(places, key=lambda place: len(place.logs))
+            places = begun or sorted(places, key=lambda place: (self.write_blocks.refuses(place), len(place.logs)))
         return places[0]
 
     def _has_begun(self, place: LogDirectory, name: str) -> bool:

@@ -54,6 +54,10 @@ class WriteBlocks:
         """Whether the directory of a log is write-blocked."""
         return any(directory.logs.get((log.topic, log.partition)) is log for directory in self._refused_ms)
 
+    def refuses(self, directory: LogDirectory) -> bool:
+        """Whether a directory is write-blocked."""
+        return directory in self._refused_ms
+
     def of(self, directory: LogDirectory) -> list[Log]:
         """The logs in a directory whose last write was refused."""
         for log in [log for log in self._logs if log.write_blocked is None or log.closed]:

@@ -9,6 +9,8 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import DeleteTopicsRequest, MetadataRequest, ProduceRequest
 from barnabas.replication.disk_refusals import AGAIN_MS
+from simulator.coordination import SimCoordination, SimTree
+from simulator.env import sim_env
 
 World = Any  # of conftest.py
 FOR_EVER = 10**9
@@ -99,3 +101,18 @@ def test_a_directory_that_was_read_only_is_written_again(world: World, number: i
     assert leader(world, "t") == (ErrorCode.NONE, world.broker.node_id)
     assert produce(world, b"v") == ErrorCode.NONE
     assert world.broker.log_manager.get("t", 0).log_end_offset == 2 + errors.count(ErrorCode.NONE)
+
+
+def test_a_new_topic_goes_to_the_directory_that_can_be_written(make_world: Any) -> None:
+    """Until 2026-11-30 it went to the one with fewer logs, and had no leader until that one could be written again."""
+    env = sim_env(11)
+    world = make_world(env, SimCoordination(env.clock, SimTree(env.clock)), ("/a", "/b"))
+    world.create_topic("s")
+    world.create_topic("t")
+    place = world.broker.log_manager.directory_of(world.broker.log_manager.get("t", 0)).path
+    for operation in ("create", "open", "write", "truncate"):
+        env.disk.fail(operation, f"{place}/", OSError(errno.EROFS, "simulated"), times=FOR_EVER)
+    assert produce(world, b"v") == ErrorCode.KAFKA_STORAGE_ERROR
+    for topic in "uvw":
+        world.create_topic(topic)
+        assert leader(world, topic) == (ErrorCode.NONE, world.broker.node_id)

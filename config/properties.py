@@ -25,9 +25,12 @@ class Properties(NamedTuple):
 
 
 def read(text: str) -> Properties:
-    """Keys and values of a file, as java.util.Properties reads them. PropertiesError for a broken escape."""
+    """Keys and values of a file, as java.util.Properties reads them. PropertiesError for a broken escape.
+
+    Editors on Windows begin a file with a byte order mark, which Java takes for a part of the first key.
+    """
     properties = Properties({}, {})
-    for number, line in _logical_lines(text):
+    for number, line in _logical_lines(text.removeprefix("\ufeff")):
         key, value = _split(line)
         try:
             name = _unescape(key)

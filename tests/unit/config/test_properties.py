@@ -77,6 +77,8 @@ confluent.support.metrics.enable=false
         ("a=\\uD83D\\uDE00", {"a": "😀"}),
         ("a=C:\\\\dir", {"a": "C:\\dir"}),
         ("a=1\na=2", {"a": "2"}),
+        ("\ufeff# no key\na=1", {"a": "1"}),
+        ("\ufeffa=1", {"a": "1"}),
         ("", {}),
     ],
 )

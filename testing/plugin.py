@@ -34,10 +34,9 @@ from barnabas.testing.control import quoted
 
 CLUSTER = 3
 # How a file of tests names the fixtures of a number of brokers. It may mean something else: then they end unused.
-PARAMETERS = {
-    1: re.compile(rb"\bbarnabas(_topic|_group)?\s*[,:)]"),
-    CLUSTER: re.compile(rb"\bbarnabas_cluster\s*[,:)]"),
-}
+PARAMETERS = {1: re.compile(rb"\bbarnabas\s*[,:)]"), CLUSTER: re.compile(rb"\bbarnabas_cluster\s*[,:)]")}
+OF_EITHER = re.compile(rb"\bbarnabas_(topic|group)\s*[,:)]")
+OF_MARKER = frozenset(("config", "fresh", "brokers"))
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
 GROUPS_TOLD_MAX = 5
 
@@ -271,13 +270,25 @@ def _shared_by(item: pytest.Item) -> list[int]:
     fixtures = getattr(item, "fixturenames", ())
     if "_barnabas_of" not in fixtures or _own_settings(item) is not None:  # somebody may have a fixture `barnabas`, too
         return []
-    return [brokers for name, brokers in (("barnabas", 1), ("barnabas_cluster", CLUSTER)) if name in fixtures]
+    return [brokers for name, brokers in (("barnabas", 1), ("barnabas_cluster", CLUSTER)) if name in fixtures] or [1]
 
 
 def _own_settings(item: pytest.Item) -> dict[str, Any] | None:
     """What the marker says of a test that has brokers of its own; None: it shares them."""
     marker = item.get_closest_marker("barnabas")
-    return None if marker is None or not {"fresh", "config", "brokers"} & marker.kwargs.keys() else dict(marker.kwargs)
+    is_own = marker is not None and (marker.kwargs.get("fresh") or marker.kwargs.keys() & {"config", "brokers"})
+    return dict(marker.kwargs) if marker is not None and is_own else None
+
+
+def _check_marker(item: pytest.Item) -> None:
+    """UsageError: the marker is not one that means something."""
+    marker = item.get_closest_marker("barnabas")
+    if marker is None:
+        return
+    if marker.args or not marker.kwargs.keys() <= OF_MARKER or type(marker.kwargs.get("brokers", 1)) is not int:
+        words = [*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())]
+        taken = "@pytest.mark.barnabas takes config={…}, fresh=True and brokers=3"
+        raise pytest.UsageError(f"{taken}, not {', '.join(words)}")
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -285,9 +296,9 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module) and not collector.config.option.collectonly:
         with suppress(OSError):  # whoever imports it says what is wrong
             text = collector.path.read_bytes()
-            for brokers, parameter in PARAMETERS.items():
-                if parameter.search(text):
-                    collector.config.stash[SHARED].of(brokers)
+            named = [brokers for brokers, parameter in PARAMETERS.items() if parameter.search(text)]
+            for brokers in named or ([1] if OF_EITHER.search(text) else []):
+                collector.config.stash[SHARED].of(brokers)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -322,6 +333,7 @@ def _setting(line: str) -> tuple[str, str]:
 
 
 def _given(request: pytest.FixtureRequest, shared_by: Callable[[int], Shared], brokers: int) -> Iterator[Barnabas]:
+    _check_marker(request.node)
     settings = _own_settings(request.node)
     if settings is not None:
         with Barnabas(settings.get("brokers", brokers), settings.get("config")) as kafka:
@@ -353,15 +365,22 @@ def barnabas_cluster(request: pytest.FixtureRequest, _barnabas_of: Callable[[int
 
 
 @pytest.fixture
-def barnabas_topic(barnabas: Barnabas, request: pytest.FixtureRequest) -> Topic:
+def barnabas_topic(request: pytest.FixtureRequest, _barnabas_of: object) -> Topic:
     """A topic of this test alone."""
-    return barnabas.topic(_name_of(request))
+    return _brokers_of(request).topic(_name_of(request))
 
 
 @pytest.fixture
-def barnabas_group(barnabas: Barnabas, request: pytest.FixtureRequest) -> Group:
+def barnabas_group(request: pytest.FixtureRequest, _barnabas_of: object) -> Group:
     """A group of this test alone."""
-    return barnabas.group(_name_of(request))
+    return _brokers_of(request).group(_name_of(request))
+
+
+def _brokers_of(request: pytest.FixtureRequest) -> Barnabas:
+    """Those that a test names: the cluster, if it does not name the single one."""
+    is_of_cluster = "barnabas_cluster" in request.fixturenames and "barnabas" not in request.fixturenames
+    kafka: Barnabas = request.getfixturevalue("barnabas_cluster" if is_of_cluster else "barnabas")
+    return kafka
 
 
 def _name_of(request: pytest.FixtureRequest) -> str:

@@ -11,6 +11,7 @@ from typing import IO
 
 STOPS_WITHIN_S = 20.0
 LINES_SHOWN = 30
+ERROR_BEGINS = '{"error":'  # the last line of a start with --json that fails
 
 
 class StartError(Exception):
@@ -82,9 +83,12 @@ class BrokerProcess:
         assert process is not None
         if not line:
             process.wait()
-            said = "\n".join(self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:])
-            said = said or f"it could not say why in {self.log}: has that disk room?"
-            raise StartError(f"broker {self.node_id} did not start (exit code {process.returncode}):\n{said}")
+            said = self.log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
+            said = said or [f"it could not say why in {self.log}: has that disk room?"]
+            if said[-1].startswith(ERROR_BEGINS):  # so that the first line, which pytest's summary shows, says why
+                said.insert(0, json.loads(said.pop())["error"])
+            text = "\n".join(said)
+            raise StartError(f"broker {self.node_id} did not start (exit code {process.returncode}): {text}")
         ready = json.loads(line)
         self.host_and_port, self._http, self.cluster_id = ready["bootstrap"], ready["http"], ready["cluster_id"]
 

@@ -890,6 +890,18 @@ def test_own_two(barnabas):
 def test_four(barnabas):
     assert barnabas is not SEEN[0]
     assert barnabas.bootstrap.count(",") == 0
+
+@pytest.mark.barnabas(fresh=False)
+def test_shared_all_the_same(barnabas):
+    assert barnabas is SEEN[0]
+
+def test_in_the_cluster(barnabas_topic, barnabas_group, barnabas_cluster):
+    barnabas_group.commit(barnabas_topic, 0, 0)
+    assert barnabas_cluster.leader_of(barnabas_topic, 0) is not None
+    assert barnabas_cluster.coordinator_of(barnabas_group) in (0, 1, 2)
+
+def test_in_the_single_one(barnabas_topic, barnabas_cluster, barnabas):
+    assert barnabas.leader_of(barnabas_topic, 0) == 0
 """
 
 
@@ -898,7 +910,19 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", *with_plugin, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 passed" in done.stdout
+    assert "12 passed" in done.stdout
+
+
+@pytest.mark.parametrize("marker", ["broker=3", "3", 'brokers="3"'])
+def test_a_wrong_marker_is_said(tmp_path: Path, with_plugin: list[str], marker: str) -> None:
+    """Until 2026-11-30 it meant nothing."""
+    text = f"import pytest\n\n@pytest.mark.barnabas({marker})\ndef test_it(barnabas):\n    pass\n"
+    (tmp_path / "test_marker.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "."]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    said = "takes config={…}, fresh=True and brokers=3, not " + marker.replace('"', "'")
+    assert f"UsageError: @pytest.mark.barnabas {said}" in done.stdout
+    assert "1 error" in done.stdout
 
 
 REMEMBERS = """

@@ -115,12 +115,10 @@ async def rows_of(services: "Services", resource_type: int, name: str, keys: lis
             raise refusal("Group name must not be empty")
         own = await services.topic_admin.overrides(entity_path(Resource.GROUP, name))
         return describe.group_rows(own, services.config, keys)
-    if resource_type == Resource.CLIENT_METRICS:
-        if not name:
-            raise refusal("Client metrics subscription name must not be empty")
-        own = await services.topic_admin.overrides(entity_path(Resource.CLIENT_METRICS, name))
-        return describe.client_metrics_rows(own, keys)
-    raise refusal(f"Unknown resource type {resource_type}")
+    if not name:
+        raise refusal("Client metrics subscription name must not be empty")
+    own = await services.topic_admin.overrides(entity_path(Resource.CLIENT_METRICS, name))
+    return describe.client_metrics_rows(own, keys)
 
 
 # --- change ---

@@ -52,7 +52,7 @@ def altered(
             setting = settings.get(name)
             if setting is None or setting.type is not Type.LIST:
                 raise _no_list(settings, name, ConfigOperation(operation).name)
-            words = _words(result.get(name, setting.default or ""))
+            words = [word for word in result.get(name, setting.default or "").split(",") if word]
             result[name] = ",".join(_changed_words(words, _words(value), append=operation == ConfigOperation.APPEND))
         else:  # Kafka fails inside its own code here, and says no more than this
             raise ConfigError("", key=name, error=ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -74,7 +74,9 @@ def _check_request(pairs: list[tuple[str, str | None]], without_value: list[str]
 
 
 def _words(text: str) -> list[str]:
-    return text.split(",") if text else []
+    """As Java splits: no empty words at the end, but of an empty text one, which hardly any list may have."""
+    whole = text.rstrip(",")
+    return whole.split(",") if whole or not text else []
 
 
 def _changed_words(words: list[str], others: list[str], *, append: bool) -> list[str]:

@@ -90,6 +90,8 @@ def one_of(words: Sequence[str], *, any_case: bool) -> Check:
     def verify(key: str, value: Value) -> None:
         for word in value if isinstance(value, tuple) else (value,):
             assert isinstance(word, str)
+            if not word and isinstance(value, tuple):
+                raise ConfigError(f"Configuration '{key}' values must not be empty.", key=key)
             if word not in words and not (any_case and word.upper() in words):
                 case = " (case insensitive)" if any_case else ""
                 raise invalid(key, word, f"String must be one of{case}: {', '.join(words)}")
@@ -98,9 +100,9 @@ def one_of(words: Sequence[str], *, any_case: bool) -> Check:
 
 
 def throttled_replicas(key: str, value: Value) -> None:
-    """`*`, or partition:broker pairs."""
+    """`*`, or partition:broker pairs; empty words are nothing."""
     assert isinstance(value, tuple)
-    if value != ("*",) and not all(_is_pair_of_numbers(word) for word in value):
+    if value != ("*",) and not all(not word or _is_pair_of_numbers(word) for word in value):
         shape = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
         reason = f"{key} must be the literal '*' or a list of replicas in the following format: {shape}"
         raise invalid(key, f"[{', '.join(value)}]", reason)

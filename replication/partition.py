@@ -111,7 +111,7 @@ class Partition:
 
     def epoch_error(self, leader_epoch: int) -> ErrorCode:
         """The error when a client's leader epoch is older or newer than ours (KIP-320). -1: the client sent none."""
-        if leader_epoch < 0 or leader_epoch == self.leader_epoch:
+        if leader_epoch in (-1, self.leader_epoch):
             return NONE
         return ErrorCode.FENCED_LEADER_EPOCH if leader_epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 

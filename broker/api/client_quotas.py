@@ -3,6 +3,7 @@
 from operator import attrgetter
 
 from barnabas.broker.access import admin as admin_access
+from barnabas.broker.api.topics import twice
 from barnabas.broker.requests import RequestContext, api
 from barnabas.broker.services import Services
 from barnabas.cluster.quota_table import Match, Problem, check_filter, check_value, entity_of, has_key, is_matched
@@ -92,13 +93,21 @@ def _answer(entry: AlterClientQuotasRequest.EntryData, error: ErrorCode, message
 async def alter_client_quotas(
     services: Services, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas: of one entity all that was asked, or nothing."""
-    response = AlterClientQuotasResponse()
+    """Set and remove quotas: of one entity all that was asked, or nothing.
+
+    As in Kafka, an entity that is named again is answered once, with an error, and only its first entry counts.
+    """
+    answers: dict[frozenset[tuple[str, str | None]], Altered] = {}
     pace = services.env.turns.pace()
     for entry in request.entries:
         await pace.rest()
+        parts = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
         try:
+            if parts in answers:
+                raise Problem("The entity is named more than once.")
             entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
+            if again := twice(op.key for op in entry.ops):
+                raise Problem(f"Named more than once: {', '.join(map(str, again))}")
             changes: dict[str, float | None] = {}
             for op in entry.ops:
                 if op.remove and not has_key(entity, op.key):
@@ -108,10 +117,10 @@ async def alter_client_quotas(
             if changes and not request.validate_only:
                 await services.client_quotas.alter(entity, changes)
         except Problem as problem:
-            response.entries.append(_answer(entry, ErrorCode.INVALID_REQUEST, str(problem)))
+            answers[parts] = _answer(entry, ErrorCode.INVALID_REQUEST, str(problem))
             services.refusals.note(context, ErrorCode.INVALID_REQUEST, "%s", str(problem))
         except CoordinationError as error:
-            response.entries.append(_answer(entry, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            answers[parts] = _answer(entry, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         else:
-            response.entries.append(_answer(entry, ErrorCode.NONE, None))
-    return response
+            answers[parts] = _answer(entry, ErrorCode.NONE, None)
+    return AlterClientQuotasResponse(entries=list(answers.values()))

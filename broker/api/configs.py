@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BUILT_IN = 5  # the source of a value that nobody has set
 Outcome = tuple[ErrorCode, str | None]
 ResponseT = TypeVar("ResponseT", AlterConfigsResponse, IncrementalAlterConfigsResponse)
+describe_failed = each_row(resources="results")
 alter_failed = each_row(also={"error_message": None}, resources="responses")
 TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
@@ -42,14 +43,25 @@ TWICE: Outcome = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most 
     ApiKey.DESCRIBE_CONFIGS,
     versions=(0, 4),
     access=admin_access.describe_configs,
-    failure=each_row(resources="results"),
+    failure=describe_failed,
     is_wide=True,
 )
 async def describe_configs(
     services: "Services", request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:
-    """The settings in force of each resource, with synonyms and documentation if the client asks for them."""
-    from barnabas.broker.config_resources import rows_of
+    """The settings in force of each resource, with synonyms and documentation if the client asks for them.
+
+    As in Kafka, a resource of a type that is not known makes the whole request invalid.
+    """
+    from barnabas.broker.config_resources import Resource, rows_of
+
+    for asked in request.resources:
+        if asked.resource_type not in tuple(Resource):
+            unknown = f"Unknown resource type {asked.resource_type}"
+            refused: DescribeConfigsResponse = describe_failed(request, ErrorCode.INVALID_REQUEST)
+            for result in refused.results:
+                result.error_message = unknown
+            return refused
 
     response = DescribeConfigsResponse(results=[])
     pace = services.env.turns.pace()

@@ -27,17 +27,24 @@ def delete_records_failed(request: DeleteRecordsRequest, error: ErrorCode) -> De
 
 @api(ApiKey.DELETE_RECORDS, versions=(0, 2), access=records_access.delete_records, failure=delete_records_failed)
 def delete_records(services: Services, request: DeleteRecordsRequest, context: RequestContext) -> Reply:
-    """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs."""
+    """Raise the log start; the answer comes when all live replicas have raised theirs, or after TimeoutMs.
+
+    Of a partition that is named twice the last offset counts, as in Kafka.
+    """
     return services.env.turns.run(_delete(services, request), to_the_end=True)
 
 
 def _delete(services: Services, request: DeleteRecordsRequest) -> Pieces[DeleteRecordsResponse]:
-    outcomes = []
+    offsets: dict[tuple[str, int], int] = {}
     for topic in request.topics:
-        for piece in chunks(topic.partitions, PARTITIONS_PER_PIECE):
+        for partitions in chunks(topic.partitions, PARTITIONS_PER_PIECE):
             yield
-            entries = [(topic.name, partition.partition_index, partition.offset) for partition in piece]
-            outcomes.append(record_deletion.delete(services.replica_manager, entries, request.timeout_ms))
+            offsets.update(((topic.name, partition.partition_index), partition.offset) for partition in partitions)
+    outcomes = []
+    for piece in chunks(list(offsets.items()), PARTITIONS_PER_PIECE):
+        yield
+        entries = [(name, index, offset) for (name, index), offset in piece]
+        outcomes.append(record_deletion.delete(services.replica_manager, entries, request.timeout_ms))
     topics: Topics = {}
     for outcome in outcomes:
         yield

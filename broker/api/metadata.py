@@ -116,7 +116,14 @@ def _metadata(
                 yield
         elif asked:  # in a list of all topics, it was deleted between two turns
             error = refusals.get(name) or absence_error(name)
-            absent.append(Topic(name=name, error_code=error, is_internal=name in INTERNAL_TOPICS))
+            absent.append(
+                Topic(
+                    name=name,
+                    error_code=error,
+                    is_internal=name in INTERNAL_TOPICS,
+                    topic_authorized_operations=operations,
+                )
+            )
             services.refusals.note(context, error, "topic %r is not there", name)
     asked_cluster = 8 <= version <= 10 and request.include_cluster_authorized_operations
     return MetadataResponse(

@@ -247,11 +247,15 @@ async def delete_topics(
     asked: list[tuple[str | None, bytes]] = [(name, NO_TOPIC_ID) for name in request.topic_names]
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
     duplicates = twice(name or topic_id for name, topic_id in asked)
+    by_name = {name for name, topic_id in asked if name is not None and topic_id == NO_TOPIC_ID} - duplicates
+    by_id = {topic_id for name, topic_id in asked if name is None}
     results: dict[object, DeleteTopicsResponse.DeletableTopicResult] = {}
     mutations = services.throttles.mutations(context)
     pace = services.env.turns.pace()
     for name, topic_id in asked:
         await pace.rest()
+        if name is None and cache.topic_name(topic_id) in by_name:
+            continue  # the answer by the name says it
         result = results[name or topic_id] = DeletedTopic(name=name, topic_id=topic_id)
         if name is not None and topic_id != NO_TOPIC_ID:
             refuse(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
@@ -267,6 +271,9 @@ async def delete_topics(
             result.name = name if name is not None else cache.topic_name(topic_id)
             assert result.name is not None
             result.topic_id = cache.topic_id(result.name)
+            if name is not None and result.topic_id in by_id:
+                refuse(result, ErrorCode.INVALID_REQUEST, "The topic is named by its id, too.")
+                continue
             wanted_id = topic_id if name is None else None
             if not mutations.may(cache.partition_count(result.name)):
                 refuse(result, ErrorCode.THROTTLING_QUOTA_EXCEEDED, None)

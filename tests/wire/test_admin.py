@@ -229,6 +229,22 @@ def test_a_topic_named_twice_is_not_deleted(world: World) -> None:
     assert world.broker.metadata_cache.contains("named-twice")
 
 
+def test_a_topic_that_is_named_by_its_id_too_is_not_deleted(world: World) -> None:
+    """Kafka answers once, under the name. A name that stands there twice counts as none, and the id alone is left."""
+    row = DeleteTopicsRequest.DeleteTopicState
+    topic_id = world.create_topic("two-names")
+    by_id, by_name = row(name=None, topic_id=topic_id), row(name="two-names")
+    for rows in ([by_id, by_name], [by_name, by_id], [by_id, by_name, by_id]):
+        (result,) = world.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=rows, timeout_ms=1000)).responses
+        answered = result.name, result.topic_id, result.error_code
+        assert answered == ("two-names", topic_id, ErrorCode.INVALID_REQUEST)
+        assert world.broker.metadata_cache.contains("two-names")
+    request = DeleteTopicsRequest(topics=[by_id, by_name, by_name], timeout_ms=1000)
+    errors = {result.error_code for result in world.ask(ApiKey.DELETE_TOPICS, 6, request).responses}
+    assert errors == {ErrorCode.NONE, ErrorCode.INVALID_REQUEST}
+    assert not world.broker.metadata_cache.contains("two-names")
+
+
 @pytest.mark.parametrize(("version", "error"), [(1, ErrorCode.INVALID_REQUEST), (4, ErrorCode.TOPIC_DELETION_DISABLED)])
 def test_deletion_can_be_forbidden(
     world: World, monkeypatch: pytest.MonkeyPatch, version: int, error: ErrorCode
@@ -380,6 +396,7 @@ def test_settings_of_groups_and_client_metrics_are_kept(world: World) -> None:
         (TOPIC, "", ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
         (TOPIC, "no\0topic", ("retention.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (METRICS, "m", ("metrics", APPEND, "a"), ErrorCode.INVALID_CONFIG),
+        (BROKER, "0", ("log.cleanup.policy", APPEND, ""), ErrorCode.INVALID_REQUEST),
         (BROKER, "7", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (LOGGER, "7", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),
@@ -391,6 +408,16 @@ def test_what_cannot_be_changed(
     world: World, kind: int, name: str, operation: tuple[str, int, str], error: ErrorCode
 ) -> None:
     assert change(world, kind, name, operation) == error
+
+
+def test_a_resource_of_an_unknown_type_makes_the_whole_question_invalid(world: World) -> None:
+    asked = [
+        DescribeConfigsRequest.DescribeConfigsResource(resource_type=kind, resource_name="0", configuration_keys=None)
+        for kind in (BROKER, 3)
+    ]
+    results = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=asked)).results
+    found = [(result.error_code, result.error_message, result.configs) for result in results]
+    assert found == [(ErrorCode.INVALID_REQUEST, "Unknown resource type 3", [])] * 2
 
 
 def test_levels_of_loggers(world: World) -> None:

@@ -13,6 +13,7 @@ from barnabas.protocol.messages import (
     InitProducerIdRequest,
     ListOffsetsRequest,
     MetadataRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
@@ -349,6 +350,33 @@ def test_delete_records_and_list_offsets(world: World) -> None:
         assert response.topics[0].partitions[0].offset == offset
 
 
+def test_of_a_partition_that_is_named_twice_the_last_offset_counts(world: World) -> None:
+    """As in Kafka, which answers once."""
+    world.create_topic("deleting-twice")
+    world.ask(ApiKey.PRODUCE, 9, produce("deleting-twice", batch(b"a", b"b", b"c")))
+    make = DeleteRecordsRequest
+    offsets = [make.DeleteRecordsPartition(partition_index=0, offset=offset) for offset in (3, 1)]
+    topics = [make.DeleteRecordsTopic(name="deleting-twice", partitions=offsets)]
+    (topic,) = world.ask(ApiKey.DELETE_RECORDS, 2, make(topics=topics, timeout_ms=1000)).topics
+    assert [(row.low_watermark, row.error_code) for row in topic.partitions] == [(1, ErrorCode.NONE)]
+
+
+@pytest.mark.parametrize("epoch", [-2, -(2**31)])
+def test_only_minus_one_is_no_leader_epoch(world: World, epoch: int) -> None:
+    """As in Kafka, but for Fetch, to which every negative epoch is none."""
+    name = f"epoch{epoch}"
+    world.create_topic(name)
+    offsets, ends = ListOffsetsRequest, OffsetForLeaderEpochRequest
+    asked = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=epoch)
+    request = offsets(replica_id=-1, topics=[offsets.ListOffsetsTopic(name=name, partitions=[asked])])
+    answer = world.ask(ApiKey.LIST_OFFSETS, 7, request).topics[0].partitions[0]
+    assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    end = ends.OffsetForLeaderPartition(partition=0, current_leader_epoch=epoch, leader_epoch=0)
+    request = ends(replica_id=-1, topics=[ends.OffsetForLeaderTopic(topic=name, partitions=[end])])
+    answer = world.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, request).topics[0].partitions[0]
+    assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_offsets_for_the_special_timestamps_of_records_without_timestamps(world: World) -> None:
     """The answers of Apache Kafka 4.1."""
     empty = {-1: (0, -1), -2: (0, -1), -3: (-1, -1), -4: (0, -1), -5: (-1, -1), 0: (-1, -1)}
@@ -434,6 +462,15 @@ def test_metadata_of_what_cannot_be(world: World, name: str, may_create: bool, e
     topics = [MetadataRequest.MetadataRequestTopic(name=name)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=may_create)
     assert world.ask(ApiKey.METADATA, 9, request).topics[0].error_code == error
+
+
+def test_metadata_says_what_the_client_may_do_with_a_topic_that_is_not_there(world: World) -> None:
+    """As in Kafka: whoever may create it sees that."""
+    topics = [MetadataRequest.MetadataRequestTopic(name="not-there")]
+    asked = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
+    assert world.ask(ApiKey.METADATA, 12, asked).topics[0].topic_authorized_operations == 3576
+    asked.include_topic_authorized_operations = False
+    assert world.ask(ApiKey.METADATA, 12, asked).topics[0].topic_authorized_operations == -(2**31)
 
 
 def test_the_first_question_for_a_coordinator_is_answered_when_there_is_one(make_world: type[World]) -> None:

@@ -502,6 +502,24 @@ def test_what_is_refused_has_changed_nothing(own: World) -> None:
     assert own.env.run(own.broker.coordination.exists("/config/users/u")) is None
 
 
+def test_what_is_named_twice_counts_once_or_not_at_all(own: World) -> None:
+    """As in Kafka: of an entity its first entry, and one answer; of an entry in which a quota stands twice, nothing."""
+    make = AlterClientQuotasRequest
+    entity = [make.EntityData(entity_type="user", entity_name="u")]
+    five = make.OpData(key="producer_byte_rate", value=5.0, remove=False)
+    six = make.OpData(key="producer_byte_rate", value=6.0, remove=False)
+    other = make.OpData(key="consumer_byte_rate", value=7.0, remove=False)
+    for entries, left in (
+        ([[five, six]], {}),
+        ([[five], [other]], {"producer_byte_rate": 5.0}),
+        ([[six, other], [other], [five]], {"producer_byte_rate": 6.0, "consumer_byte_rate": 7.0}),
+    ):
+        request = make(entries=[make.EntryData(entity=entity, ops=ops) for ops in entries], validate_only=False)
+        (answer,) = own.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, request).entries
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert described(own) == ({(("user", "u"),): left} if left else {})
+
+
 def test_a_wait_longer_than_an_answer_can_say_is_cut(own: World) -> None:
     """The request was carried out, so it has to be answered: the client would send it again."""
     own.create_topic("p", 3)

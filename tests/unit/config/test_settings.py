@@ -21,7 +21,7 @@ REFUSED = [
     ("min.cleanable.dirty.ratio", "x", "Invalid value x for configuration min.cleanable.dirty.ratio: Not a number of type DOUBLE"),
     ("compression.type", "GZIP", "Invalid value GZIP for configuration compression.type: String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer"),
     ("cleanup.policy", "nope", "Invalid value nope for configuration cleanup.policy: String must be one of: compact, delete"),
-    ("cleanup.policy", "delete,,compact", "Invalid value  for configuration cleanup.policy: String must be one of: compact, delete"),
+    ("cleanup.policy", "delete,,compact", "Configuration 'cleanup.policy' values must not be empty."),
     ("compression.gzip.level", "0", "Invalid value 0 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1"),
     ("compression.gzip.level", "10", "Invalid value 10 for configuration compression.gzip.level: Value must be between 1 and 9 or equal to -1"),
     ("compression.lz4.level", "18", "Invalid value 18 for configuration compression.lz4.level: Value must be no more than 17"),

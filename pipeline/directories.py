@@ -118,8 +118,10 @@ def read_logs(options: ReadOptions, topics: Sequence[str], *, with_internal: boo
 
 
 def _reach(log: Log) -> tuple[int, int, int]:
+    """How far a replica is known to reach. Of one without a high watermark this is not known, however long it is."""
+    known = 0 if log.end_offset == OFFSETS_END else log.end_offset
     last = log.segments[-1] if log.segments else None
-    return log.end_offset, last.base_offset if last else 0, last.size_bytes if last else 0
+    return known, last.base_offset if last else 0, last.size_bytes if last else 0
 
 
 def _paths(directories: Iterable[str]) -> list[str]:

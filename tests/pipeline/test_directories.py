@@ -558,6 +558,20 @@ def test_of_several_replicas_the_furthest_is_read(tmp_path: Path) -> None:
         read("barnabas.records", directories=f"{tmp_path}/nowhere")
 
 
+def test_a_replica_whose_high_watermark_is_not_known_is_read_if_no_other_is(tmp_path: Path) -> None:
+    """A broker that was killed soon after its start has no checkpoint. What it has is old, or not committed."""
+    for name, values in (("a", (b"old",)), ("b", (b"old", b"new")), ("c", (b"old", b"new", b"not committed"))):
+        directory = DataDirectory(tmp_path / name)
+        for value in values:
+            directory.append(directory.log("orders"), Record(-1, NOW_MS, None, value))
+        directory.close()
+    for name in ("a", "c"):
+        (tmp_path / name / "replication-offset-checkpoint").unlink()
+    assert [row["value"] for row in read("barnabas.records", directories=f"{tmp_path}/*")] == [b"old", b"new"]
+    (tmp_path / "b/replication-offset-checkpoint").unlink()
+    assert len(read("barnabas.records", directories=f"{tmp_path}/*")) == 3
+
+
 def damaged(tmp_path: Path) -> tuple[str, list[bytes]]:
     """A log of ten batches, of which the fourth and the seventh are damaged; and the values of the others."""
     directory = DataDirectory(tmp_path / "data")

@@ -57,8 +57,8 @@ QUICK_JAVA = (
     "-XX:-BytecodeVerificationRemote -XX:ReservedCodeCacheSize=240m"
 )
 QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Classes that PySpark names for each column, without their packages: Java looks for them in all 250 jars.
-LOOKED_UP = ("PythonUtils", "PythonSQLUtils")
+# Classes that PySpark names for each column. Java looks for those without a package in all 250 jars, each time.
+LOOKED_UP = ("PythonUtils", "PythonSQLUtils", "functions", "org.apache.spark.sql.functions")
 
 # What Java and Spark say at every start, and what nobody has asked for.
 _NOISE = re.compile(

@@ -211,9 +211,13 @@ def _retention_ms(client: Any) -> int:
 def history(
     target: Target, client: Any, group: str, since_ms: int, now: Positions, *, may_move: bool
 ) -> list[Changes | Gap]:
-    """The records since then; all that there are, if those do not say where each partition was."""
+    """The records since then; all that there are, if those do not say where each partition was.
+
+    A gap may hide partitions of which nothing else says that the group had them.
+    """
     records = read_up_to(target, client, group, since_ms, now, may_move=may_move)
-    if any(position.offset == NOT_KNOWN for position in positions_at(records, since_ms, now).values()):
+    found = positions_at(records, since_ms, now).values()
+    if any(isinstance(record, Gap) for record in records) or any(position.offset == NOT_KNOWN for position in found):
         records = read_journal(target, client, group, None)
     return records
 
@@ -267,8 +271,10 @@ def _await_written(target: Target, client: Any, group: str) -> int | None:
             return -1  # the records of the journal end with a gap that says it
         if noted_to is None:
             noted_to = progress["noted_to"]
-        if progress["written_to"] >= noted_to or not noted_to:  # at 0 there is nothing that it could have written
+        if progress["written_to"] >= noted_to:
             return int(progress["end_offset"])
+        if not noted_to:  # nothing was committed, or the log of offsets is lost, which the journal notes
+            _journal_partitions(client, group)  # or there is no journal yet
     _journal_partitions(client, group)
     return fail(
         f"the journal does not have the last changes of {group}'s partition yet: broker {coordinator} cannot write it "

@@ -65,6 +65,7 @@ class CoordinatorLoader(Generic[Shard]):
     """
 
     keys = "keys"  # what they are called that are loaded, in the lines of the log
+    advice = ""  # how to go on without the log, if there is no other copy of it
 
     def __init__(self, shard: Shard, clock: Clock, turns: Turns, buffer_bytes: int, done: Callable[[], None]) -> None:
         self._shard = shard
@@ -154,12 +155,12 @@ class CoordinatorLoader(Generic[Shard]):
                 yield from self._replay_records(records, header, before)
             self._position = header.next_offset
 
-    @staticmethod
-    def _unpacked(header: BatchHeader, batch: memoryview) -> bytes:
+    def _unpacked(self, header: BatchHeader, batch: memoryview) -> bytes:
         if not crc_is_valid(batch):  # it may be possible to decode it all the same, to other offsets
             raise CorruptBatchError(
                 "the batch there is damaged, its checksum is wrong. Let another replica lead this partition, or "
-                "put its folder back from a backup"
+                "put its folder back from a backup. With neither, move the folder away while this broker is stopped; "
+                f"then {self.advice}"
             )
         return unpacked(batch, header, BATCH_BYTES_MAX)
 

@@ -76,19 +76,21 @@ def positions_at(records: Sequence[Changes | Gap], time_ms: int, now: Positions)
     UNKNOWN where the journal does not say it: because of a gap, or because `records` begin too late.
     """
     # The first later change of a partition says where it was before it, and without one it is where it is now; but not
-    # if a gap comes between. Then the last earlier change says it, unless a gap comes after that one, too.
+    # if a gap comes between. Then the last earlier change says it, unless a gap comes after that one, too. A gap of
+    # which it is not known when it began (0) did not begin before what is written ahead of it.
     first_later: dict[TopicPartition, Position] = {}
     last_earlier: Positions = {}
-    gap_is_between = False  # since the time
+    gap_is_between = any_later = False  # since the time
     split = split_at(records, time_ms)
     for index, record in enumerate(records):
         later = index >= split
         if isinstance(record, Gap):
-            if record.first_ms <= time_ms or not later:
+            if not later or (record.first_ms <= time_ms and (record.first_ms or not any_later)):
                 last_earlier.clear()
             if record.last_ms > time_ms or later:
                 gap_is_between = True
             continue
+        any_later = later
         for row in record.rows:
             key = (row.topic, row.partition)
             if not later:

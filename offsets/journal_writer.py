@@ -456,7 +456,8 @@ class PartitionJournal:
                 self._put_first(gap_part(Gap(0, first, 0, now_ms, -1, _BEGINS)))
                 return
         if end_position > known_to:
-            self._put_first(gap_part(Gap(known_to, known_to, 0, now_ms, -1, _UNDONE)))
+            # It is seen here for the first time: until now, what was noted was what clients were told.
+            self._put_first(gap_part(Gap(known_to, known_to, now_ms, now_ms, -1, _UNDONE)))
             return
         while self._parts and self._parts[0].end_position <= end_position:  # written; only the answer was lost
             self._journal.waiting_bytes -= self._parts.popleft().size_bytes

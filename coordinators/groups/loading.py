@@ -42,6 +42,7 @@ class Loader(CoordinatorLoader[Shard]):
     """One load of one shard of groups."""
 
     keys = "groups"
+    advice = "bring the offsets of each group back from the journal (barnabas offsets restore GROUP --at TIME)"
 
     def __init__(
         self,

@@ -128,6 +128,7 @@ class TransactionLoader(CoordinatorLoader[TransactionShard]):
     """One load of one shard. A record that cannot be decoded is logged and skipped."""
 
     keys = "transactional ids"
+    advice = "end the transactions that stay open (barnabas transactions find-hanging)"
 
     def _key_count(self) -> int:
         return len(self._shard.entries)

@@ -618,6 +618,21 @@ def test_a_journal_that_is_off_since_is_said(journal_broker: Any, run: Run, orde
     assert run("offsets", "undo", "g", "--yes").stdout
 
 
+def test_the_journal_brings_back_what_a_lost_log_of_offsets_had(journal_broker: Any, run: Run, orders: str) -> None:
+    """Until 2026-11-30 it said that it knew nothing of any time before the loss."""
+    commit(journal_broker.bootstrap, "g", {0: 10, 1: 3})
+    commit(journal_broker.bootstrap, "g", {0: 20})
+    time.sleep(1.1)
+    before = datetime.now().astimezone().isoformat()
+    journal_broker.stop()
+    for folder in Path(journal_broker.data).glob("__consumer_offsets-*"):
+        folder.rename(journal_broker.data.parent / folder.name)
+    journal_broker.start()
+    run("offsets", "list", "g", code=3)
+    run("offsets", "restore", "g", "--at", before, "--yes")
+    assert committed(run, "g") == {0: 20, 1: 3}
+
+
 def test_the_journal_is_internal(journal_broker: Any, run: Run, orders: str) -> None:
     commit(journal_broker.bootstrap, "g", {0: 1})
     run("offsets", "log", "g")

@@ -527,6 +527,7 @@ def test_what_was_written_before_the_log_of_offsets_lost_its_end() -> None:
     pass_time(world)
     (gap,) = gaps(world)
     assert (gap.position, gap.end_position) == (2, 2)
+    assert gap.first_ms == gap.last_ms > journal_of(world).records()[-2].time_ms, "before, all was as it was noted"
     assert "lost its end" in gap.why
     world.commit("g", {("t", 0): 9})
     pass_time(world)

@@ -364,6 +364,7 @@ def test_one_damaged_bit_is_noticed_and_never_served(metadata: str, caplog: pyte
     assert gate_errors(world)["fetch"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     (line,) = [record.message for record in caplog.records if "cannot be loaded" in record.message]
     assert "offset 1: the batch there is damaged, its checksum is wrong" in line
+    assert "barnabas offsets restore GROUP --at TIME" in line, "there may be no other copy"
     world.logs[0].batches[1] = base, good
     world.clock.advance(10_000)
     assert world.fetch("g") == {("t", 0): 2}

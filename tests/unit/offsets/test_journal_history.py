@@ -71,6 +71,13 @@ def test_a_gap_without_later_changes() -> None:
     assert at(records, 35, 9) == 9
 
 
+@pytest.mark.parametrize(("time_ms", "offset"), [(5, -1), (12, 1), (22, NOT_KNOWN), (35, 5)])
+def test_a_gap_of_which_nobody_knows_when_it_began(time_ms: int, offset: int) -> None:
+    """Until 2026-11-30 it hid everything that was written ahead of it."""
+    records: list[Changes | Gap] = [change(10, NO_OFFSET, 1), change(15, NOT_KNOWN, 2), gap(0, 30), change(40, 5, 6)]
+    assert at(records, time_ms, 6) == offset
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_every_time_of_a_random_history(seed: int) -> None:
     """With any part of the records that reaches back far enough, each moment is found or said to be unknown."""
@@ -93,7 +100,8 @@ def test_every_time_of_a_random_history(seed: int) -> None:
             lost.append(time_ms)
             continue
         if lost:
-            records.append(Gap(lost[0], lost[-1] + 1, lost[0], lost[-1], len(lost), "lost"))
+            first_ms = chance.choice([0, lost[0]])
+            records.append(Gap(lost[0], lost[-1] + 1, first_ms, lost[-1], len(lost), "lost"))
             lost.clear()
         is_recovered = chance.randrange(6) == 0
         cause = Cause.RECOVERED if is_recovered else Cause.COMMIT

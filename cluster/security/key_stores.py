@@ -17,6 +17,7 @@ from barnabas.runtime.tls_context import Keys
 PEM = "PEM"
 EXTRA = "pip install 'barnabas[keystores]'"
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]+-----")
 _JCEKS_BEGIN = b"\xce\xce\xce\xce"
 
 
@@ -66,6 +67,8 @@ def _blocks(text: str) -> list[tuple[str, str]]:
         else:
             lines = textwrap.wrap("".join(content.split()), 64)
         found.append((kind, _block(kind, lines)))
+    if _BEGIN.search(_BLOCK.sub("", text)):
+        raise TlsError("its last PEM block has no end: the file is cut off, or still being written")
     return found
 
 

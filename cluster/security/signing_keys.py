@@ -60,7 +60,7 @@ class SigningKeys:
             return
         try:
             self._stamp = stamp_of(self._env.disk, self._path)
-            self._keys = self._read(self._path)
+            self._keys = signed_tokens.read_keys(read_file(self._env.disk, self._path, BYTES_MAX))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise LoginError(f"listener {self.listener}: {KEYS_URL}={self._rules.keys_url}: {why}") from None
@@ -104,14 +104,13 @@ class SigningKeys:
     def _read_if_changed(self, path: str) -> None:
         try:
             stamp = stamp_of(self._env.disk, path)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._take(self._read(path))
+            if stamp == self._stamp:
+                return
+            content = read_file(self._env.disk, path, BYTES_MAX)  # if it cannot be read now, it is tried again
+            self._stamp = stamp
+            self._take(signed_tokens.read_keys(content))
         except (OSError, ValueError) as error:
             self._tell(error)
-
-    def _read(self, path: str) -> list[signed_tokens.Key]:
-        return signed_tokens.read_keys(read_file(self._env.disk, path, BYTES_MAX))
 
     def _take(self, keys: list[signed_tokens.Key]) -> None:
         if self._is_told or not self._keys:

@@ -108,6 +108,18 @@ def test_a_store_that_was_cut(end: int) -> None:
         key_stores.read_keys(base64.b64decode(KEYTOOLS_KEYS)[:end], "JKS", None, "key-secret")
 
 
+def test_half_of_a_pem_file_is_refused_and_not_taken_for_less() -> None:
+    """Until 2026-11-30 a trust store that was being written had fewer authorities, and a chain no intermediate ones."""
+    both = AUTHORITY.pem + Authority().pem
+    for end in (-2, len(both) * 3 // 4, len(AUTHORITY.pem) + 40):
+        with pytest.raises(TlsError, match="its last PEM block has no end"):
+            key_stores.read_trusted(both[:end].encode(), "PEM", None)
+    keys = OWN.key_pem() + OWN.chain_pem + AUTHORITY.pem
+    with pytest.raises(TlsError, match="its last PEM block has no end"):
+        key_stores.read_keys(keys[: -len(AUTHORITY.pem) // 2].encode(), "PEM", None, None)
+    assert key_stores.read_trusted(both.strip().encode(), "PEM", None).count("BEGIN") == 2
+
+
 def test_a_key_of_a_jks_may_have_a_password_of_its_own(tmp_path: Path) -> None:
     location = OWN.write_jks(tmp_path / "k", key_password="key-secret")
     given = {"keystore_location": location, "keystore_password": PASSWORD}

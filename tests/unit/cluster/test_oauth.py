@@ -345,6 +345,19 @@ def test_a_file_is_read_again_when_it_changes() -> None:
     assert world.asked == 0
 
 
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_later() -> None:
+    """Until 2026-11-30 it was not, before it changed once more: an operator corrects its mode, and nothing else."""
+    world = World(keys_url="file:///keys")
+    write(world.env, Issuer("two").keys())
+    world.keys.load()
+    write(world.env, ISSUER.keys() + b" ")
+    world.env.disk.fail("open", "/keys", PermissionError(13, "Permission denied"), times=2)
+    world.wait(2)
+    assert not world.takes(ISSUER)
+    world.wait(2)
+    assert world.takes(ISSUER)
+
+
 def test_a_start_without_its_file_is_refused() -> None:
     with pytest.raises(LoginError, match=r"SASL: sasl\.oauthbearer\.jwks\.endpoint\.url=file:///keys"):
         World(keys_url="file:///keys").keys.load()

@@ -141,7 +141,7 @@ class AutoTopics:
                 partition_count=UNSET if placed else partitions,
                 replication_factor=UNSET if placed else factor,
                 configs=internal_settings(name, self._config),
-                assignment=placed,
+                assignment=list(placed.items()),
             )
         except CoordinationError as lost:
             error, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(lost)

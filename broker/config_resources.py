@@ -153,13 +153,17 @@ async def _change(
         if resource_type not in ENTITY_TYPES:
             raise refusal(f"Unknown resource type {resource_type}")
         resource = Resource(resource_type)
-        _check_resource(services, resource, name)
+        table = SETTINGS.get(resource, {})
+        if resource is Resource.BROKER and name:
+            check_broker(services, name)
+        values = change(table, {})  # raises what is wrong with the request itself, first
+        _check_name(resource, name)
         if resource is Resource.TOPIC and not services.metadata_cache.contains(name):
-            change(SETTINGS[resource], {})  # raises what is wrong with the request itself, first
+            topic.validate(values)
             raise _no_topic(name)
 
         def valid(current: Overrides) -> dict[str, str]:
-            values = change(SETTINGS.get(resource, {}), current)
+            values = change(table, current)
             _validate(services, resource, name, values)
             return values
 
@@ -177,14 +181,11 @@ async def _change(
     return DONE
 
 
-def _check_resource(services: "Services", resource: Resource, name: str) -> None:
+def _check_name(resource: Resource, name: str) -> None:
     """Raise ConfigError when no resource of that type can have the name."""
-    if resource is Resource.BROKER:
-        if name:
-            check_broker(services, name)
-    elif not name:
+    if not name and resource in NO_NAME:
         raise refusal(NO_NAME[resource])
-    elif resource is Resource.TOPIC:
+    if resource is Resource.TOPIC:
         problem = topic_name_problem(name)
         if problem is not None:
             raise refusal(problem, ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -56,17 +56,16 @@ def check(operations: Iterable[tuple[str, int, str | None]]) -> None:
     for name, operation, value in operations:
         if operation == ConfigOperation.SET and value is None:
             raise ConfigError(f"Null value not supported for : {name}", key=name, error=ErrorCode.INVALID_REQUEST)
+        if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
+            message = "A logger's level can be set and deleted only."
+            raise ConfigError(message, key=name, error=ErrorCode.INVALID_REQUEST)
         if name not in _names():
             raise ConfigError(f"Logger {name} does not exist!", key=name)
         if operation == ConfigOperation.SET:
             if value not in LEVELS:
                 raise ConfigError(f"{value} is no log level; one of {', '.join(LEVELS)}", key=name)
-        elif operation == ConfigOperation.DELETE:
-            if name == ROOT:
-                message = "The level of the root logger cannot be removed."
-                raise ConfigError(message, key=name, error=ErrorCode.INVALID_REQUEST)
-        else:
-            message = "A logger's level can be set and deleted only."
+        elif name == ROOT:
+            message = "The level of the root logger cannot be removed."
             raise ConfigError(message, key=name, error=ErrorCode.INVALID_REQUEST)
 
 

@@ -174,11 +174,11 @@ class TopicAdmin:
         partition_count: int = UNSET,
         replication_factor: int = UNSET,
         configs: Mapping[str, str] | None = None,
-        assignment: Mapping[int, Sequence[int]] | None = None,
+        assignment: Sequence[tuple[int, Sequence[int]]] | None = None,
         validate_only: bool = False,
         may_change: Callable[[int], bool] = lambda count: True,
     ) -> Outcome:
-        """Create a topic with its settings, in one change. -1: the broker's default; or `assignment` by hand.
+        """Create a topic with its settings, in one change. -1: the broker's default; or `assignment` by hand, as pairs.
 
         `may_change`: asked whether so many partitions may be made now (and counts them).
         TOPIC_ALREADY_EXISTS also while the topic is being deleted; but if only the last steps are left, this waits.
@@ -241,7 +241,7 @@ class TopicAdmin:
         self,
         partition_count: int,
         replication_factor: int,
-        assignment: Mapping[int, Sequence[int]] | None,
+        assignment: Sequence[tuple[int, Sequence[int]]] | None,
         racks: Mapping[int, str | None],
     ) -> tuple[Mapping[int, Sequence[int]] | None, Outcome]:
         """The replicas of a new topic, or why it cannot have any."""
@@ -250,8 +250,12 @@ class TopicAdmin:
             if partition_count != UNSET or replication_factor != UNSET:
                 message = "Replicas are assigned by hand, so the number of partitions and of replicas must be -1."
                 return None, (ErrorCode.INVALID_REQUEST, message)
-            outcome = assignment_problem(assignment, racks)
-            return (assignment if outcome is DONE else None), outcome
+            replicas = dict(assignment)
+            if len(replicas) < len(assignment):
+                message = "One partition is assigned more than once."
+                return None, (ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+            outcome = assignment_problem(replicas, racks)
+            return (replicas if outcome is DONE else None), outcome
         count = config.num_partitions if partition_count == UNSET else partition_count
         factor = config.default_replication_factor if replication_factor == UNSET else replication_factor
         outcome = size_problem(count, factor, len(racks))

@@ -107,7 +107,7 @@ async def alter_client_quotas(
                 raise Problem("The entity is named more than once.")
             entity = entity_of((part.entity_type, part.entity_name) for part in entry.entity)
             if again := twice(op.key for op in entry.ops):
-                raise Problem(f"Named more than once: {', '.join(map(str, again))}")
+                raise Problem(f"Named more than once: {', '.join(sorted(map(str, again)))}")
             changes: dict[str, float | None] = {}
             for op in entry.ops:
                 if op.remove and not has_key(entity, op.key):

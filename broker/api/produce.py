@@ -90,6 +90,8 @@ def produce(services: Services, request: ProduceRequest, context: RequestContext
             answer = Answer(index=partition.index)
             of_topic.append(answer)
             if error:
+                if name is not None and cache.partition(name, partition.index) is None:
+                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # Kafka says this first
                 answer.error_code = error
                 answer.base_offset = -1
                 has_error = True

@@ -164,10 +164,7 @@ async def create_topic(
         message = f"Null value not supported for topic configs: {','.join(nothing)}"
         return refused(topic.name, ErrorCode.INVALID_CONFIG, message)
     configs = {config.name: config.value for config in topic.configs if config.value is not None}
-    assignments = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
-    if len(assignments) < len(topic.assignments):
-        message = "One partition is assigned more than once."
-        return refused(topic.name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    assignments = [(entry.partition_index, list(entry.broker_ids)) for entry in topic.assignments]
     if topic.name == JOURNAL_TOPIC:
         message = f"{JOURNAL_TOPIC} has the partitions of {OFFSETS_TOPIC}, so brokers make it (offsets.journal.enable)."
         return refused(topic.name, ErrorCode.INVALID_TOPIC_EXCEPTION, message)
@@ -184,7 +181,7 @@ async def create_topic(
         return refused(topic.name, error, problem)
     partitions, factor = topic.num_partitions, topic.replication_factor
     if assignments:
-        partitions, factor = len(assignments), len(topic.assignments[0].broker_ids)
+        partitions, factor = len(assignments), len(assignments[0][1])
     else:
         partitions = services.config.num_partitions if partitions == UNSET else partitions
         factor = services.config.default_replication_factor if factor == UNSET else factor

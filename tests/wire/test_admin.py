@@ -61,10 +61,13 @@ def test_the_offset_journal_is_made_by_brokers_only(make_world: type[Any]) -> No
 def test_of_several_reasons_to_refuse_a_topic_the_answer_has_kafkas(
     make_world: type[Any], name: str, configs: dict[str, str], error: ErrorCode
 ) -> None:
-    """Who creates what may be there goes on only if told that it is there. (Numbers beside an assignment: refused.)"""
+    """Who creates what may be there goes on only if told that it is there.
+
+    Numbers beside an assignment are refused, and so is a partition that is assigned twice.
+    """
     world = make_world()
     world.create_topic("t", 1)
-    by_hand = [CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[0])]
+    by_hand = [CreateTopicsRequest.CreatableReplicaAssignment(partition_index=0, broker_ids=[0])] * 2
     wish = CreateTopicsRequest.CreatableTopicConfig
     asked = topic(name, assignments=by_hand, configs=[wish(name=key, value=configs[key]) for key in configs])
     assert create(world, asked)[name].error_code == error
@@ -397,6 +400,10 @@ def test_settings_of_groups_and_client_metrics_are_kept(world: World) -> None:
         (TOPIC, "no\0topic", ("retention.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (METRICS, "m", ("metrics", APPEND, "a"), ErrorCode.INVALID_CONFIG),
         (BROKER, "0", ("log.cleanup.policy", APPEND, ""), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "absent", ("retention.ms", SET, "x"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "", ("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
+        (METRICS, "", ("metrics", APPEND, "a"), ErrorCode.INVALID_CONFIG),
+        (LOGGER, "0", ("barnabas.nobody", APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
         (BROKER, "7", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ("log.cleaner.threads", SET, "1"), ErrorCode.INVALID_REQUEST),
         (LOGGER, "7", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),

@@ -107,12 +107,24 @@ def test_acks_zero_is_not_answered_and_an_error_closes(world: World) -> None:
     ids=["null", "empty", "cut", "two", "crc", "zeros", "transactional"],
 )
 def test_records_that_cannot_be_taken(world: World, records: Any, error: ErrorCode) -> None:
-    (answer,) = world.ask(ApiKey.PRODUCE, 9, produce("anything", records)).responses[0].partition_responses
-    if answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:  # only the log finds the checksum wrong
+    if not world.broker.metadata_cache.contains("corrupt"):
         world.create_topic("corrupt")
-        (answer,) = world.ask(ApiKey.PRODUCE, 9, produce("corrupt", records)).responses[0].partition_responses
+    (answer,) = world.ask(ApiKey.PRODUCE, 9, produce("corrupt", records)).responses[0].partition_responses
     assert answer.error_code == error
     assert answer.base_offset == -1
+
+
+@pytest.mark.parametrize(
+    ("records", "acks"), [(b"", 1), (bytes(batch(b"a")) * 2, -1), (bytes(batch(b"a")), 2)], ids=["empty", "two", "acks"]
+)
+def test_that_there_is_no_such_partition_is_said_before_what_else_is_wrong(
+    world: World, records: bytes, acks: int
+) -> None:
+    """As in Kafka: the client asks for metadata then, and may find the partition elsewhere."""
+    for name in ("anything", "corrupt"):
+        request = produce(name, records, acks=acks, partition=7)
+        (answer,) = world.ask(ApiKey.PRODUCE, 9, request).responses[0].partition_responses
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
 
 
 def test_a_fetch_waits_for_what_is_produced(world: World) -> None:

@@ -126,6 +126,15 @@ class RealDisk:
     def remove_tree(self, path: str) -> None:
         import shutil
 
+        if os.path.islink(path):  # an operator has put the folder of a log on another disk
+            place = os.path.realpath(path)
+            try:
+                shutil.rmtree(place)
+            except OSError:
+                if os.path.isdir(place) and os.listdir(place):  # empty, it is where a disk is mounted
+                    raise
+            os.unlink(path)
+            return
         try:
             shutil.rmtree(path)
         except FileNotFoundError:

@@ -1,4 +1,6 @@
 import asyncio
+import errno
+import os
 import subprocess
 import sys
 
@@ -44,6 +46,28 @@ def test_tree_operations(tmp_path):
     disk.remove_tree(f"{tmp_path}/x")
     disk.remove_tree(f"{tmp_path}/x")
     assert not disk.exists(folder)
+
+
+@pytest.mark.parametrize("kind", ["there", "mounted", "missing"])
+def test_a_folder_that_is_a_link_is_removed_with_what_is_in_it(tmp_path, monkeypatch, kind):
+    """Until 2026-11-30 a deleted log that an operator had put on another disk took room there for ever."""
+    disk, place, link = real().disk, tmp_path / "disk" / "t-0", tmp_path / "t-0"
+    link.symlink_to(place)
+    if kind != "missing":
+        disk.make_directory(str(place))
+        disk.open(f"{link}/a", create=True).close()
+    if kind == "mounted":
+        really = os.rmdir
+
+        def rmdir(path, **options):
+            if os.path.samefile(path, place):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            really(path, **options)
+
+        monkeypatch.setattr(os, "rmdir", rmdir)
+    disk.remove_tree(str(link))
+    assert os.listdir(tmp_path) == ([] if kind == "missing" else ["disk"])
+    assert kind == "missing" or list((tmp_path / "disk").rglob("*")) == ([place] if kind == "mounted" else [])
 
 
 def test_lock_excludes_this_process_and_others(tmp_path):

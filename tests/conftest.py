@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     config.stash[AT_START] = entries()
+    gc.disable()  # until all is collected: what that makes stays, and collections took a third of it
     config.addinivalue_line("markers", turns.MARKER)
 
 
@@ -54,6 +55,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

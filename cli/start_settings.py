@@ -83,8 +83,11 @@ def configure(
     if port is not None:
         values["listeners"] = _with_port(values.get("listeners") or "PLAINTEXT://:9092", port)
     if values.get("coordination.path") not in (None, "", ":memory:"):
-        values["coordination.path"] = os.path.abspath(values["coordination.path"])
+        values["coordination.path"] = _absolute(values["coordination.path"])
     lines = {key: line for key, line in file.lines.items() if values.get(key) == file.values[key]}
+    for key, value in values.items():
+        if not _is_text(key + value):
+            fail(f"{key}: its value is no text in UTF-8, so no client could be told of it.", ExitCode.NOT_VALID)
     said = properties.Properties(values, lines)
     try:
         config = BrokerConfig.of(values)
@@ -93,8 +96,13 @@ def configure(
         raise Failure(complaints, ExitCode.NOT_VALID) from None
     for note in properties.notes(source, said) if path is not None else ():
         say(f"barnabas: {note}")
-    if len(set(map(os.path.abspath, config.data_directories))) < len(config.data_directories):
+    directories = set(map(_absolute, config.data_directories))
+    if len(directories) < len(config.data_directories):
         fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
+    for directory in directories:
+        if not _is_text(directory):
+            why = "the path is no text in UTF-8, so no client could be told of it"
+            fail(f"{directory}: {why}. Choose another with --data.", ExitCode.NOT_VALID)
     by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
     unsaid = {key: text for key, text in _defaults_of_its_cluster(env, config).items() if key not in by_user}
     if unsaid:
@@ -126,6 +134,22 @@ def _defaults_of_its_cluster(env: "Env", config: "BrokerConfig") -> dict[str, st
     from barnabas.config import profiles
 
     return profiles.of_cluster(cluster_directory.number_of_brokers(env, data, None))
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        fail(f"the folder in which this was started is gone, and {path} would be in it. Change into another one.")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be sent: arguments, variables and paths may have bytes that are no UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text_of(env: "Env", path: str) -> str:

@@ -113,7 +113,8 @@ def open_closed_streams() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115
+            # Whoever replaces it must not close the descriptor with it.
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115
 
 
 def take_standard_streams() -> None:

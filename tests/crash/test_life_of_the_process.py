@@ -15,7 +15,7 @@ import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from broker_process import Client
-from waiting import until
+from waiting import until, until_said
 
 START = [sys.executable, "-m", "barnabas", "start", "--json", "--profile", "ci", "--port", "0"]
 Start = Callable[..., subprocess.Popen[str]]
@@ -176,6 +176,23 @@ def test_a_broker_without_standard_error_writes_its_log_into_no_other_file(start
     assert process.wait(200) == 0
     for path in data.rglob("*"):
         assert not path.is_file() or b" INFO barnabas" not in path.read_bytes(), path
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are looked up in /proc")
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_broker_with_closed_streams_uses_their_numbers_for_nothing_else(
+    start: Start, tmp_path: Path, closed: str
+) -> None:
+    """Until 2026-11-30 standard output was the loop's own descriptor, so the process aborted at the end of its stop."""
+    data, log = tmp_path / "data", tmp_path / "log"
+    words = [*START, "--data", str(data), "--log-file", str(log)]
+    process = start(command=["sh", "-c", f'exec "$@" {closed}', "sh", *words])
+    log.touch()
+    until_said(" serves at ", log)
+    for number in (1, 2) if "2>" in closed else (1,):
+        assert os.readlink(f"/proc/{process.pid}/fd/{number}") == os.devnull
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(200) == 0
 
 
 # ---- signals, and the parent ----

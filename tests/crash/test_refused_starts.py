@@ -234,6 +234,25 @@ def test_logs_without_meta_properties_are_served_when_the_operator_says_so(
     check_all_is_served(folder)
 
 
+def test_what_no_client_can_be_told_of(tmp_path: Path) -> None:
+    """Until 2026-11-30 such a path ended the start with a traceback, and such a rack each answer that names it."""
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    refused = start("--data", odd)
+    assert (refused.returncode, "log.dirs: its value is no text in UTF-8" in refused.stderr) == (2, True)
+    refused = start("--data", str(tmp_path / "d"), "--set", "broker.rack=" + os.fsdecode(b"\xff"))
+    assert (refused.returncode, "broker.rack: its value is no text" in refused.stderr) == (2, True)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_start_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    """Until 2026-11-30 it ended with a traceback."""
+    command = f"mkdir {tmp_path}/f && cd {tmp_path}/f && rmdir {tmp_path}/f && {sys.executable} -m barnabas start"
+    refused = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=200)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("barnabas: the folder in which this was started is gone")
+    assert refused.stderr.count("\n") == 1
+
+
 def test_data_that_a_running_broker_uses(tmp_path: Path) -> None:
     fill(tmp_path, signal.SIGTERM)
     process = Process(tmp_path / "d", settings={"coordination.session.timeout.ms": "60000"})

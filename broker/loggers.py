@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable
 
-from barnabas.config.alter import ConfigOperation
+from barnabas.config.alter import ConfigOperation, check_operations
 from barnabas.config.describe import UNKNOWN_TYPE, ConfigRow, ConfigSource
 from barnabas.config.settings import ConfigError
 from barnabas.protocol.errors import ErrorCode
@@ -51,11 +51,10 @@ def rows(names: Collection[str] | None = None) -> list[ConfigRow]:
     ]
 
 
-def check(operations: Iterable[tuple[str, int, str | None]]) -> None:
+def check(operations: Collection[tuple[str, int, str | None]]) -> None:
     """Raise ConfigError unless all operations (name, operation, value) can be done."""
+    check_operations(operations)
     for name, operation, value in operations:
-        if operation == ConfigOperation.SET and value is None:
-            raise ConfigError(f"Null value not supported for : {name}", key=name, error=ErrorCode.INVALID_REQUEST)
         if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
             message = "A logger's level can be set and deleted only."
             raise ConfigError(message, key=name, error=ErrorCode.INVALID_REQUEST)

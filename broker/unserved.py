@@ -15,13 +15,13 @@ HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnecti
 
 
 def answer_to_unserved(refusals: Refusals, header: frames.RequestHeader, client_host: str) -> list[Any] | None:
-    """The frame of the answer to an ApiVersions that is too new, with the versions served (KIP-511).
+    """The frame of the answer to an ApiVersions that is too new (or negative), with the versions served (KIP-511).
 
     None: the connection is closed, and the log says why.
     """
     api_key, api_version, correlation_id = header.api_key, header.api_version, header.correlation_id
     row = TABLE.get(api_key)
-    if row is None or api_key != ApiKey.API_VERSIONS or api_version < row.first_version:
+    if row is None or api_key != ApiKey.API_VERSIONS:
         context = RequestContext(api_key, api_version, correlation_id, header.client_id, client_host)
         why = not_built(api_key) if row is None else f"versions {row.first_version} to {row.last_version} are served"
         what = "version %d; its connection is closed: " + why

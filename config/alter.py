@@ -1,6 +1,6 @@
 """AlterConfigs and IncrementalAlterConfigs as functions from settings to settings. Nothing is stored here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 
 from barnabas.config.broker_settings import BROKER_SETTINGS
@@ -36,10 +36,7 @@ def altered(
     name is given twice, a value is missing, an operation is unknown, or a list operation meets another type.
     """
     rows = list(operations)
-    _check_request(
-        [(name, value) for name, _, value in rows],
-        [name for name, operation, value in rows if value is None and operation != ConfigOperation.DELETE],
-    )
+    check_operations(rows)
     result = dict(current)
     for name, operation, value in rows:
         if operation == ConfigOperation.DELETE:
@@ -57,6 +54,14 @@ def altered(
         else:  # Kafka fails inside its own code here, and says no more than this
             raise ConfigError("", key=name, error=ErrorCode.UNKNOWN_SERVER_ERROR)
     return result
+
+
+def check_operations(operations: Collection[tuple[str, int, str | None]]) -> None:
+    """What is looked at first, whatever the resource is. ConfigError: a name is given twice, or a value is missing."""
+    _check_request(
+        [(name, value) for name, _, value in operations],
+        [name for name, operation, value in operations if value is None and operation != ConfigOperation.DELETE],
+    )
 
 
 def _no_list(settings: Table, name: str, verb: str) -> ConfigError:

@@ -78,7 +78,7 @@ def produce(services: Services, request: ProduceRequest, context: RequestContext
     cache = services.metadata_cache
     for topic in request.topic_data:
         name: str | None = topic.name
-        topic_error = acks_error
+        topic_error = ErrorCode.NONE
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             name = cache.topic_name(topic.topic_id)
             if name is None:
@@ -86,7 +86,7 @@ def produce(services: Services, request: ProduceRequest, context: RequestContext
         of_topic: list[ProduceResponse.PartitionProduceResponse] = []
         for partition in topic.partition_data:
             records = partition.records
-            error = topic_error or unreadable(records, version)
+            error = topic_error or unreadable(records, version) or acks_error
             answer = Answer(index=partition.index)
             of_topic.append(answer)
             if error:

@@ -440,6 +440,11 @@ def test_levels_of_loggers(world: World) -> None:
         logging.getLogger(name).setLevel(before)
 
 
+def test_a_logger_that_is_named_twice_is_not_changed(world: World) -> None:
+    twice = [("barnabas.nobody", SET, "INFO"), ("barnabas.nobody", SET, "ERROR")]
+    assert change(world, LOGGER, "0", *twice) == ErrorCode.INVALID_REQUEST
+
+
 def test_loggers_cannot_be_replaced_as_a_whole(world: World) -> None:
     resource = AlterConfigsRequest.AlterConfigsResource(resource_type=LOGGER, resource_name="0", configs=[])
     request = AlterConfigsRequest(resources=[resource])

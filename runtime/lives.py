@@ -390,7 +390,8 @@ class Lives:
                 try:
                     for number, directory in enumerate(directories):
                         # A follower may cut off full segments, too, so those of a cluster are not linked.
-                        directory_copies.copy(directory, target / str(number), with_links=shared is None)
+                        left_out, is_alone = restoring.NOT_DATA, shared is None
+                        directory_copies.copy(directory, target / str(number), left_out=left_out, with_links=is_alone)
                         self._same.note_all(Path(directory), target / str(number), time.time_ns())
                     for path in tree:
                         shutil.copy(path, target / os.path.basename(path))

@@ -112,6 +112,9 @@ _LATER: Mapping[Step, str] = {
     "going back": ".restore-back.json",
 }
 
+# What is of a restore, or of a process, and of no snapshot.
+NOT_DATA = (LOCK_NAME, REPLACED, RESTORE_PLAN, RESTORED_PLAN, *_LATER.values())
+
 
 class Cluster(NamedTuple):
     """The tree of several brokers, and the files of it that a snapshot has."""

@@ -574,3 +574,15 @@ def test_who_is_left_takes_back_what_cannot_start(either: Place) -> None:
     asyncio.run(finishing)
     assert either.trees() == before
     assert not either.left()
+
+
+def test_a_snapshot_has_nothing_of_a_restore_that_could_not_be_forgotten(place: Place) -> None:
+    """Until 2026-11-30 it had all that was put aside, and to put it back put back that, too."""
+    place.change()
+    place.restore()
+    restoring.keep(str(place.first))
+    lives = Lives(MovableClock(0), RealDisk(), str(place.folder / "own"))
+    lives.snapshot([str(each) for each in place.data], str(place.folder / "second"))
+    asyncio.run(lives.between())
+    found = [tree(place.folder / "second" / number) for number in "01"]
+    assert found == [{name: text for name, text in files.items() if name != ".lock"} for files in place.wanted]

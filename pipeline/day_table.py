@@ -21,6 +21,7 @@ from barnabas.pipeline.files import AnyFiles, Files
 from barnabas.pipeline.local_files import OutError
 from barnabas.pipeline.source import Identity
 from barnabas.pipeline.table_folder import ABOUT, About, put_in_place, read_about, read_rows
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -141,9 +142,17 @@ class DayTable:
             self._stage(now, self._files.making_all)
             self._files.put_all(about)
         else:
-            self._stage(merge(old, now).select(now.columns), self._files.making)
+            self._stage_merged(merge, old, now)
             self._files.put(about)
         return read_rows(self.spark, self.folder, self.name, about)
+
+    def _stage_merged(self, merge: Merge, old: "DataFrame", now: "DataFrame") -> None:
+        """Write what a merge makes. It looks at the rows of the run several times, and they are computed once."""
+        once = now.persist(StorageLevel.DISK_ONLY)
+        try:
+            self._stage(merge(old, once).select(now.columns), self._files.making)
+        finally:
+            once.unpersist()
 
     def _stage(self, rows: "DataFrame", folder: str) -> None:
         writer = rows.repartition(DAY).write.mode("overwrite").partitionBy(DAY)
@@ -157,8 +166,10 @@ class DayTable:
                 raise OutError(f"no run has written the table {table}: name another --table")
             made.check(About(**json.loads(found[_PROPERTY])), table)
         # A table cannot be read while it is written, in most formats: so the rows are beside it first.
-        rows = now if old is None or old.isEmpty() else merge(old, now).select(now.columns)
-        self._stage(rows, self._files.making)
+        if old is None or old.isEmpty():
+            self._stage(now, self._files.making)
+        else:
+            self._stage_merged(merge, old, now)
         rows = self.spark.read.schema(now.schema).parquet(self._files.making)
         if old is None:
             columns = ", ".join(f"`{one.name}` {one.dataType.simpleString()}" for one in now.schema.fields)

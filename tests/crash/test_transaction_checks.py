@@ -32,7 +32,7 @@ class Looks(TransactionChecker):
         return {SOURCE: source, COPY: copy}
 
     def problems(self) -> list[str]:
-        self._check_copies(at_rest=False)
+        self._check_copies(self._committed_offsets(), self._copies_and_sources(), at_rest=False)
         return self.books.problems
 
 

@@ -116,11 +116,12 @@ class TransactionChecker:
     def check(self, at_rest: bool = False) -> int:
         """Returns how many records are visible. `at_rest`: no client works any more, and nothing may be half done."""
         before = self.transactions.snapshot()
-        visible = self._visible(self.partitions)
+        committed = self._committed_offsets()
+        visible = self._copies_and_sources()
         after = self.transactions.snapshot()
         found: dict[Number, dict[Partition, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for partition, rows in visible.items():
-            for _, value in rows:
+        for partition in self.partitions:
+            for _, value in visible[partition]:
                 producer, count, index = map(int, value.split()[:3])
                 found[producer, count][partition].append(index)
         for number, fate in after.items():
@@ -137,13 +138,13 @@ class TransactionChecker:
                 is_right = all(indexes == wrote.get(key, [])[: len(indexes)] for key, indexes in seen.items())
             if not is_right:
                 self.books.problem(f"transaction {number} is {fate}, wrote {_counts(wrote)}, visible: {_counts(seen)}")
-        self._check_copies(at_rest)
-        return sum(map(len, visible.values()))
+        self._check_copies(committed, visible, at_rest)
+        return sum(len(visible[partition]) for partition in self.partitions)
 
-    def _check_copies(self, at_rest: bool) -> None:
-        """Each visible record has one copy, in order, up to the committed offset at least."""
-        committed = self._committed_offsets()
-        visible = self._copies_and_sources()
+    def _check_copies(
+        self, committed: dict[Partition, int], visible: dict[Partition, list[tuple[int, bytes]]], at_rest: bool
+    ) -> None:
+        """Each visible record has one copy, in order, up to the committed offset at least, which is older."""
         for partition, copy in zip(self.partitions, self.copies, strict=True):
             copies = [int(value) for _, value in visible[copy]]
             sources = [offset for offset, _ in visible[partition]]

@@ -55,8 +55,11 @@ async def describe_configs(
     """
     from barnabas.broker.config_resources import Resource, rows_of
 
+    pace = services.env.turns.pace()
+    known = frozenset(Resource)
     for asked in request.resources:
-        if asked.resource_type not in tuple(Resource):
+        await pace.rest()
+        if asked.resource_type not in known:
             unknown = f"Unknown resource type {asked.resource_type}"
             refused: DescribeConfigsResponse = describe_failed(request, ErrorCode.INVALID_REQUEST)
             for result in refused.results:
@@ -64,7 +67,6 @@ async def describe_configs(
             return refused
 
     response = DescribeConfigsResponse(results=[])
-    pace = services.env.turns.pace()
     for asked in request.resources:
         await pace.rest()
         result = DescribeConfigsResponse.DescribeConfigsResult(

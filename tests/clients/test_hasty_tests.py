@@ -59,7 +59,8 @@ def test_removes_its_data(barnabas):
 def test_removes_everything(barnabas):
     remove(barnabas.folder)
 
-def test_makes_its_logs_fail(barnabas, barnabas_topic):
+def test_makes_its_logs_fail(barnabas, barnabas_topic, monkeypatch):
+    monkeypatch.setattr("barnabas.testing.wire.GIVES_UP_AFTER_S", 1.0)
     barnabas.log_failed(barnabas_topic)
     with pytest.raises(Exception):
         barnabas_topic.produce(["b"])

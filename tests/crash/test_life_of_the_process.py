@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -105,9 +106,14 @@ def test_what_was_not_read_is_counted_when_it_is_read_again(start: Start) -> Non
             client.send(ApiKey.METADATA, 9, request)
         for _ in range(100):
             client.answer(ApiKey.METADATA, 9)
+    assert process.stderr is not None
+    log: list[str] = []
+    reader = threading.Thread(target=log.extend, args=(process.stderr,))
+    reader.start()
+    until(lambda: any("dropped here" in line for line in tuple(log)))  # at its end a broker waits 0.3 s for readers
     process.send_signal(signal.SIGTERM)
-    log = process.communicate()[1].splitlines()
-    assert process.returncode == 0
+    reader.join(200)
+    assert process.wait(200) == 0
     (dropped,) = [int(line.split()[0].replace(",", "")) for line in log if "lines were dropped here" in line]
     assert dropped + sum("INVALID_TOPIC_EXCEPTION" in line for line in log) >= 10_000
     assert "has stopped" in log[-1]

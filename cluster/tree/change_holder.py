@@ -18,6 +18,7 @@ from barnabas.runtime.processes import ProcessIdentity
 logger = logging.getLogger("barnabas.coordination")
 
 HELD_MS = 200.0  # from then on it is asked who is in the way
+LOOKS_MIN = 8  # so often in a row it was the same: who makes short changes, one after the other, is not in the way
 
 
 class ChangeHolder:
@@ -26,19 +27,24 @@ class ChangeHolder:
     def __init__(self, path: str, sessions: SessionFiles) -> None:
         self._path = path
         self._sessions = sessions
+        self._seen: ProcessIdentity | None = None
+        self._looks = 0  # in a row that found this one
         self._said: ProcessIdentity | None = None
         self.held_by = ""
 
     def note_gone(self) -> None:
         """A change was made."""
         self.held_by = ""
+        self._looks = 0
 
     def look(self, others: Iterable[int], now_ms: float) -> None:
         """Say once who it is. If it is stopped, and its session is one of `others` and over, end it."""
         process = self._found()
-        self.held_by = "" if process is None else str(process)
-        if process is None:
+        self._seen, self._looks = process, self._looks + 1 if process == self._seen else 1
+        self.held_by = ""
+        if process is None or self._looks < LOOKS_MIN:
             return
+        self.held_by = str(process)
         if process != self._said:
             self._said = process
             logger.warning(

@@ -346,7 +346,7 @@ def _place_for_copy(env: "Env", said: argparse.Namespace, given: dict[str, str])
     if {"log.dirs", "log.dir", "coordination.path", "zookeeper.connect"} & given.keys():
         why = "the copy has a data directory and a coordination tree of its own"
         fail(f"--from goes without log.dirs, coordination.path and zookeeper.connect: {why}.", ExitCode.NOT_VALID)
-    target = temporary.path_for(env.random_uuid().hex())
+    target = temporary.path_for(env.random_uuid().hex(), on_disk=True)
     try:
         directory_copies.check_source(os.path.abspath(said.source), target)
     except OSError as error:
@@ -465,7 +465,8 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
 
     clock, network = MovableClock(order.config.control_clock_ahead_ms), BreakableNetwork()
     env = replace(env, clock=clock, network=network, disk=BreakableDisk(syncs=order.config.control_sync_enable))
-    lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex()))
+    is_copy_or_kept = order.source is not None or order.temporary_directory is None
+    lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex(), on_disk=is_copy_or_kept))
     config = order.config
     try:
         order = replace(order, config=config.twin())

@@ -1,14 +1,21 @@
-"""Folders for data that nobody keeps. If their process was killed, a later process removes them."""
+"""Folders for data that nobody keeps. If their process was killed, a later process removes them.
+
+They are in memory if there is room: on a disk, files that are made and removed between two tests take as long as all
+else that a broker does to be put back.
+"""
 
 import os
 import re
 import threading
 import time
 from contextlib import suppress
+from functools import cache
 
 PREFIX = "barnabas-ci-"
 LOCK_NAME = ".lock"  # in the folder; the process that uses the folder holds this lock
 _NAME = re.compile(re.escape(PREFIX) + r"[0-9a-f]{32}\Z")  # a user chose any other name
+MEMORY = "/dev/shm"  # a file system in memory, on Linux
+MEMORY_FREE_BYTES_MIN = 2 << 30
 ABANDONED_AFTER_S = 60.0  # the process of a younger folder may not have locked it yet
 
 # The folders that this process uses, by the descriptors of their locks. To try such a lock would succeed, because locks
@@ -16,14 +23,29 @@ ABANDONED_AFTER_S = 60.0  # the process of a younger folder may not have locked 
 _used: dict[int, str] = {}
 
 
-def _parent_folder() -> str:
+def _on_disk() -> str:
     return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
 
 
-def path_for(random_name: str) -> str:
-    """The path of a folder. Its name, 32 hexadecimal digits, shows later that a broker made it."""
+@cache  # files of one folder are linked into another, which a file system can only with its own
+def _in_memory() -> str | None:
+    """The folder in memory; None: there is none, or too little room. Who sets TMPDIR has chosen."""
+    try:
+        status = os.statvfs(MEMORY)
+        has_room = status.f_bavail * status.f_frsize >= MEMORY_FREE_BYTES_MIN and os.access(MEMORY, os.W_OK)
+    except (OSError, AttributeError):
+        return None
+    return MEMORY if has_room else None
+
+
+def path_for(random_name: str, *, on_disk: bool = False) -> str:
+    """The path of a folder. Its name, 32 hexadecimal digits, shows later that a broker made it.
+
+    `on_disk`: it may become large, or has to do with data that is on a disk.
+    """
     assert _NAME.match(PREFIX + random_name), "a later process would not remove a folder of this name"
-    return os.path.join(_parent_folder(), PREFIX + random_name)
+    parent = None if on_disk or os.environ.get("TMPDIR") else _in_memory()
+    return os.path.join(parent or _on_disk(), PREFIX + random_name)
 
 
 def make(path: str) -> None:
@@ -59,10 +81,12 @@ def remove_abandoned(own: str) -> None:
 
 
 def _remove_abandoned(own: str) -> None:
-    with suppress(OSError), os.scandir(_parent_folder()) as entries:
-        for entry in entries:
-            if _NAME.match(entry.name) and entry.path not in (own, *list(_used.values())):
-                _remove_if_abandoned(entry)
+    parents = [_on_disk()] if os.environ.get("TMPDIR") else [_on_disk(), MEMORY]
+    for parent in parents:
+        with suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                if _NAME.match(entry.name) and entry.path not in (own, *list(_used.values())):
+                    _remove_if_abandoned(entry)
 
 
 def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:

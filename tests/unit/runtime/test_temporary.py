@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from barnabas.runtime import temporary
@@ -23,6 +24,31 @@ def remove_abandoned() -> None:
     for thread in threading.enumerate():
         if thread.name == "temporary":
             thread.join()
+
+
+@pytest.mark.parametrize("free", [0, temporary.MEMORY_FREE_BYTES_MIN])
+def test_it_is_in_memory_where_there_is_room_unless_somebody_has_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    monkeypatch.setattr(temporary, "MEMORY", str(tmp_path / "memory"))
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    temporary._in_memory.cache_clear()
+    (tmp_path / "memory").mkdir()
+    try:
+        parent = os.path.dirname(temporary.path_for("0" * 32))
+        assert parent == (str(tmp_path / "memory") if free else "/tmp")
+        assert os.path.dirname(temporary.path_for("0" * 32, on_disk=True)) == "/tmp"
+        left = temporary.path_for("1" * 32)
+        if free:
+            temporary.make(left)
+            os.utime(left, (1, 1))
+            remove_abandoned()
+            assert not os.path.exists(left)
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        assert os.path.dirname(temporary.path_for("0" * 32)) == str(tmp_path)
+    finally:
+        temporary._in_memory.cache_clear()
 
 
 def test_a_folder_that_this_process_uses_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

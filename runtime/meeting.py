@@ -99,7 +99,8 @@ class Meeting:
             with suppress(FileNotFoundError):  # of a process that was killed
                 os.unlink(self._path)
             self._server = await asyncio.start_unix_server(self._accepted, self._path, limit=LINE_BYTES_MAX)
-            await asyncio.wait_for(self._all_came.wait(), MET_WITHIN_S)
+            async with asyncio.timeout(MET_WITHIN_S):
+                await self._all_came.wait()
         heard = {self._host: said}
         for number in self._guests:
             heard[number] = await _read(self._came[number][0], number)
@@ -123,7 +124,8 @@ class Meeting:
 
     async def _as_guest(self, said: Any) -> tuple[dict[int, Any], Any]:
         if self._to_host is None:
-            self._to_host = await asyncio.wait_for(self._find_host(), MET_WITHIN_S)
+            async with asyncio.timeout(MET_WITHIN_S):
+                self._to_host = await self._find_host()
         reader, writer = self._to_host
         _write(writer, said)
         heard, outcome = await _read(reader, self._host)
@@ -147,7 +149,9 @@ async def _read(reader: asyncio.StreamReader, node_id: int) -> Any:
     """What the other says. ConnectionError: it is gone."""
     line = b""
     with suppress(ConnectionError):
-        line = await asyncio.wait_for(reader.readline(), STEP_WITHIN_S)
+        # Before Python 3.12, `wait_for` forgets that it was cancelled if the line, or the end, comes at that moment.
+        async with asyncio.timeout(STEP_WITHIN_S):
+            line = await reader.readline()
     if not line.endswith(b"\n"):
         raise ConnectionError(f"broker {node_id} has gone, or does not take part any more")
     return json.loads(line)

@@ -76,6 +76,21 @@ def test_who_was_told_something_else_does_not_take_part(tmp_path: Path, monkeypa
     asyncio.run(run())
 
 
+def test_who_is_turned_away_again_and_again_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 2026-11-30 one of twenty tried for ever: its time was over just when it was turned away."""
+    monkeypatch.setattr(meeting, "MET_WITHIN_S", 0.02)
+    monkeypatch.setattr(meeting, "TRIED_EVERY_S", 0)
+
+    async def run() -> None:
+        for _ in range(60):
+            host = meetings(tmp_path)[0]
+            other = meetings(tmp_path, "snapshot")[2]
+            async with asyncio.timeout(200):
+                await asyncio.gather(refused(host), refused(other))
+
+    asyncio.run(run())
+
+
 def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MeetingError, match="too long"):
         Meeting(f"{tmp_path}/{'x' * 100}", "restore", 0, [0, 1])

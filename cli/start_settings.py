@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
 from barnabas.runtime import temporary
 from barnabas.runtime.ports import read_file
+from barnabas.runtime.utf8 import is_utf8
 
 if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
@@ -86,7 +87,7 @@ def configure(
         values["coordination.path"] = _absolute(values["coordination.path"])
     lines = {key: line for key, line in file.lines.items() if values.get(key) == file.values[key]}
     for key, value in values.items():
-        if not _is_text(key + value):
+        if not is_utf8(key + value):
             fail(f"{key}: its value is no text in UTF-8, so no client could be told of it.", ExitCode.NOT_VALID)
     said = properties.Properties(values, lines)
     try:
@@ -100,7 +101,7 @@ def configure(
     if len(directories) < len(config.data_directories):
         fail("log.dirs names a directory twice: name each once.", ExitCode.NOT_VALID)
     for directory in directories:
-        if not _is_text(directory):
+        if not is_utf8(directory):
             why = "the path is no text in UTF-8, so no client could be told of it"
             fail(f"{directory}: {why}. Choose another with --data.", ExitCode.NOT_VALID)
     by_user = frozenset(given.keys() | (file.values.keys() if path is not None else ()))
@@ -141,15 +142,6 @@ def _absolute(path: str) -> str:
         return os.path.abspath(path)
     except FileNotFoundError:
         fail(f"the folder in which this was started is gone, and {path} would be in it. Change into another one.")
-
-
-def _is_text(value: str) -> bool:
-    """Whether it can be sent: arguments, variables and paths may have bytes that are no UTF-8."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text_of(env: "Env", path: str) -> str:

@@ -9,7 +9,8 @@ what requests asked for, `upkeep.py` what a broker does again and again by itsel
 and `backlog.py` what it does when there is news.
 
 For the process: `output.py` prints and logs in threads, which may block, because the loop must not; `counted.py` puts
-numbers and nouns together, `strict_json.py` reads the JSON of clients and refuses what has two meanings, `build.py`
+numbers and nouns together, `strict_json.py` reads the JSON of clients and refuses what has two meanings,
+`utf8.py` says which text can be sent, `build.py`
 says whether compiled modules run, `now_and_then.py` when the log says something again, `parent.py` notices that the
 process which started the broker is gone, and `watchdog.py` that the loop stands still; `processes.py` tells one process
 from another that gets its number, `lock_holders.py` finds the process that keeps others from the tree; `temporary.py`

@@ -194,7 +194,7 @@ def _stage(plan: _Plan, places: Mapping[str, Path], sources: Mapping[str, Path])
             os.makedirs(os.path.join(place, folder), exist_ok=True)
         for path in paths:
             _copy_with_time(f"{source}/{path}", f"{place}/{path}{STAGED_SUFFIX}", may_link=path in full)
-        there = [path for path in paths if path not in plan.new[name]]
+        there = set(paths).difference(plan.new[name])
         for folder in {os.path.dirname(path) for path in (*there, *_unwanted(place, name, plan))}:
             os.makedirs(os.path.join(place, REPLACED, folder), exist_ok=True)
 

@@ -28,11 +28,11 @@ def _on_disk() -> str:
 
 
 @cache  # files of one folder are linked into another, which a file system can only with its own
-def _in_memory() -> str | None:
-    """The folder in memory; None: there is none, or too little room. Who sets TMPDIR has chosen."""
+def in_memory(free_bytes_min: int = MEMORY_FREE_BYTES_MIN) -> str | None:
+    """The folder in memory; None: there is none, or too little room."""
     try:
         status = os.statvfs(MEMORY)
-        has_room = status.f_bavail * status.f_frsize >= MEMORY_FREE_BYTES_MIN and os.access(MEMORY, os.W_OK)
+        has_room = status.f_bavail * status.f_frsize >= free_bytes_min and os.access(MEMORY, os.W_OK)
     except (OSError, AttributeError):
         return None
     return MEMORY if has_room else None
@@ -41,10 +41,10 @@ def _in_memory() -> str | None:
 def path_for(random_name: str, *, on_disk: bool = False) -> str:
     """The path of a folder. Its name, 32 hexadecimal digits, shows later that a broker made it.
 
-    `on_disk`: it may become large, or has to do with data that is on a disk.
+    `on_disk`: it may become large, or has to do with data that is on a disk. Who sets TMPDIR has chosen, too.
     """
     assert _NAME.match(PREFIX + random_name), "a later process would not remove a folder of this name"
-    parent = None if on_disk or os.environ.get("TMPDIR") else _in_memory()
+    parent = None if on_disk or os.environ.get("TMPDIR") else in_memory()
     return os.path.join(parent or _on_disk(), PREFIX + random_name)
 
 

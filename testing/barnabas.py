@@ -222,9 +222,12 @@ class Barnabas:
         """Those that run; those that may not know how things are come last."""
         return sorted(self.running, key=self._may_be_behind.__contains__)
 
-    def _addresses(self) -> dict[int, str]:
+    def _check_started(self) -> None:
         if self._lock is None:
             raise RuntimeError("these brokers are not started, or stopped: use a `with` block, or call start()")
+
+    def _addresses(self) -> dict[int, str]:
+        self._check_started()
         return {node_id: self.processes[node_id].host_and_port for node_id in self._best_first()}
 
     def log(self, node_id: int = 0) -> str:
@@ -243,7 +246,7 @@ class Barnabas:
         """A request to the HTTP API of a broker; without `node_id`, of any that runs and knows how things are."""
         asked = self._best_first() if node_id is None else [node_id]
         if not asked:
-            self._addresses()  # which says so, if they are not started
+            self._check_started()
             raise RuntimeError("no broker runs")
         return self._http.ask(self.processes[asked[0]].http, method, path, query, body)
 

@@ -276,8 +276,9 @@ def _shared_by(item: pytest.Item) -> list[int]:
 def _own_settings(item: pytest.Item) -> dict[str, Any] | None:
     """What the marker says of a test that has brokers of its own; None: it shares them."""
     marker = item.get_closest_marker("barnabas")
-    is_own = marker is not None and (marker.kwargs.get("fresh") or marker.kwargs.keys() & {"config", "brokers"})
-    return dict(marker.kwargs) if marker is not None and is_own else None
+    if marker is None or not (marker.kwargs.get("fresh") or marker.kwargs.keys() & {"config", "brokers"}):
+        return None
+    return dict(marker.kwargs)
 
 
 def _check_marker(item: pytest.Item) -> None:

@@ -9,7 +9,6 @@ of each part, and the end of what a failed one has printed.
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
+from barnabas.runtime.temporary import in_memory
 from checkout import ROOT, SHARED, entries, leaves_nothing
 
 CHECKS = (
@@ -33,7 +32,7 @@ TESTS = ("-m", "pytest", "-rfEs")  # at the end it says what failed, and what wa
 COMPUTING = ("spark", "others", "simulations", "compiled", "types")  # how the names of these parts begin
 COMPUTING_AT_ONCE, WAITING_AT_ONCE = 2, 4  # on two cores; four that wait use about one
 GIVES_WAY = ("nice", "-n", "5")
-MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30  # Linux has this file system; all tests together write 1.2 GB
+MEMORY_BYTES_MIN = 4 << 30  # all tests together write 1.2 GB
 LINES_KEPT = 150  # of what a part has printed: shown again at the end if it fails
 LINE_CHARACTERS = 200  # of what pytest says of a failed test, at the very end
 PIPELINE = "tests/pipeline"
@@ -142,8 +141,7 @@ def check(chosen: dict[str, Sequence[str]]) -> int:
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:
     """A folder for what tests write, in memory where there is room: a disk took a twentieth of their processor time."""
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
-    return tempfile.TemporaryDirectory(prefix="t", dir=MEMORY if has_room else None, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix="t", dir=in_memory(MEMORY_BYTES_MIN), ignore_cleanup_errors=True)
 
 
 def run_all(parts: Sequence[Part]) -> int:

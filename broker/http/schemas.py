@@ -6,6 +6,8 @@ An answer has every field that it declares; a field without a value is null. A b
 from collections.abc import Iterable
 from typing import Any
 
+from barnabas.runtime.utf8 import is_utf8
+
 Schema = dict[str, Any]
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -70,7 +72,7 @@ def problem(schema: Schema, value: Any, place: str = "the body") -> str | None:
         return f"{place} is not of type {' or '.join(kinds)}"
     if value is None:
         return None
-    if isinstance(value, str) and not _is_text(value):
+    if isinstance(value, str) and not is_utf8(value):
         return f"{place} is not a text: it has half a surrogate pair"
     if "enum" in schema and value not in schema["enum"]:
         return f"{place} is none of {', '.join(str(word) for word in schema['enum'] if word is not None)}"
@@ -84,14 +86,6 @@ def problem(schema: Schema, value: Any, place: str = "the body") -> str | None:
     if isinstance(value, dict):
         return _problem_of_object(schema, value, place)
     return None
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _problem_of_object(schema: Schema, value: dict[str, Any], place: str) -> str | None:

@@ -33,7 +33,7 @@ def test_it_is_in_memory_where_there_is_room_unless_somebody_has_chosen(
     monkeypatch.setattr(temporary, "MEMORY", str(tmp_path / "memory"))
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1))
     monkeypatch.delenv("TMPDIR", raising=False)
-    temporary._in_memory.cache_clear()
+    temporary.in_memory.cache_clear()
     (tmp_path / "memory").mkdir()
     try:
         parent = os.path.dirname(temporary.path_for("0" * 32))
@@ -48,7 +48,7 @@ def test_it_is_in_memory_where_there_is_room_unless_somebody_has_chosen(
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         assert os.path.dirname(temporary.path_for("0" * 32)) == str(tmp_path)
     finally:
-        temporary._in_memory.cache_clear()
+        temporary.in_memory.cache_clear()
 
 
 def test_a_folder_that_this_process_uses_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

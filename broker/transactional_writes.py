@@ -60,14 +60,18 @@ def refused(
         return []
     producers = set()
     sequences: dict[tuple[str, int], int] = {}
-    for topic, index, records in entries:
-        if records[ATTRIBUTES_AT + 1] & TRANSACTIONAL:
+    # Of partitions that there are not the append says so, whosever batch it is.
+    there = [services.metadata_cache.partition(topic, index) is not None for topic, index, _ in entries]
+    for (topic, index, records), is_there in zip(entries, there, strict=True):
+        if is_there and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL:
             producer_id, producer_epoch, sequence = _PRODUCER.unpack_from(records, PRODUCER_ID_AT)
             producers.add((producer_id, producer_epoch))
             sequences[topic, index] = min(sequence, sequences.get((topic, index), sequence))
     if len(producers) > 1:
         error, why = ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of more than one producer"
-        return [Refusal(slot, error, why) for slot in range(len(entries))]
+        return [Refusal(slot, error, why) for slot, is_there in enumerate(there) if is_there]
+    if not producers:
+        return []
     ((producer_id, producer_epoch),) = producers
     if producer_id < 0:
         return []  # the log says what is wrong

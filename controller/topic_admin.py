@@ -173,7 +173,7 @@ class TopicAdmin:
         *,
         partition_count: int = UNSET,
         replication_factor: int = UNSET,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, str | None] | None = None,
         assignment: Sequence[tuple[int, Sequence[int]]] | None = None,
         validate_only: bool = False,
         may_change: Callable[[int], bool] = lambda count: True,
@@ -191,7 +191,11 @@ class TopicAdmin:
         fence, outcome = await self._check_collision(name)
         if outcome is not DONE:
             return outcome
-        settings = dict(configs or {})
+        configs = configs or {}
+        nothing = [key for key, value in configs.items() if value is None]
+        if nothing:
+            return ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}"
+        settings = {key: value for key, value in configs.items() if value is not None}
         try:
             topic_settings.validate(settings)
         except ConfigError as error:

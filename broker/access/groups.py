@@ -30,6 +30,7 @@ from barnabas.runtime.turns import Pieces
 
 HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 KEY_TYPES = {0: GROUP, 1: TRANSACTIONAL_ID}  # of FindCoordinator
+SHARE, FIRST_VERSION_WITH_SHARE = 2, 6  # the key type that only brokers may ask for
 FIRST_VERSION_WITH_ERROR = 2  # of OffsetFetch: at the top of the answer, and not in each row
 FIRST_VERSION_WITH_KEYS = 4  # of FindCoordinator
 
@@ -68,9 +69,14 @@ def describe_groups(asked: Asked) -> Reply:
 
 
 def find_coordinator(asked: Asked) -> Reply:
-    """To describe each group or transactional id."""
+    """To describe each group or transactional id. Coordinators of share groups are for brokers."""
     request = asked.request
     type = KEY_TYPES.get(request.key_type)
+    is_share = request.key_type == SHARE and asked.context.api_version >= FIRST_VERSION_WITH_SHARE
+    if is_share and not asked.may(AclOperation.CLUSTER_ACTION, CLUSTER):
+        answer = asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        say(answer, MESSAGES[ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
+        return answer
     if type is None:
         return asked.handle()
     if asked.context.api_version >= FIRST_VERSION_WITH_KEYS:
@@ -128,7 +134,11 @@ def offset_delete(asked: Asked) -> Reply:
             for topic in refused
         ]
     )
-    return then(asked.handle(with_rows(request, "topics", allowed)), lambda there: joined(there, answer))
+    # As in Kafka, an error of the group is all that is said.
+    return then(
+        asked.handle(with_rows(request, "topics", allowed)),
+        lambda there: there if there.error_code else joined(there, answer),
+    )
 
 
 # ------------------------------------------------------------------ OffsetFetch

@@ -29,7 +29,7 @@ from barnabas.runtime.turns import Pieces, chunks
 FIRST_VERSION_WITH_IDS = 12  # of Metadata; 10 and 11 have the field, too
 NOT_AUTHORISED = MESSAGES[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
-create_partitions = each(AclOperation.ALTER, TOPIC, "topics")
+_create_partitions = each(AclOperation.ALTER, TOPIC, "topics")
 _describe = each(AclOperation.DESCRIBE, TOPIC, "topics")
 
 
@@ -155,27 +155,54 @@ def create_topics(asked: Asked) -> Reply:
     if asked.rights.may(AclOperation.CREATE, CLUSTER, CLUSTER_NAME):
         return then(asked.handle(), told)
     divide = each(AclOperation.CREATE, TOPIC, "topics", message="Authorization failed.")
-    return then(divide(asked), told)
+    return _in_no_time(asked, "topics", then(divide(asked), told))
+
+
+def create_partitions(asked: Asked) -> Reply:
+    """To alter each topic."""
+    return _in_no_time(asked, "results", _create_partitions(asked))
+
+
+def _in_no_time(asked: Asked, field: str, reply: Any) -> Any:
+    """If the request leaves no time, and a row is allowed, all rows of the answer say so, as in Kafka."""
+
+    def told(answer: Any) -> Any:
+        late = ErrorCode.REQUEST_TIMED_OUT
+        return asked.refuse(late) if any(row.error_code == late for row in getattr(answer, field)) else answer
+
+    return reply if asked.request.timeout_ms > 0 else then(reply, told)
 
 
 def delete_topics(asked: Asked) -> Reply:
-    """To delete each topic. Who may not describe it does not hear which name an id belongs to."""
-    if asked.request.topic_names:
-        return divided(
-            asked, "topic_names", lambda name: asked.may(AclOperation.DELETE, TOPIC, name), TOPIC, NOT_AUTHORISED
-        )
+    """To delete in the cluster, or each topic. Who may not describe it does not hear whether a name is there, or which
+    name an id belongs to."""
+    request, rights = asked.request, asked.rights
+    # A request that leaves no time is refused by its handler, whatever it names.
+    if request.timeout_ms <= 0 or rights.may(AclOperation.DELETE, CLUSTER, CLUSTER_NAME):
+        return asked.handle()
+    cache = asked.services.metadata_cache
 
     def is_allowed(row: Any) -> bool:
+        if isinstance(row, str):
+            return asked.may(AclOperation.DELETE, TOPIC, row)
+        if row.name is not None and row.topic_id != NO_TOPIC_ID:
+            return True  # both are too much: the handler refuses it, whatever they name
         name = _name(asked, row)
         return name is None or asked.may(AclOperation.DELETE, TOPIC, name)
 
     def told(answer: Any) -> Any:
         for result in answer.responses:
-            if result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED and result.name is None:
+            if result.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                continue
+            if result.name is None:
                 _name_if_known(asked, result)
+            elif not cache.contains(result.name) and rights.may(AclOperation.DESCRIBE, TOPIC, result.name):
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.error_message = "There is no such topic."
         return answer
 
-    return then(divided(asked, "topics", is_allowed, TOPIC, NOT_AUTHORISED), told)
+    field = "topic_names" if request.topic_names else "topics"
+    return then(divided(asked, field, is_allowed, TOPIC, NOT_AUTHORISED), told)
 
 
 def _name_if_known(asked: Asked, result: DeleteTopicsResponse.DeletableTopicResult) -> None:

@@ -49,7 +49,9 @@ def add_partitions_to_txn(asked: Asked) -> Reply:
     if asked.context.api_version >= FIRST_BATCHED_VERSION:
         if asked.may(AclOperation.CLUSTER_ACTION, CLUSTER):
             return asked.handle()
-        return asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        answer = asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        answer.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # also if it names no transaction
+        return answer
     if not asked.may(AclOperation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
         return asked.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     field = "v3_and_below_topics"

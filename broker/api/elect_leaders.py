@@ -47,6 +47,8 @@ async def elect_leaders(
 
     As in Kafka 3.9, a broker that is not the controller says so for each partition.
     """
+    if request.timeout_ms <= 0 and request.topic_partitions != []:  # nothing is done in no time, as in Kafka
+        return elect_leaders_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     if request.election_type not in tuple(ElectionType):
         unknown = f"Unknown election type {request.election_type}"
         return elect_leaders_failed(request, ErrorCode.INVALID_REQUEST, unknown)

@@ -2,16 +2,16 @@
 
 Only the broker that is controller serves them; another answers NOT_CONTROLLER. Each request writes into the
 coordination tree and waits, up to TimeoutMs, until the metadata cache shows the change: then clients see it too. If
-TimeoutMs is zero or less, nothing is done, as in Kafka 4.1: REQUEST_TIMED_OUT. The tree says whether a topic exists,
-because the cache may not yet have what was written a moment ago. Left out:
-create.topic.policy.class.name (Java code).
+TimeoutMs is zero or less, nothing is done, as in Kafka 4.3: all rows get REQUEST_TIMED_OUT, unless each is refused
+without a look at what is there. The tree says whether a topic exists, because the cache may not yet have what was
+written a moment ago. Left out: create.topic.policy.class.name (Java code).
 
 A client above its controller_mutation_rate gets THROTTLING_QUOTA_EXCEEDED for what it may not do now (KIP-599). What is
 only validated counts, too, as in Kafka 4.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from barnabas.broker.access import topics as topics_access
 from barnabas.broker.requests import RequestContext, api
@@ -88,7 +88,8 @@ async def create_topics(
     """
     if not services.controller.active:
         return create_topics_failed(request, ErrorCode.NOT_CONTROLLER)
-    if request.timeout_ms <= 0:
+    duplicates = twice(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0 and any(topic.name not in duplicates for topic in request.topics):
         return create_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     pace = services.env.turns.pace()
     wanted = sum(1 + (len(t.assignments) or max(t.num_partitions, 1)) for t in request.topics[:CREATIONS_MAX])
@@ -99,7 +100,6 @@ async def create_topics(
             too_many.append(refused(topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY))
         await note_refusals(services, context, too_many)
         return CreateTopicsResponse(topics=too_many)
-    duplicates = twice(topic.name for topic in request.topics)
     mutations = services.throttles.mutations(context)
     results = {}
     for topic in request.topics:
@@ -159,11 +159,7 @@ async def create_topic(
     if topic.name == METADATA_TOPIC:
         message = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
         return refused(topic.name, ErrorCode.INVALID_REQUEST, message)
-    nothing = [config.name for config in topic.configs if config.value is None]
-    if nothing:
-        message = f"Null value not supported for topic configs: {','.join(nothing)}"
-        return refused(topic.name, ErrorCode.INVALID_CONFIG, message)
-    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    configs = {config.name: config.value for config in topic.configs}
     assignments = [(entry.partition_index, list(entry.broker_ids)) for entry in topic.assignments]
     if topic.name == JOURNAL_TOPIC:
         message = f"{JOURNAL_TOPIC} has the partitions of {OFFSETS_TOPIC}, so brokers make it (offsets.journal.enable)."
@@ -191,12 +187,14 @@ async def create_topic(
         error_message=None,
         num_partitions=partitions,
         replication_factor=factor,
-        configs=_described(services, configs) if describes else [],
+        configs=_described(services, topic) if describes else [],
     )
 
 
-def _described(services: Services, configs: Mapping[str, str]) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
-    """All settings of a topic that has these of its own."""
+def _described(
+    services: Services, topic: CreateTopicsRequest.CreatableTopic
+) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+    """All settings of a topic that has been created as the client wants it."""
     from barnabas.config.describe import topic_rows  # late: not needed to serve
 
     return [
@@ -207,7 +205,7 @@ def _described(services: Services, configs: Mapping[str, str]) -> list[CreateTop
             config_source=row.config_source,
             is_sensitive=row.is_sensitive,
         )
-        for row in topic_rows(configs, services.config)
+        for row in topic_rows({config.name: config.value or "" for config in topic.configs}, services.config)
     ]
 
 
@@ -238,12 +236,12 @@ async def delete_topics(
     if not services.config.delete_topic_enable:
         old = context.api_version < 3
         return delete_topics_failed(request, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
-    if request.timeout_ms <= 0:
-        return delete_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     cache = services.metadata_cache
     asked: list[tuple[str | None, bytes]] = [(name, NO_TOPIC_ID) for name in request.topic_names]
     asked += [(topic.name, topic.topic_id) for topic in request.topics]
     duplicates = twice(name or topic_id for name, topic_id in asked)
+    if request.timeout_ms <= 0 and not all(_misnamed(name, topic_id, duplicates) for name, topic_id in asked):
+        return delete_topics_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     by_name = {name for name, topic_id in asked if name is not None and topic_id == NO_TOPIC_ID} - duplicates
     by_id = {topic_id for name, topic_id in asked if name is None}
     results: dict[object, DeleteTopicsResponse.DeletableTopicResult] = {}
@@ -254,12 +252,9 @@ async def delete_topics(
         if name is None and cache.topic_name(topic_id) in by_name:
             continue  # the answer by the name says it
         result = results[name or topic_id] = DeletedTopic(name=name, topic_id=topic_id)
-        if name is not None and topic_id != NO_TOPIC_ID:
-            refuse(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        elif name is None and topic_id == NO_TOPIC_ID:
-            refuse(result, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-        elif (name or topic_id) in duplicates:
-            refuse(result, ErrorCode.INVALID_REQUEST, "The topic is named more than once.")
+        misnamed = _misnamed(name, topic_id, duplicates)
+        if misnamed is not None:
+            refuse(result, ErrorCode.INVALID_REQUEST, misnamed)
         elif name is None and cache.topic_name(topic_id) is None:
             refuse(result, ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id.")
         elif name is not None and not await exists(services, name, request.timeout_ms):
@@ -287,6 +282,15 @@ async def delete_topics(
     return DeleteTopicsResponse(responses=list(results.values()), throttle_time_ms=mutations.throttle_ms())
 
 
+def _misnamed(name: str | None, topic_id: bytes, duplicates: set[object]) -> str | None:
+    """Why a row names no topic, if it does not."""
+    if name is not None and topic_id != NO_TOPIC_ID:
+        return "You may not specify both topic name and topic id."
+    if name is None and topic_id == NO_TOPIC_ID:
+        return "Neither topic name nor id were specified."
+    return "The topic is named more than once." if (name or topic_id) in duplicates else None
+
+
 def refuse(result: DeleteTopicsResponse.DeletableTopicResult, error: ErrorCode, message: str | None) -> None:
     result.error_code, result.error_message = error, message
 
@@ -307,10 +311,10 @@ async def create_partitions(
     """Raise the number of partitions. Count is the new total."""
     if not services.controller.active:
         return create_partitions_failed(request, ErrorCode.NOT_CONTROLLER)
-    if request.timeout_ms <= 0:
+    duplicates = twice(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0 and any(topic.name not in duplicates for topic in request.topics):
         return create_partitions_failed(request, ErrorCode.REQUEST_TIMED_OUT)
     cache = services.metadata_cache
-    duplicates = twice(topic.name for topic in request.topics)
     results = {}
     counts: dict[str, tuple[int, int]] = {}  # by topic: how many there shall be, and how many there were
     mutations = services.throttles.mutations(context)

@@ -141,13 +141,13 @@ def _write(services: Services, request: messages.WriteTxnMarkersRequest) -> Piec
 
 def _refused(services: Services, place: _Place) -> ErrorCode:
     """Why a marker is not appended at all, if it is not."""
-    if place.marker.producer_id < 0 or place.marker.producer_epoch < 0:
-        return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, whose batch builder raises
     partition = services.replica_manager.partitions.get((place.topic, place.partition))
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # also if another broker has it: the sender looks where it is
     if place.topic_id != NO_TOPIC_ID and partition.topic_id not in (place.topic_id, None):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # the topic was made again while the marker was under way
+    if place.marker.producer_id < 0 or place.marker.producer_epoch < 0:
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka, whose batch builder raises
     return ErrorCode.NONE
 
 

@@ -135,7 +135,7 @@ class TransactionalCommits:
             self._refusals.log(context, refused, ONLY_IN_THE_TOPIC, group_id)
             return refused
         if request.producer_id < 0:  # it names no producer, so there is no transaction
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING if request.transactional_id else ErrorCode.INVALID_REQUEST
         shard = self._gate.shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return shard

@@ -17,6 +17,7 @@ from barnabas.broker.access import topics as topics_access
 from barnabas.broker.api import acls as api_acls
 from barnabas.broker.http import routes
 from barnabas.broker.requests import TABLE
+from barnabas.cluster.metadata_cache import NO_TOPIC_ID
 from barnabas.cluster.security import acl_nodes
 from barnabas.cluster.security.acls import Acl, AclFilter, AclOperation, PatternType, Permission, Resource, ResourceType
 from barnabas.cluster.security.authorizer import Rights
@@ -279,6 +280,89 @@ def test_an_id_does_not_tell_the_name(guarded: World) -> None:
     request = messages.DeleteTopicsRequest(topics=[wanted], timeout_ms=1_000)
     (result,) = ask(guarded, "User:nobody", ApiKey.DELETE_TOPICS, 6, request).responses
     assert (result.name, result.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def given(world: World, principal: str, *rights: tuple[AclOperation, ResourceType, str]) -> str:
+    """The principal, which may do this and nothing else."""
+    rules = [Acl(Resource(type, name), principal, "*", operation, Permission.ALLOW) for operation, type, name in rights]
+    world.env.run(world.broker.request_gate.authorizer.add(rules))
+    return principal
+
+
+def deleted(world: World, principal: str, *topics: tuple[str | None, bytes], timeout_ms: int = 1_000) -> list[Any]:
+    """DeleteTopics: name and error of each topic, in the order of errors."""
+    state = messages.DeleteTopicsRequest.DeleteTopicState
+    wanted = [state(name=name, topic_id=topic_id) for name, topic_id in topics]
+    request = messages.DeleteTopicsRequest(topics=wanted, timeout_ms=timeout_ms)
+    answer = ask(world, principal, ApiKey.DELETE_TOPICS, 6, request)
+    return sorted(((row.name, row.error_code) for row in answer.responses), key=lambda row: row[1])
+
+
+def test_who_may_delete_in_the_cluster_may_delete_every_topic(guarded: World) -> None:
+    """As in Kafka 4.3.1: "all" on the cluster is more than it seems."""
+    create = messages.CreateTopicsRequest
+    topics = [create.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("d-1", "d-2")]
+    ask(guarded, ADMIN, ApiKey.CREATE_TOPICS, 7, create(topics=topics, timeout_ms=10_000))
+    second = guarded.broker.metadata_cache.topic_id("d-2")
+    sweeper = given(guarded, "User:sweeper", (AclOperation.ALL, ResourceType.CLUSTER, "kafka-cluster"))
+    assert deleted(guarded, sweeper, ("d-1", NO_TOPIC_ID), (None, second)) == [("d-1", 0), ("d-2", 0)]
+    guarded.env.run(guarded.broker.request_gate.authorizer.remove(AclFilter(principal=sweeper)))
+    assert deleted(guarded, sweeper, (TOPIC, NO_TOPIC_ID)) == [(TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+
+
+def test_who_may_describe_a_name_hears_that_there_is_no_such_topic(guarded: World) -> None:
+    """Not who may not; and what names no topic is refused whoever asks. As Kafka 4.3.1."""
+    viewer = given(
+        guarded, "User:viewer", *((AclOperation.DESCRIBE, ResourceType.TOPIC, name) for name in ("no", TOPIC))
+    )
+    asked = [(name, NO_TOPIC_ID) for name in ("no", "not", TOPIC)]
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    found = deleted(guarded, viewer, *asked, ("both", b"1" * 16))
+    assert found == [("no", 3), ("not", refused), (TOPIC, refused), ("both", 42)]
+    request = messages.DeleteTopicsRequest(topic_names=["no", "not"], timeout_ms=1_000)
+    answer = ask(guarded, viewer, ApiKey.DELETE_TOPICS, 5, request)
+    assert {row.name: row.error_code for row in answer.responses} == {"no": 3, "not": refused}
+
+
+def test_without_time_all_rows_say_so_and_nobody_is_asked_for_rights(guarded: World) -> None:
+    """If a row is allowed at all, as Kafka 4.3.1."""
+    late, refused = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert deleted(guarded, "User:nobody", (TOPIC, NO_TOPIC_ID), timeout_ms=0) == [(TOPIC, late)]
+    rights = [(operation, ResourceType.TOPIC, "mine") for operation in (AclOperation.CREATE, AclOperation.ALTER)]
+    maker = given(guarded, "User:maker", *rights)
+    create, grow = messages.CreateTopicsRequest, messages.CreatePartitionsRequest
+    for names, error in (([TOPIC, "mine"], late), ([TOPIC], refused)):
+        topics = [create.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+        answer = ask(guarded, maker, ApiKey.CREATE_TOPICS, 7, create(topics=topics, timeout_ms=0))
+        assert [row.error_code for row in answer.topics] == [error] * len(names)
+        rows = [grow.CreatePartitionsTopic(name=name, count=2, assignments=None) for name in names]
+        grown = ask(guarded, maker, ApiKey.CREATE_PARTITIONS, 3, grow(topics=rows, timeout_ms=0))
+        assert [row.error_code for row in grown.results] == [error] * len(names)
+
+
+def test_of_a_group_that_is_not_there_no_topic_is_said(guarded: World) -> None:
+    """Neither those that may be read, nor the others."""
+    forgetter = given(guarded, "User:forgetter", (AclOperation.DELETE, ResourceType.GROUP, "absent"))
+    row = messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+    topics = [messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=TOPIC, partitions=[row])]
+    request = messages.OffsetDeleteRequest(group_id="absent", topics=topics)
+    answer = ask(guarded, forgetter, ApiKey.OFFSET_DELETE, 0, request)
+    assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+
+
+@pytest.mark.parametrize(("version", "error"), [(5, 42), (6, 31)])
+def test_coordinators_of_share_groups_are_for_brokers(guarded: World, version: int, error: int) -> None:
+    request = messages.FindCoordinatorRequest(key_type=2, coordinator_keys=["share"])
+    (found,) = ask(guarded, "User:nobody", ApiKey.FIND_COORDINATOR, version, request).coordinators
+    assert found.error_code == error
+    (found,) = ask(guarded, ADMIN, ApiKey.FIND_COORDINATOR, version, request).coordinators
+    assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_who_is_no_broker_adds_not_even_no_transaction(guarded: World, version: int) -> None:
+    answer = ask(guarded, "User:nobody", ApiKey.ADD_PARTITIONS_TO_TXN, version, messages.AddPartitionsToTxnRequest())
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("version", [10, 11])

@@ -53,13 +53,15 @@ def test_the_offset_journal_is_made_by_brokers_only(make_world: type[Any]) -> No
     [
         ("t", {}, ErrorCode.TOPIC_ALREADY_EXISTS),
         ("t", {"nosuch": "1"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ("t", {"nosuch": None}, ErrorCode.TOPIC_ALREADY_EXISTS),
         ("new", {"nosuch": "1"}, ErrorCode.INVALID_CONFIG),
+        ("new", {"nosuch": None}, ErrorCode.INVALID_CONFIG),
         ("new", {}, ErrorCode.INVALID_REQUEST),
         ("a/b", {}, ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )
 def test_of_several_reasons_to_refuse_a_topic_the_answer_has_kafkas(
-    make_world: type[Any], name: str, configs: dict[str, str], error: ErrorCode
+    make_world: type[Any], name: str, configs: dict[str, str | None], error: ErrorCode
 ) -> None:
     """Who creates what may be there goes on only if told that it is there.
 
@@ -143,6 +145,29 @@ def test_without_time_nothing_is_done(world: World, timeout_ms: int, is_done: bo
     assert world.ask(ApiKey.DELETE_TOPICS, 5, delete).responses[0].error_code == error
     world.env.run(world.env.clock.sleep(100))
     assert world.broker.metadata_cache.contains(stays) is not is_done
+
+
+def test_without_time_only_what_needs_no_look_is_said(world: World) -> None:
+    """As Kafka 4.3.1: if a row is left that it would have to look at, all rows say that there is no time."""
+    invalid, late = ErrorCode.INVALID_REQUEST, ErrorCode.REQUEST_TIMED_OUT
+    twice = [topic("hasty"), topic("hasty")]
+    grown = [CreatePartitionsRequest.CreatePartitionsTopic(name="hasty", count=3, assignments=None)] * 2
+    state = DeleteTopicsRequest.DeleteTopicState
+    misnamed = [state(name="hasty"), state(name="hasty"), state(name=None), state(name="x", topic_id=b"1" * 16)]
+    other = CreatePartitionsRequest.CreatePartitionsTopic(name="other", count=3, assignments=None)
+    for key, version, request in (
+        (ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=twice)),
+        (ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics=[*twice, topic("other")])),
+        (ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=grown)),
+        (ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=[*grown, other])),
+        (ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=misnamed)),
+        (ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest(topics=[*misnamed, state(name="other")])),
+    ):
+        request.timeout_ms = 0
+        has_other = "other" in repr(request)
+        answer = world.ask(key, version, request)
+        rows = getattr(answer, "topics", None) or getattr(answer, "results", None) or answer.responses
+        assert {row.error_code for row in rows} == {late if has_other else invalid}, key
 
 
 @pytest.mark.parametrize("then", ["delete", "grow"])

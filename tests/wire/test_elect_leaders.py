@@ -29,9 +29,11 @@ def results(response: Any) -> list[tuple[str, int, int, str | None]]:
     ]
 
 
-def elect(world: World, version: int, *topics: tuple[str, list[int]], election_type: int = 0) -> Any:
+def elect(
+    world: World, version: int, *topics: tuple[str, list[int]], election_type: int = 0, timeout_ms: int = 10_000
+) -> Any:
     named = [Topic(topic=topic, partitions=partitions) for topic, partitions in topics] or None
-    request = ElectLeadersRequest(election_type=election_type, topic_partitions=named, timeout_ms=10_000)
+    request = ElectLeadersRequest(election_type=election_type, topic_partitions=named, timeout_ms=timeout_ms)
     return world.ask(ApiKey.ELECT_LEADERS, version, request)
 
 
@@ -62,6 +64,14 @@ def test_an_unknown_type(world: World) -> None:
     response = elect(world, 1, ("elections", [0]), election_type=7)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert results(response) == [("elections", 0, 42, "Unknown election type 7")]
+
+
+@pytest.mark.parametrize("election_type", [0, 7])
+def test_without_time_nobody_is_elected(world: World, election_type: int) -> None:
+    """Whatever else is wrong, as in Kafka 4.3.1."""
+    response = elect(world, 1, ("elections", [0, 9]), election_type=election_type, timeout_ms=0)
+    assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert results(response) == [("elections", index, ErrorCode.REQUEST_TIMED_OUT, None) for index in (0, 9)]
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -143,6 +143,7 @@ def test_a_zombie_is_fenced(world: World, version: int) -> None:
     assert commit(world, "a", producer[1:], {0: 7}, version) == [ErrorCode.NONE]
     assert commit(world, "a", (producer[1] + 100, 0), {0: 8}, version) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
     assert commit(world, "a", (-1, -1), {0: 8}, version) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+    assert commit(world, "", (-1, -1), {0: 8}, version) == [ErrorCode.INVALID_REQUEST], "as Kafka 4.3.1"
 
 
 def test_without_verification_the_producer_answers_for_it(make_world: type[World]) -> None:

@@ -97,7 +97,7 @@ def test_aborted_transactions_are_told_in_the_order_of_their_ends(world: World) 
 
 
 def test_a_marker_without_an_epoch_is_an_error(world: World) -> None:
-    assert mark(world, (began(world)[0], -1), 0, 1) == [-1, -1]
+    assert mark(world, (began(world)[0], -1), 0, 1, 7) == [-1, -1, 3]
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
@@ -128,6 +128,16 @@ def test_batches_of_several_producers_are_refused_with_a_reason(world: World) ->
     found = produce(world, (first, 0, 0), (second, 1, 0))
     assert [row.error_code for row in found] == [49, 49]
     assert all(row.error_message for row in found)
+
+
+def test_a_batch_for_a_partition_that_is_not_there_is_of_no_producer(world: World) -> None:
+    """So the other one's is taken, as by Kafka 4.3.1."""
+    first, second = began(world, "a"), began(world, "b")
+    assert add(world, "a", first, [("t", 0)]) == [0]
+    found = produce(world, (first, 0, 0), (second, 7, 0))
+    assert {row.index: row.error_code for row in found} == {0: 0, 7: 3}
+    (alone,) = produce(world, (first, 7, 0))
+    assert alone.error_code == 3
 
 
 @pytest.mark.parametrize("committed", [True, False])

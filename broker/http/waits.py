@@ -94,7 +94,10 @@ async def _wait(
             if error.status == 307:
                 raise
             seen = error.message
-            moved = await _moved(services, request, end_ms) if "group" in request.path else None
+            try:
+                moved = await _moved(services, request, end_ms) if "group" in request.path else None
+            except HttpError as no_coordinator:
+                moved, seen = None, no_coordinator.message
             if moved is not None:
                 return moved
         if clock.monotonic_ms() >= end_ms:
@@ -111,20 +114,20 @@ async def _look_again(services: Services, poll_ms: float) -> None:
 
 
 async def _moved(services: Services, request: HttpRequest, end_ms: float) -> HttpAnswer | None:
-    """The redirection to the broker that coordinates the group now, for what is left of the time; None: not known."""
+    """The redirection to the broker that coordinates the group, for what is left of the time; None: it is this one.
+
+    HttpError: none does now.
+    """
     left_ms = max(int(end_ms - services.env.clock.monotonic_ms()), 0)
     there = copy(request)
     path, _, query = request.target.partition("?")
     others = [each for each in query.split("&") if each and not each.startswith("timeout_ms=")]
     there.target = f"{path}?{'&'.join([*others, f'timeout_ms={left_ms}'])}"
-    try:
-        found = check_of_group(services, there)
-        if isinstance(found, Pending):
-            answer: HttpAnswer = await ended(found)
-            return answer
-        return found
-    except HttpError:
-        return None
+    found = check_of_group(services, there)
+    if isinstance(found, Pending):
+        answer: HttpAnswer = await ended(found)
+        return answer
+    return found
 
 
 def _over(request: HttpRequest, seen: str, why: str = "") -> HttpError:
@@ -151,11 +154,11 @@ async def _done(services: Services, work: Pieces[Row]) -> Row:
         TIMEOUT,
     ],
     answer=GROUP_STATE,
-    of_group=True,
 )
 def wait_for_group(services: Services, request: HttpRequest) -> Waiting:
-    """Answers as soon as all of it is so. If the time is over, the error (408) says what was seen last, and why the
-    group has rebalanced last, with advice, as GET /v1/groups/{group}/events.
+    """Answers as soon as all of it is so. If another broker coordinates the group, or does meanwhile, the answer is a
+    redirection (307) to that one. If the time is over, the error (408) says what was seen last, and why the group has
+    rebalanced last, with advice, as GET /v1/groups/{group}/events.
     """
     gate_of(services)
     query, name = request.query, request.path["group"]

@@ -570,6 +570,33 @@ def test_a_wait_ends_when_the_group_is_as_wanted(world: World) -> None:
     assert len(world.env.run(run())["members"]) == 1
 
 
+def test_a_wait_for_a_group_begins_before_any_group_was_used(make_world: type[Any]) -> None:
+    """A broker without __consumer_offsets answered 404 at once, so that a test that began to wait first had failed."""
+    world = make_world(control_enable="true")
+    wait = "groups/billing/wait?state=Empty&timeout_ms="
+    error = command(world, "GET", f"{wait}200", status=408)["error"]
+    assert error["message"].startswith("not so within 200 ms: no group was ever used here")
+
+    async def run() -> Any:
+        waiting = world.env.clock.loop.create_task(ask(world.env, world.broker, "GET", f"/v1/control/{wait}5000"))
+        await world.env.clock.sleep(1_000)
+        assert not waiting.done()
+        client = await world.connect()
+        client.send(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key="billing"))
+        await client.answer()
+        await world.env.clock.sleep(1_000)
+        row = messages.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+        topics = [messages.OffsetCommitRequest.OffsetCommitRequestTopic(name="orders", partitions=[row])]
+        request = messages.OffsetCommitRequest(group_id="billing", generation_id_or_member_epoch=-1, topics=topics)
+        client.send(ApiKey.OFFSET_COMMIT, 8, request)
+        return await waiting
+
+    world.create_topic("orders")
+    answer = world.env.run(run())
+    assert (answer.status, answer.json["state"]) == (200, "Empty"), answer.json
+    world.env.run(world.broker.stop())
+
+
 def test_a_wait_that_is_over_says_what_was_seen_last(world: World) -> None:
     commit(world, "billing", "orders")
     error = command(world, "GET", "groups/billing/wait?members=2&timeout_ms=200", status=408)["error"]

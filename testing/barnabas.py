@@ -18,7 +18,7 @@ from barnabas.runtime.counted import counted
 from barnabas.testing import control
 from barnabas.testing.clock import Clock
 from barnabas.testing.group import Group
-from barnabas.testing.process import BrokerProcess
+from barnabas.testing.process import BrokerProcess, StartError
 from barnabas.testing.replay import Difference, SessionError, replay
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topic import Topic
@@ -113,7 +113,11 @@ class Barnabas:
         """Start all brokers, and return when they serve. StartError says why they do not; RuntimeError: they run."""
         if self._lock is not None:
             raise RuntimeError("these brokers are started already: stop them first, or make another Barnabas")
-        temporary.make(str(self.folder))
+        try:
+            temporary.make(str(self.folder))
+        except OSError as error:
+            why = f"{self.folder} cannot be made: {error.strerror}. Set TMPDIR to a folder that can be written."
+            raise StartError(why) from None
         self._lock = temporary.lock(str(self.folder))
         self._starter = os.getpid()
         self._watcher = Watcher(str(self.folder))
@@ -255,14 +259,18 @@ class Barnabas:
     def topic(
         self,
         name: str = "topic",
-        partitions: int = 1,
+        partitions: int | None = None,
         config: Mapping[str, str] | None = None,
         *,
         replicas: int = -1,
         unique: bool = True,
     ) -> Topic:
-        """Make a topic. Its name gets an ending that no other has, unless `unique` is False."""
+        """Make a topic, with the partitions that the setting num.partitions says unless they are given.
+
+        Its name gets an ending that no other has, unless `unique` is False.
+        """
         name = _unique(name) if unique else name
+        partitions = int(self._config.get("num.partitions", 1)) if partitions is None else partitions
         self.wire.create_topic(name, partitions, replicas, config or {})
         return Topic(self, name, partitions)
 

@@ -8,6 +8,7 @@ is collected, so that they are ready when it runs.
 `barnabas` is one broker for the run (with pytest-xdist, one for each worker), put back to its start before each test;
 `barnabas_cluster` is three.
 `@pytest.mark.barnabas(config={…}, fresh=True, brokers=3)` gives a test brokers of its own.
+`barnabas_bootstrap` is the address of the shared broker, for fixtures of a whole session.
 
 When a test fails, its report shows what clients have asked meanwhile, what has happened in their groups, and what the
 brokers have logged; with `--barnabas-artifacts DIR`, files have all of it. It warns of faults that never fired, and of
@@ -35,7 +36,7 @@ from barnabas.testing.control import quoted
 CLUSTER = 3
 # How a file of tests names the fixtures of a number of brokers. It may mean something else: then they end unused.
 PARAMETERS = {1: re.compile(rb"\bbarnabas\s*[,:)]"), CLUSTER: re.compile(rb"\bbarnabas_cluster\s*[,:)]")}
-OF_EITHER = re.compile(rb"\bbarnabas_(topic|group)\s*[,:)]")
+OF_EITHER = re.compile(rb"\bbarnabas_(topic|group|bootstrap)\s*[,:)]")
 OF_MARKER = frozenset(("config", "fresh", "brokers"))
 REQUESTS_SHOWN, LINES_SHOWN = 40, 40
 GROUPS_TOLD_MAX = 5
@@ -82,7 +83,9 @@ class Watch:
         lines = [_line(row) for row in rows[-REQUESTS_SHOWN:]]
         yield "Barnabas: " + _of(len(lines), len(rows), "requests of clients"), "\n".join(lines)
         for group, story in self.stories(rows).items():
-            yield f"Barnabas: group {group}", "\n".join(_told(story))
+            told = "\n".join(_told(story))
+            if told:  # a group without members has no story
+                yield f"Barnabas: group {group}", told
         for node_id, log in self.logs().items():
             said = log.splitlines()
             title = f"Barnabas: log of broker {node_id}, " + _of(min(len(said), LINES_SHOWN), len(said), "lines")
@@ -210,6 +213,12 @@ class Shared:
             self.kafka.abort_start()
             wait([beginning], ABORTED_EVERY_S)
         self.kafka.stop()
+
+    def address(self) -> str:
+        """Where they are, also after each put back."""
+        if self._beginning is not None:
+            self._beginning.result()
+        return self.kafka.bootstrap
 
     def put_back(self) -> dict[int, int]:
         """Bring back what a test has ended or paused, end its faults, and put back all data.
@@ -351,6 +360,12 @@ def _watched(request: pytest.FixtureRequest, kafka: Barnabas, next_requests: Map
     yield kafka
     for leftover in watch.leftovers():
         warnings.warn(leftover, BarnabasWarning, stacklevel=1)
+
+
+@pytest.fixture(scope="session")
+def barnabas_bootstrap(_barnabas_of: Callable[[int], Shared]) -> str:
+    """The address of the broker that tests share, for fixtures that live longer than a test."""
+    return _barnabas_of(1).address()
 
 
 @pytest.fixture

@@ -823,6 +823,19 @@ def test_why_a_broker_does_not_start_is_said() -> None:
         Barnabas(brokers=0)
 
 
+def test_a_folder_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until 2026-11-30 it was FileNotFoundError, without a word of what to do."""
+    monkeypatch.setenv("TMPDIR", "/nowhere/at/all")
+    with pytest.raises(StartError, match=r"/nowhere/at/all/barnabas-ci-\w+ cannot be made: No such .* Set TMPDIR"):
+        Barnabas().start()
+
+
+def test_a_topic_has_as_many_partitions_as_the_setting_says() -> None:
+    with Barnabas(config={"num.partitions": "3"}) as kafka:
+        assert [kafka.topic().partitions, kafka.topic(partitions=2).partitions] == [3, 2]
+        assert kafka.topic("t").wait()["partitions"] == 3
+
+
 def test_a_broker_that_has_no_room_to_say_why_it_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -913,6 +926,40 @@ def test_the_plugin(tmp_path: Path, with_plugin: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "12 passed" in done.stdout
+
+
+OF_SESSION = """
+import pytest
+
+@pytest.fixture(scope="session")
+def service(barnabas_bootstrap):
+    return barnabas_bootstrap
+
+def test_one(service, barnabas, barnabas_topic):
+    assert service == barnabas.bootstrap
+    barnabas.topic("orders", unique=False)
+
+def test_two(service, barnabas):
+    assert service == barnabas.bootstrap
+    barnabas.topic("orders", unique=False)
+
+@pytest.mark.barnabas(fresh=True)
+def test_own(service, barnabas):
+    assert service != barnabas.bootstrap
+
+def test_alone(service):
+    assert ":" in service
+"""
+
+
+@pytest.mark.parametrize("chosen", ["test_", "alone"])
+def test_a_fixture_of_the_session_has_the_address(tmp_path: Path, with_plugin: list[str], chosen: str) -> None:
+    """Until 2026-11-30 nothing that lives longer than a test could use the shared broker."""
+    (tmp_path / "test_session.py").write_text(OF_SESSION)
+    command = [sys.executable, "-m", "pytest", "-q", *with_plugin, "-k", chosen, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("4 passed" if chosen == "test_" else "1 passed") in done.stdout
 
 
 @pytest.mark.parametrize("marker", ["broker=3", "3", 'brokers="3"'])

@@ -130,8 +130,9 @@ def _show(message: str) -> None:
 
 
 def _produce(bootstrap: str) -> None:
-    from barnabas.cli.shared.kafka_python import new_producer
+    from barnabas.cli.shared.kafka_python import new_producer, read_without_assertions
 
+    read_without_assertions()
     producer = new_producer(bootstrap_servers=bootstrap, compression_type="gzip")
     sent = [
         producer.send(TOPIC, key=f"key-{number}".encode(), value=f"message {number}".encode())

@@ -1,9 +1,12 @@
 """The pages of docs/: they build without a warning, and their tables have everything that the code has."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from barnabas.broker.http import routes
@@ -68,3 +71,26 @@ def test_the_links_of_the_readme_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "README.md").read_text())
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_requests_of_tests_in_any_language_can_be_pasted() -> None:
+    """A formatter once made one paragraph of them."""
+    page = (ROOT / "docs" / "testing.md").read_text().split("## In any language")[1].split("\n## ")[0]
+    lines = "\n".join(line for line in page.splitlines() if line.startswith("    ")).replace("\\\n", " ").splitlines()
+    routes.load()
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == "curl"
+        (url,) = [word for word in words if "://" in word]
+        method = "POST" if "-d" in words else "GET"
+        paths = [re.sub(r"\{\w+\}", "[^/]+", path) for each, path in routes.TABLE if each == method]
+        assert any(re.fullmatch(path, urlsplit(url).path) for path in paths), line
+        if method == "POST":
+            assert json.loads(words[words.index("-d") + 1])
+    assert len(lines) > 5
+
+
+def test_no_code_is_in_the_midst_of_prose() -> None:
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        prose = [line for line in page.read_text().splitlines() if not line.startswith((" ", "|", ":"))]
+        assert [line for line in prose if re.search(r"\S {4,}\S", line)] == [], page

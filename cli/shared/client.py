@@ -70,6 +70,7 @@ def connection(target: Target) -> dict[str, Any]:
             fail(f"{bootstrap} refuses {login.named}: {refused}")
     else:
         target.look_whether_login_is_wanted(address)
+    kafka_python.read_without_assertions()
     # A broker that stands still accepts connections and answers nothing.
     kafka_python.wait_longest(BACKOFF_MS, ANSWERS_FIRST_WITHIN_MS)
     return {

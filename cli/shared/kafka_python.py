@@ -246,6 +246,16 @@ def take_up_every_assignment() -> None:
     BaseCoordinator.join_group_async = marked
 
 
+@cache  # once
+def read_without_assertions() -> None:
+    """Have it read answers also under `python -O` (PYTHONOPTIMIZE): it reads a byte of most of them in an assertion."""
+    if __debug__:
+        return
+    from kafka.protocol.schemas.fields.codecs import tagged_fields
+
+    tagged_fields.TaggedFields.decode_empty = tagged_fields.UnsignedVarInt32.decode
+
+
 # ---- consumer groups (KIP-848), which it cannot describe
 
 

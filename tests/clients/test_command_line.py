@@ -486,6 +486,14 @@ def test_demo_shows_a_round_trip(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_commands_read_answers_without_assertions(tmp_path: Path) -> None:
+    """Until 2026-11-30 the commands waited for 30 s with PYTHONOPTIMIZE, and said that no broker answers."""
+    environment = os.environ | {"PYTHONOPTIMIZE": "1"}
+    done = subprocess.run([*COMMAND, "demo"], capture_output=True, text=True, timeout=20, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "went on where it was" in done.stdout
+
+
 # ---- where offsets set moves a group ----
 
 

@@ -27,6 +27,7 @@ from barnabas.runtime.meeting import Meeting, MeetingError
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Disk
 
+LIFE_BYTES_MIN = 1 << 20  # less room than that may be too little for a start
 LIVES_PER_COLLECTION = 16  # an ended life is a cycle of objects, half a megabyte
 
 logger = logging.getLogger("barnabas.broker")
@@ -370,7 +371,7 @@ class Lives:
         self, directories: list[str], folder: str | None, shared: SharedTree | None = None
     ) -> Pending[Path | SnapshotError]:
         """Note what is in these data directories, in a new folder. SnapshotError if that cannot be."""
-        self._check()
+        self._check(directories, shared)
         if shared is not None and folder is None:
             raise SnapshotError("name a folder: the brokers of a cluster want the same one")
         target = Path(folder) if folder is not None else self._own()
@@ -407,7 +408,7 @@ class Lives:
         self, directories: list[str], folder: str, shared: SharedTree | None = None
     ) -> Pending[Path | SnapshotError]:
         """Put back what a snapshot has: all data, and the time. SnapshotError if that cannot be."""
-        self._check()
+        self._check(directories, shared)
         source = Path(folder)
         if not source.is_absolute():
             raise SnapshotError(f"the folder {folder!r} has no absolute path")
@@ -432,9 +433,16 @@ class Lives:
         self.keeps_data = False
         return self._change(_Command(directories, put_back, clock, plan_in), meeting)
 
-    def _check(self) -> None:
+    def _check(self, directories: Sequence[str], shared: SharedTree | None) -> None:
+        """SnapshotError unless this life may end, because the next one can start."""
         if self._answer is not None:
             raise SnapshotError("another snapshot is being made or restored: try again")
+        for folder in directories if shared is None else [os.path.dirname(shared.path), *directories]:
+            status = os.statvfs(folder)  # and not what a fault says: with faults, a broker starts
+            if status.f_blocks and status.f_bavail * status.f_frsize < LIFE_BYTES_MIN:
+                raise SnapshotError(
+                    f"{folder} has less than 1 MiB of room left, so this broker might not start again. Make room there"
+                )
 
     @staticmethod
     def _meeting_for(what: str, folder: str, shared: SharedTree | None) -> Meeting | None:

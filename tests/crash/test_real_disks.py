@@ -15,7 +15,9 @@ import pytest
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.testing.control import CommandError, Http
 from broker_process import Client, Process, batch
+from ports import free_port
 from waiting import until_said
 
 
@@ -99,6 +101,36 @@ def test_a_start_that_finds_no_room_for_the_tree_says_what_to_do(disk: Path, lef
     ended = forked.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=200)
     assert ended.returncode == 1
     assert "Make room there" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("left", [0, 4 << 10])
+def test_a_snapshot_that_cannot_be_put_back_for_want_of_room_leaves_the_broker_as_it_is(
+    start: Callable[..., Process], disk: Path, tmp_path: Path, left: int
+) -> None:
+    """Until 2026-11-30 its life ended first, and there was no room for another one to start."""
+    http, snapshot = free_port(), tmp_path / "snapshot"
+    place = {"log.dirs": str(disk / "data"), "http.listeners": f"http://127.0.0.1:{http}"}
+    process = start(tmp_path / "data", settings=place)
+
+    def tell(what: str, folder: Path) -> None:
+        Http().ask(f"127.0.0.1:{http}", "POST", f"/v1/control/{what}", body={"folder": str(folder)})
+
+    assert Client(process.port).create_topic("t", 1) == 0
+    tell("snapshots", snapshot)
+    client = Client(process.port)
+    assert client.produce("t", 0, batch([b"1"])).error_code == 0
+    with suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        while ballast.write(bytes(4096)):
+            pass
+    os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - left)
+    for what, folder in (("restore", snapshot), ("snapshots", tmp_path / "another")):
+        with pytest.raises(CommandError, match=r"less than 1 MiB of room left, .*\. Make room there"):
+            tell(what, folder)
+    assert client.values("t", 0) == [b"1"], "nobody has closed the connection"
+    assert not (tmp_path / "another").exists()
+    (disk / "ballast").unlink()
+    tell("restore", snapshot)
+    assert Client(process.port).values("t", 0) == []
 
 
 def test_a_start_that_waits_for_the_offsets_topic_is_ready_when_there_is_room_for_it(

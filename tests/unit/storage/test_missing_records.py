@@ -102,3 +102,26 @@ def test_what_retention_and_a_deletion_of_records_have_taken_is_no_loss(world, c
         assert not world.restart().may_lack_records
     assert checkpoints.CLEAN_SHUTDOWN not in world.disk.list_directory("/data")
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(("slot", "by"), [(0, 1), (1, 1), (1, -1), (2, 1), (2, -1)])
+def test_a_segment_that_was_renamed_is_no_removed_one(world, caplog, slot, by):
+    """Until 2026-11-30 its records were said to be missing, though consumers got them."""
+    bases = segments_of(world)
+    world.manager.shutdown()
+    world.disk.rename(name(bases[slot]), name(bases[slot] + by))
+    manager = world.open()
+    (said,) = [record.message for record in caplog.records if "since the broker stopped" in record.message]
+    assert f"{name(bases[slot] + by)} begins with offset {bases[slot]}, so somebody has renamed it" in said
+    assert f"Give it the name {bases[slot]:020d}.log again while the broker is stopped" in said
+    assert manager.get("t", 0).missing_from == min(bases[slot], bases[slot] + by)
+    manager.shutdown()
+    world.disk.rename(name(bases[slot] + by), name(bases[slot]))
+    if slot == 0:
+        assert "while the broker is stopped, and write 0 for it in log-start-offset-checkpoint." in said
+        world.disk.open("/data/log-start-offset-checkpoint").write(0, b"0\n1\nt 0 0\n")
+    caplog.clear()
+    manager = world.open()
+    assert not manager.may_lack_records
+    assert manager.get("t", 0).log_start_offset == 0
+    assert not caplog.messages

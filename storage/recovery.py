@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Container, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple, TypeVar
 
 from barnabas.config.topic import TopicConfig
@@ -15,7 +15,7 @@ from barnabas.storage import checkpoints
 from barnabas.storage.batch_headers import is_old_format
 from barnabas.storage.directory_contents import LogFolder, is_log_file
 from barnabas.storage.index import TransactionIndex
-from barnabas.storage.leader_epochs import LeaderEpochCache
+from barnabas.storage.leader_epochs import UNDEFINED, LeaderEpochCache
 from barnabas.storage.log import Log
 from barnabas.storage.open_files import OpenFiles
 from barnabas.storage.producer_state import ProducerStateManager
@@ -73,9 +73,11 @@ def open_log(
     leader_epochs = folder.leader_epochs(names, found)
     topic_id = folder.topic_id(names, found, clean)
     before = [(segment.base_offset, segment.size) for segment in segments]
-    log_end_offset, checked_from, no_producers_from = yield from _find_end(
+    log_end_offset, last_epoch, checked_from, no_producers_from = yield from _find_end(
         folder, segments, leader_epochs, recovery_point=recovery_point, log_start_offset=log_start_offset, clean=clean
     )
+    if last_epoch >= 0 and leader_epochs.epoch_for_offset(log_end_offset - 1) not in (UNDEFINED, last_epoch):
+        yield from folder.find_epochs(segments, leader_epochs)
     if is_new := not segments:
         segments.append(folder.first_segment(log_end_offset))
     log_start_offset = max(log_start_offset, segments[0].base_offset)
@@ -112,6 +114,7 @@ class _Extent(NamedTuple):
     """Where a log ends. After a crash: from where on it was checked, and from where on no batch has a producer."""
 
     log_end_offset: int
+    last_epoch: int = UNDEFINED  # of the last batch, if there is one in the last segment
     checked_from: int | None = None
     no_producers_from: int | None = None
 
@@ -129,21 +132,26 @@ def _find_end(
     if not segments:
         extent = _Extent(log_start_offset)
     elif clean:
-        extent = _Extent(segments[-1].next_offset())
+        last = segments[-1].last_batch()
+        if last is None:
+            extent = _Extent(segments[-1].base_offset)
+        else:
+            extent = _Extent(last.last_offset + 1, last.partition_leader_epoch)
     else:
         while len(segments) > 1 and segments[1].base_offset <= log_start_offset:
             # Retention had done so. A crash may bring back some, and not their neighbours.
             segments.pop(0).delete_files()
         check = _Check(folder, segments, leader_epochs)
         checked_from, log_end_offset = yield from check.run(recovery_point)
-        extent = _Extent(log_end_offset, checked_from, None if check.has_producers else checked_from)
+        no_producers_from = None if check.has_producers else checked_from
+        extent = _Extent(log_end_offset, check.last_epoch, checked_from, no_producers_from)
     if extent.log_end_offset < log_start_offset:
         # Retention had given up all segments, and a crash took the empty one begun then. Offsets never go back.
         text = "%s: the remaining records end at offset %d, below the log start offset %d, where the log goes on empty"
         logger.warning(text, folder.log, extent.log_end_offset, log_start_offset)
         folder.set_aside(segments)
         segments.clear()
-        extent = extent._replace(log_end_offset=log_start_offset, checked_from=log_start_offset)
+        extent = _Extent(log_start_offset, UNDEFINED, log_start_offset, extent.no_producers_from)
     return extent
 
 
@@ -292,6 +300,25 @@ class _Folder:
         epochs = () if checkpoints.LEADER_EPOCHS not in names else None if found is None else found.leader_epochs
         return LeaderEpochCache(self._disk, f"{self._directory}/{checkpoints.LEADER_EPOCHS}", epochs)
 
+    def find_epochs(self, segments: Sequence[Segment], leader_epochs: LeaderEpochCache) -> Pieces[None]:
+        """Make leader-epoch-checkpoint again from the batches.
+
+        Somebody has edited it, or exchanged it or the segments; or a crash came before it was written.
+        """
+        logger.warning(
+            "%s: %s/%s does not fit the batches of the log: it is made again from them",
+            *(self.log, self._directory, checkpoints.LEADER_EPOCHS),
+        )
+        leader_epochs.clear()
+        checked_bytes, of_bytes = 0, sum(segment.size for segment in segments)
+        for segment in segments:
+            with suppress(CorruptBatchError):  # it is told elsewhere
+                for batch in segment.batches():
+                    if batch.partition_leader_epoch > leader_epochs.latest:
+                        leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            checked_bytes += segment.size
+            yield Progress(self.log, checked_bytes, of_bytes)
+
     def topic_id(self, names: list[str], found: LogFolder | None, clean: bool) -> bytes | None:
         """The id that partition.metadata says."""
         if found is not None and found.topic_id is not None:
@@ -351,6 +378,7 @@ class _Check:
         self._leader_epochs = leader_epochs
         self._checked_bytes = 0
         self._of_bytes = 0
+        self.last_epoch = UNDEFINED  # of the last good batch
         self.has_producers = False  # whether a checked batch is one of an idempotent producer, or a marker
 
     def run(self, recovery_point: int) -> Pieces[tuple[int, int]]:
@@ -415,6 +443,7 @@ class _Check:
                     self.has_producers = True
                 segment.index(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
                 next_offset = batch.last_offset + 1
+                self.last_epoch = batch.partition_leader_epoch
                 position = batch.position + batch.size
         except CorruptBatchError:
             if is_old_format(segment.bytes_at, position, segment.size):

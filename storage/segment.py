@@ -163,9 +163,10 @@ class Segment:
         if position < 0:
             return True
         try:
-            return self._holds_a_batch(position, offset) and offset < self._next_offset_from(position)
+            last = self._last_batch_from(position) if self._holds_a_batch(position, offset) else None
         except CorruptBatchError:
             return False
+        return last is not None and offset <= last.last_offset
 
     def _holds_a_batch(self, position: int, offset: int) -> bool:
         """Whether a batch begins there, whose base offset is not behind `offset`."""
@@ -290,23 +291,22 @@ class Segment:
 
     def next_offset(self) -> int:
         """One more than the last offset of the last batch; the base offset when empty."""
-        if not self.size:
-            return self.base_offset
-        position = 0
-        if self._loaded or self.size > WINDOW_BYTES:  # else one read is cheaper than to load the indexes
-            self.load()
-            position = self.offset_index.last_position()
-        return self._next_offset_from(position)
+        return self.base_offset if (last := self.last_batch()) is None else last.last_offset + 1
 
-    def _next_offset_from(self, position: int) -> int:
+    def last_batch(self) -> StoredBatch | None:
+        """CorruptBatchError: it cannot be found, or cannot be in this segment."""
+        if not self._loaded and self.size <= WINDOW_BYTES:
+            return self._last_batch_from(0)  # one read is cheaper than to load the indexes
+        self.load()
+        return self._last_batch_from(self.offset_index.last_position())
+
+    def _last_batch_from(self, position: int) -> StoredBatch | None:
         last = None
         for last in self.batches(position):  # noqa: B007
             pass
-        if last is None:
-            return self.base_offset
-        if last.base_offset < self.base_offset or not self.can_hold(last.last_offset):
+        if last is not None and (last.base_offset < self.base_offset or not self.can_hold(last.last_offset)):
             raise CorruptBatchError(f"{self.path} ends with offset {last.last_offset}, which cannot be in it")
-        return last.last_offset + 1
+        return last
 
     def find(self, offset: int) -> StoredBatch | None:
         """The first batch whose last offset is ≥ `offset`."""

@@ -347,6 +347,28 @@ def test_leftovers_are_removed_and_finished_swaps_completed(world, read):
     assert "00000000000000000999.index" not in left
 
 
+@pytest.mark.parametrize("stop", ["clean", "crash"])
+@pytest.mark.parametrize("edited", ["900 0", "900 2", "1 0\n7 1", "0 0"])
+def test_an_edited_file_of_epochs_is_made_again_from_the_batches(world, caplog, stop, edited):
+    """Until 2026-11-30 an epoch that no batch has was believed: clients were told that their records were cut off."""
+    log = world.log()
+    for epoch in (1, 1, 5, 5):
+        world.append(log, (b"k", b"v"), epoch=epoch)
+    log.flush()
+    world.manager.shutdown() if stop == "clean" else world.manager.abandon()
+    text = f"0\n{edited.count(chr(10)) + 1}\n{edited}\n".encode()
+    file = world.disk.open("/data/t-0/leader-epoch-checkpoint")
+    file.truncate(0)
+    file.write(0, text)
+    log = world.open().get("t", 0)
+    assert log.leader_epochs.entries == [(1, 0), (5, 2)]
+    said = caplog.text.count("/data/t-0/leader-epoch-checkpoint does not fit the batches of the log")
+    assert said == (edited != "0 0" or stop == "clean"), "a crash may lose epochs"
+    world.restart()
+    assert world.manager.get("t", 0).leader_epochs.entries == [(1, 0), (5, 2)]
+    assert caplog.text.count("does not fit") == said
+
+
 def test_epochs_lost_in_a_crash_are_found_in_the_batches(world):
     log = world.log()
     for epoch in (1, 1, 5, 7):

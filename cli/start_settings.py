@@ -1,5 +1,6 @@
 """The settings of a start: the file, the profile, the environment, and the command line, in this order."""
 
+import errno
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -150,7 +151,13 @@ def _text_of(env: "Env", path: str) -> str:
     except FileNotFoundError:
         fail(f"there is no file {path}: --config names a server.properties.", ExitCode.NOT_VALID)
     except OSError as error:
-        fail(f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID)
+        if error.errno != errno.ESPIPE:
+            fail(
+                f"{path} cannot be read: {error.strerror}. Let this user read it, or name another.", ExitCode.NOT_VALID
+            )
+        from barnabas.runtime.disk import read_pipe  # late: hardly ever needed
+
+        content = read_pipe(path)
     try:
         return content.decode()
     except UnicodeDecodeError:  # Java writes properties files in latin-1

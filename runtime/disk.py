@@ -287,6 +287,12 @@ def descriptor_of(path: str, *, create: bool, read_only: bool) -> int:
     return os.open(path, flags | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
 
+def read_pipe(path: str) -> bytes:
+    """All that somebody writes into a pipe; waits for that."""
+    with open(path, "rb") as pipe:
+        return pipe.read()
+
+
 def _sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)

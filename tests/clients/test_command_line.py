@@ -444,6 +444,20 @@ def test_settings_that_are_not_valid_are_named_with_their_line(tmp_path: Path) -
     assert "server.properties:3: Unknown configuration no.such.setting" in refused.stderr
 
 
+def test_a_configuration_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """`--config <(...)`, as a shell gives it. Each of several brokers would want to read it."""
+    for words, said in ((("--port", "9"), "no.such.setting"), (("--brokers", "3"), "cannot be read by each broker")):
+        source, sink = os.pipe()
+        os.write(sink, b"no.such.setting=1\n" if "--port" in words else b"num.partitions=3\n")
+        os.close(sink)
+        command = [*COMMAND, "start", "--config", f"/dev/fd/{source}", "--data", str(tmp_path / "data"), *words]
+        refused = subprocess.run(command, pass_fds=[source], capture_output=True, text=True, timeout=200, check=False)
+        os.close(source)
+        assert refused.returncode == 2
+        assert said in refused.stderr
+        assert not (tmp_path / "data").exists()
+
+
 def test_a_kafka_users_file_works(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\nnum.network.threads=3\nlog.retention.hours=168\n")

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from barnabas.broker.auto_topics import internal_settings
-from barnabas.broker.before_registering import hosted
 from barnabas.cluster.leader_and_isr import NO_LEADER, LeaderAndIsr
 from barnabas.cluster.registration import BrokerIdInUseError
 from barnabas.cluster.topic_names import (
@@ -442,20 +441,6 @@ def say_strays(strays: Sequence[Stray]) -> None:
             counted(len(strays), "log folder"),
             ", ".join(sorted({stray.path for stray in strays})),
             names_in_a_line([f"{stray.topic}-{stray.partition}" for stray in strays]),
-        )
-
-
-async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
-    """Log which folders somebody removed or exchanged while no broker ran: their partitions begin empty."""
-    missing = log_manager.missing
-    if not missing:
-        return
-    gone = ["{}-{}".format(*partition) for partition in await hosted(coordination, node_id, missing)]
-    if gone:
-        logger.error(
-            "%s had records, and the folders are gone or of other topics: they begin empty (%s)",
-            counted(len(gone), "partition"),
-            names_in_a_line(gone),
         )
 
 

@@ -23,6 +23,7 @@ from barnabas.controller.tree import PARTITIONS_PER_WRITE
 from barnabas.runtime.counted import counted, names_in_a_line
 from barnabas.runtime.ports import Env
 from barnabas.runtime.turns import chunks
+from barnabas.storage.log_manager import LogManager
 
 logger = logging.getLogger("barnabas.broker")
 
@@ -62,7 +63,7 @@ async def until_taken_out(
             # While the node of the former life is there, the controller does nothing.
             if await coordination.exists(paths.broker(node_id)) is None:
                 is_all = remaining is None
-                concerned = await _all_hosted(coordination, node_id) if remaining is None else remaining
+                concerned = await all_hosted(coordination, node_id) if remaining is None else remaining
                 deleted = set(await coordination.children(paths.DELETE_TOPICS))  # the controller lets those be
                 concerned = [partition for partition in concerned if partition[0] not in deleted]
                 waits = env.clock.monotonic_ms() < give_up_ms
@@ -105,10 +106,33 @@ async def hosted(
     return {partition: them for partition, them in replicas.items() if node_id in them}
 
 
-async def _all_hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
+async def all_hosted(coordination: Coordination, node_id: int) -> list[TopicPartition]:
     """The partitions assigned to this broker."""
     assigned = await assignments(coordination, await coordination.children(paths.TOPICS))
     return [(topic, index) for topic, of in assigned.items() for index, replicas in of.items() if node_id in replicas]
+
+
+async def say_what_is_missing(coordination: Coordination, log_manager: LogManager, node_id: int) -> None:
+    """Log which folders somebody removed or exchanged while no broker ran: their partitions begin empty."""
+    gone = list(await hosted(coordination, node_id, log_manager.missing)) if log_manager.missing else []
+    if gone:
+        logger.error(
+            "%s had records, and the folders are gone or of other topics: they begin empty (%s)",
+            counted(len(gone), "partition"),
+            names_in_a_line(["{}-{}".format(*partition) for partition in gone]),
+        )
+    if log_manager.was_clean or log_manager.failed_directories or log_manager.gives_up:
+        return  # the checkpoints tell of all logs, or nobody knows what there was
+    absent = [each for each in await all_hosted(coordination, node_id) if log_manager.get(*each) is None]
+    states = await coordination.get_many([paths.partition_state(*partition) for partition in absent])
+    new = [each for each, state in zip(absent, states) if state is not None and each not in gone]
+    if new:
+        logger.warning(
+            "%s without a folder: made shortly before the last stop, which was not clean, they begin empty, and what "
+            "was written to them here is lost (%s)",
+            counted(len(new), "partition"),
+            names_in_a_line(["{}-{}".format(*partition) for partition in new]),
+        )
 
 
 async def _counted_on(

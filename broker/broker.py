@@ -8,7 +8,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from barnabas.broker import adoption
+from barnabas.broker import adoption, before_registering
 from barnabas.broker import api as _handlers  # noqa: F401  (importing it fills the table of APIs)
 from barnabas.broker.addresses import Addresses
 from barnabas.broker.auto_topics import AutoTopics
@@ -305,7 +305,7 @@ class Broker:
         self.log_manager.take_epoch(registered_epoch)
         adoption.say_strays(plan.strays)
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
-        await in_tree(lambda: adoption.say_what_is_missing(tree, self.log_manager, node_id))
+        await in_tree(lambda: before_registering.say_what_is_missing(tree, self.log_manager, node_id))
         await in_tree(lambda: adoption.adopt(env, self.config, tree, self.log_manager, node_id, plan.adopted))
         await in_tree(self.restored_tree.report)
         await in_tree(self.old_settings.read)

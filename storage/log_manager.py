@@ -330,10 +330,16 @@ class LogManager:
             )
 
     @property
+    def gives_up(self) -> bool:
+        """Whether a directory is given up. Nothing else may tell what was in it."""
+        return self._plan is not None and bool(self._plan.given_up)
+
+    @property
     def may_lack_records(self) -> bool:
         """Whether some log may lack records that it had when this broker ran last."""
-        given_up = self._plan.given_up if self._plan is not None else {}  # nothing else may tell what was in it
-        known = given_up or self.old_copies or self.missing or any(log.missing_from is not None for log in self.all())
+        known = (
+            self.gives_up or self.old_copies or self.missing or any(log.missing_from is not None for log in self.all())
+        )
         return not self.was_clean or bool(known)
 
     def has_lost(self, topic: str, partition: int) -> bool:

@@ -104,6 +104,31 @@ def test_what_is_taken_from_under_a_running_broker_takes_one_partition_offline(
     ) is (what == "folder")
 
 
+def test_a_folder_that_is_lost_with_the_power_seconds_after_it_was_made_is_told(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """No checkpoint knows of it yet, only the tree. Until 2026-11-30 nobody said anything."""
+    process = start()
+    client = Client(process.port)
+    for topic in ("gone", "here"):
+        assert client.create_topic(topic, 1) == 0
+        assert client.produce(topic, 0, batch([b"1"])).error_code == 0
+    process.end(signal.SIGKILL)
+    shutil.rmtree(tmp_path / "data" / "gone-0")
+    checkpoint = tmp_path / "data" / "replication-offset-checkpoint"
+    assert not checkpoint.exists() or "gone" not in checkpoint.read_text()
+    process = start()
+    client = Client(process.port)
+    assert client.values("gone", 0) == []
+    assert client.values("here", 0) == [b"1"]
+    assert client.produce("gone", 0, batch([b"2"])).error_code == 0
+    process.end()
+    told = "they begin empty, and what was written to them here is lost (gone-0)"
+    assert process.log.read_text().count(told) == 1
+    start().end()
+    assert process.log.read_text().count(told) == 1
+
+
 def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:

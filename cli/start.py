@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 from barnabas.cli import ready
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
 from barnabas.cli.shared.words import shown
-from barnabas.cli.start_settings import CLUSTER_FILE, Settings, configure, profile_of
+from barnabas.cli.start_settings import CLUSTER_FILE, Settings, configure, profile_of, words_for_each
 from barnabas.runtime import output, temporary
 from barnabas.runtime.build import build_name
 from barnabas.runtime.parent import call_when_parent_is_gone
-from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN, read_file
+from barnabas.runtime.ports import RESTORE_PLAN, RESTORED_PLAN
 
 if TYPE_CHECKING:
     from barnabas.broker.broker import Broker
@@ -148,14 +148,7 @@ def _run_cluster(
 ) -> int:
     from barnabas.cli import cluster_start
 
-    words = ["--log-level", said.log_level]
-    if said.config is not None:
-        try:
-            read_file(env.disk, os.path.abspath(said.config))
-        except OSError as error:
-            why = f"{said.config} cannot be read by each broker: {error.strerror}. Name a file"
-            fail(f"{why}.", ExitCode.NOT_VALID)
-        words += ["--config", said.config]
+    words = ["--log-level", said.log_level, *words_for_each(env, said.config)]
     for key, text in given.items():
         words += ["--set", f"{key}={text}"]
     plan = cluster_start.plan(

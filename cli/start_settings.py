@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, say
@@ -143,6 +143,17 @@ def _absolute(path: str) -> str:
         return os.path.abspath(path)
     except FileNotFoundError:
         fail(f"the folder in which this was started is gone, and {path} would be in it. Change into another one.")
+
+
+def words_for_each(env: "Env", path: str | None) -> Sequence[str]:
+    """The words of the command line that tell each broker of a cluster the file, which a pipe is not."""
+    if path is None:
+        return ()
+    try:
+        read_file(env.disk, os.path.abspath(path))
+    except OSError as error:
+        fail(f"{path} cannot be read by each broker: {error.strerror}. Name a file.", ExitCode.NOT_VALID)
+    return "--config", path
 
 
 def _text_of(env: "Env", path: str) -> str:

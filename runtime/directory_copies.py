@@ -46,6 +46,15 @@ def copy(
             shutil.copy(entry.path, to)  # with its mode: others may not read the tree
 
 
+def what_to_do(error: OSError) -> str:
+    """A sentence, without a stop, for who reads that a copy has failed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or name another folder"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Let this user read and write it, or name another folder"
+    return "Look after that file and its disk, or name another folder"
+
+
 def copy_for_itself(source: str, target: str, *, without: str, goes_on: Callable[[], bool]) -> None:
     """Copy a data directory for a broker of its own, as far as `goes_on` says.
 

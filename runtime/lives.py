@@ -320,7 +320,7 @@ class Lives:
         except SnapshotError as error:
             why = str(error)
         except OSError as error:
-            why = f"{error.filename or ''}: {error.strerror}. Make room, or name another folder"
+            why = f"{error.filename or ''}: {error.strerror}. {directory_copies.what_to_do(error)}"
         except Exception as error:  # whatever was commanded, the broker goes on
             logger.exception("could not make or restore a snapshot")
             why = f"{type(error).__name__}: {error}"
@@ -442,6 +442,12 @@ class Lives:
             if status.f_blocks and status.f_bavail * status.f_frsize < LIFE_BYTES_MIN:
                 raise SnapshotError(
                     f"{folder} has less than 1 MiB of room left, so this broker might not start again. Make room there"
+                )
+        for entry in (entry for directory in directories for entry in os.scandir(directory)):
+            if entry.is_symlink() and entry.is_dir():
+                raise SnapshotError(
+                    f"{entry.path} is a link to a folder, and of those there are no snapshots. Put the folder itself "
+                    "there, or let log.dirs name a data directory on that disk"
                 )
 
     @staticmethod

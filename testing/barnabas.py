@@ -508,7 +508,9 @@ class Barnabas:
         try:
             change()
         except OSError as error:
-            message = f"{error.filename or ''}: {error.strerror}. Make room: all is as it was."
+            message = (
+                f"{error.filename or ''}: {error.strerror}. {directory_copies.what_to_do(error)}: all is as it was."
+            )
             raise control.CommandError("SNAPSHOT_FAILED", message) from None
         finally:
             self._begin(self.processes.values())

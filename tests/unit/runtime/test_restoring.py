@@ -586,3 +586,17 @@ def test_a_snapshot_has_nothing_of_a_restore_that_could_not_be_forgotten(place: 
     asyncio.run(lives.between())
     found = [tree(place.folder / "second" / number) for number in "01"]
     assert found == [{name: text for name, text in files.items() if name != ".lock"} for files in place.wanted]
+
+
+def test_where_a_log_is_a_link_snapshots_are_refused_with_the_right_advice(place: Place) -> None:
+    """Until 2026-11-30 the advice was to make room, after the connections of all clients were cut."""
+    log = place.data[1] / "orders-0"
+    log.rename(place.folder / "elsewhere")
+    log.symlink_to(place.folder / "elsewhere")
+    lives, data = Lives(MovableClock(0), RealDisk(), str(place.folder / "own")), [str(each) for each in place.data]
+    for command in (lives.snapshot, lives.restore):
+        with pytest.raises(
+            lives_module.SnapshotError, match=r"orders-0 is a link to a folder, .*\. Put the folder itself there"
+        ):
+            command(data, str(place.snapshot))
+    assert not lives.is_ending

@@ -253,7 +253,7 @@ def decide(
     if view.cluster_id is None:
         adopted = set() if choice.set_aside else well_named
     else:
-        _ask(found, _not_known(found, unknown), unknown, view, choice, zookeeper, end_of)
+        _ask(found, _not_known(found, unknown), unknown, view, node_id, choice, zookeeper, end_of)
         # If the tree knows a topic of that name, it is another topic, or it has no replica here: it cannot be adopted.
         adopted = {topic for topic in well_named if view.assignments[topic] is None} if choice.adopt else set()
     _check_folders(found, adopted)
@@ -357,6 +357,7 @@ def _ask(
     unknown: set[str],
     logs: Sequence[Stray],
     view: TreeView,
+    node_id: int,
     choice: StartChoice,
     zookeeper: str | None,
     end_of: EndOf,
@@ -370,14 +371,23 @@ def _ask(
             _ask_for_newer(found, [log for log in logs if log.topic in unknown], view, end_of)
         return
     places = ", ".join(contents.path for contents in found if contents.folders)
-    others = sorted(topic for topic in unknown if view.assignments[topic] is not None)
+    assigned = {topic: them for topic in sorted(unknown) if (them := view.assignments[topic]) is not None}
     place = TREE_FILE if zookeeper is None else f"data of ZooKeeper at {zookeeper}"
-    elsewhere = f" ({names_in_a_line(others)}: not as they are here, or on other brokers)" if others else ""
+    elsewhere = f" ({names_in_a_line(list(assigned))}: not as they are here, or on other brokers)" if assigned else ""
+    owners = {owner for them in assigned.values() for replicas in them.partitions.values() for owner in replicas}
+    first = "It may be an older copy, or another tree"
+    if owners and node_id not in owners:  # only meta.properties can say another number, and no error before
+        nodes = " and ".join(map(str, sorted(owners)))
+        first = (
+            f"By the tree, those are on node {nodes}, and this is node {node_id}: if somebody has changed node.id in "
+        )
+        first += "meta.properties, change it back. Else it may be an older copy, or another tree"
+    adopt = f"with --adopt to serve {'the topics that it does not know at all' if assigned else 'these topics'}, or "
     raise DataDirectoryError(
         f"The tree knows {len(known)} of the {len(view.assignments)} topics that have logs in {places}, and not "
-        f"{names_in_a_line(sorted(unknown))}{elsewhere}. It may be an older copy, or another tree: look for the right "
-        f"{place} first. Or start once with --adopt to serve these topics, or with --set-aside to rename their "
-        f"folders to …-stray. {_which_adopts(found, unknown, end_of)}"
+        f"{names_in_a_line(sorted(unknown))}{elsewhere}. {first}: look for the right {place} first. Or start once "
+        f"{'' if unknown <= assigned.keys() else adopt}with --set-aside to rename their folders to …-stray."
+        + ("" if unknown <= assigned.keys() else f" {_which_adopts(found, unknown.difference(assigned), end_of)}")
     )
 
 

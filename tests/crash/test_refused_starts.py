@@ -80,6 +80,15 @@ def wrong_node(folder: Path) -> tuple[list[str], str]:
     return ["--data", f"{folder}/d", "--set", "node.id=5"], "belongs to node 0, this is node 5"
 
 
+def an_edited_node_id(folder: Path) -> tuple[list[str], str]:
+    """Until 2026-11-30 the advice was --adopt, which would have set all logs aside."""
+    shutil.copytree(folder / "d", folder / "edited")
+    meta = folder / "edited" / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=0", "node.id=4"))
+    said = "By the tree, those are on node 0, and this is node 4: if somebody has changed node.id in meta.properties"
+    return ["--data", f"{folder}/edited"], said
+
+
 def a_new_tree_elsewhere(folder: Path) -> tuple[list[str], str]:
     tree = f"{folder}/elsewhere/tree.sqlite"
     return ["--data", f"{folder}/d", "--set", f"coordination.path={tree}"], f"but coordination.path names {tree}"
@@ -149,6 +158,7 @@ def a_copied_folder_and_no_tree(folder: Path) -> tuple[list[str], str]:
 CASES: list[Case] = [
     a_copied_folder_and_no_tree,
     wrong_node,
+    an_edited_node_id,
     a_new_tree_elsewhere,
     a_port_in_use,
     the_directory_and_a_copy,

@@ -90,7 +90,7 @@ def configure(
     for key, value in values.items():
         if not is_utf8(key + value):
             fail(f"{key}: its value is no text in UTF-8, so no client could be told of it.", ExitCode.NOT_VALID)
-    said = properties.Properties(values, lines)
+    said = properties.Properties(values, lines, file.repeated)
     try:
         config = BrokerConfig.of(values)
     except ConfigError:

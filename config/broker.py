@@ -389,7 +389,10 @@ def _problem(name: str, text: str) -> ConfigError | None:
         return ConfigError(f"{name} is no longer supported: set {_REPLACED[name]} instead", key=name)
     if _is_of_kafka(name):
         return None
-    return ConfigError(f"Unknown configuration {name}", key=name)
+    from difflib import get_close_matches  # late: hardly ever needed
+
+    alike = get_close_matches(name, BROKER_SETTINGS, 1, 0.85)
+    return ConfigError(f"Unknown configuration {name}" + (f": did you mean {alike[0]}?" if alike else ""), key=name)
 
 
 def _with_identity(values: Mapping[str, str]) -> dict[str, str]:

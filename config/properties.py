@@ -18,10 +18,11 @@ class PropertiesError(Exception):
 
 
 class Properties(NamedTuple):
-    """The text of each key of a file, and the number of its line (of its last line, if a key stands twice)."""
+    """The text of each key of a file, and the number of its line. If a key stands twice, the last line counts."""
 
     values: dict[str, str]
     lines: dict[str, int]
+    repeated: list[tuple[str, int]]  # keys that stand twice, and the number of the line that does not count
 
 
 def read(text: str) -> Properties:
@@ -29,7 +30,7 @@ def read(text: str) -> Properties:
 
     Editors on Windows begin a file with a byte order mark, which Java takes for a part of the first key.
     """
-    properties = Properties({}, {})
+    properties = Properties({}, {}, [])
     for number, line in _logical_lines(text.removeprefix("\ufeff")):
         key, value = _split(line)
         try:
@@ -37,6 +38,8 @@ def read(text: str) -> Properties:
             properties.values[name] = _unescape(value)
         except ValueError:
             raise PropertiesError(f"line {number}: \\u needs four hexadecimal digits after it") from None
+        if name in properties.lines:
+            properties.repeated.append((name, properties.lines[name]))
         properties.lines[name] = number
     return properties
 
@@ -125,6 +128,11 @@ def notes(source: str, file: Properties) -> list[str]:
     found = [
         f"{source}:{file.lines[name]}: {_printable(name)} {_why(config, name)}"
         for name in config.without_effect()
+        if name in file.lines
+    ]
+    found += [
+        f"{source}:{number}: {_printable(name)} has no effect: line {file.lines[name]} says it again"
+        for name, number in file.repeated
         if name in file.lines
     ]
     kept = {endpoint.name for endpoint in own_endpoints(config.listeners, config.controller_listener_names)}

@@ -238,3 +238,13 @@ def test_a_profile_says_what_it_changes() -> None:
 def test_an_unknown_profile_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown profile prod: the profiles are ci"):
         profiles.profile("prod")
+
+
+def test_a_key_that_stands_twice_is_noted_with_both_lines() -> None:
+    file = read("num.partitions=3\n\nnum.partitions=4\n")
+    assert notes("f", file) == ["f:1: num.partitions has no effect: line 3 says it again"]
+
+
+def test_a_setting_that_is_nearly_written_right_is_named() -> None:
+    (complaint,) = complaints("f", read("num.partitons=3\n"))
+    assert complaint == "f:1: Unknown configuration num.partitons: did you mean num.partitions?"

@@ -19,39 +19,23 @@ python -m bench scale | startup | memory     many of everything; exec to first a
 """
 
 import argparse
-import asyncio
-import gc
+import importlib
 import statistics
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import uvloop
 
-from bench import (
-    cluster,
-    consumer_members,
-    cpu,
-    held,
-    journal,
-    lag,
-    loading,
-    rebalance,
-    scale,
-    secured,
-    stalls,
-    startup,
-    suite,
-    testing,
-    transactional_ids,
-    transactions,
-    warm,
-)
+from bench import consumer_members, held, lag, loading, rebalance, scale, startup, transactional_ids, transactions
 from bench.apache_kafka import SETTINGS, ApacheKafka
 from bench.loads import LOADS as PLAIN_LOADS
-from bench.loads import Figures, Row
+from bench.loads import Figures, Row, in_turn
 from bench.targets import Barnabas, Target
 
 LOADS = PLAIN_LOADS | consumer_members.LOADS | transactions.LOADS
+# Modules with words of their own. They are imported late: `pipeline` needs the extra `spark`.
+COMMANDS = ("cpu", "warm", "journal", "cluster", "pipeline", "testing", "suite", "secured", "stalls")
 SPECIAL = {
     "lag": lag.main,
     "held": held.main,
@@ -66,26 +50,9 @@ SPECIAL = {
 
 def main(words: Sequence[str]) -> int:
     """Run the command (see the module); returns the exit code."""
-    if words[:1] == ["cpu"]:
-        return cpu.main(words[1:])
-    if words[:1] == ["warm"]:
-        return warm.main(words[1:])
-    if words[:1] == ["journal"]:
-        return journal.main(words[1:])
-    if words[:1] == ["cluster"]:
-        return cluster.main(words[1:])
-    if words[:1] == ["pipeline"]:
-        from bench import pipeline  # needs the extra `spark`
-
-        return pipeline.main(words[1:])
-    if words[:1] == ["testing"]:
-        return testing.main(words[1:])
-    if words[:1] == ["suite"]:
-        return suite.main(words[1:])
-    if words[:1] == ["secured"]:
-        return secured.main(words[1:])
-    if words[:1] == ["stalls"]:
-        return stalls.main(words[1:])
+    if words[:1] and words[0] in COMMANDS:
+        command = importlib.import_module(f"bench.{words[0]}")
+        return int(command.main(words[1:]))
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -108,21 +75,16 @@ def main(words: Sequence[str]) -> int:
     if not loads:
         return 0
     targets = [_running(text) for text in said.at]
-    started: list[Barnabas | ApacheKafka] = []
-    try:
+    warm_up = said.kafka or said.warm_up
+    with ExitStack() as started:
         if not targets:
-            started.append(Barnabas(settings=said.set))
+            targets.append(started.enter_context(Barnabas(settings=said.set)))
         if said.kafka:
-            kafka = ApacheKafka(said.kafka_set)
-            started.append(kafka)
-            kafka.wait()
-        targets += started
+            targets.append(started.enter_context(ApacheKafka(said.kafka_set)))
         for name in loads:
-            measured = uvloop.run(_measure(LOADS[name], targets, said.rounds, said.seconds, said.kafka or said.warm_up))
-            _print(name, LOADS[name], targets, measured)
-    finally:
-        for broker in started:
-            broker.stop()
+            row = LOADS[name]
+            measured = uvloop.run(in_turn(row.load, targets, said.rounds, said.seconds, warm_up=warm_up))
+            _print(name, row, targets, measured)
     return 0
 
 
@@ -130,22 +92,6 @@ def _running(text: str) -> Target:
     name, _, rest = text.partition("=")
     address, _, pid = rest.partition("=")
     return Target(name, address, int(pid) if pid else None)
-
-
-async def _measure(
-    row: Row, targets: Sequence[Target], rounds: int, seconds: float, warm_up: bool
-) -> list[list[Figures]]:
-    measured: list[list[Figures]] = [[] for _ in targets]
-    gc.disable()  # a collection in the load's process would look like a pause of the broker
-    if warm_up:
-        for target in targets:
-            await row.load(target, seconds)
-    for turn in range(rounds):
-        order = list(enumerate(targets))
-        for index, target in order if turn % 2 == 0 else reversed(order):
-            measured[index].append(await row.load(target, seconds))
-            await asyncio.sleep(0.3)
-    return measured
 
 
 def _print(name: str, row: Row, targets: Sequence[Target], measured: Sequence[Sequence[Figures]]) -> None:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def free_port() -> int:
 
 
 class ApacheKafka(Target):
-    """One KRaft node, with a data directory of its own, which is removed with it."""
+    """One KRaft node that serves, with a data directory of its own, which is removed with it."""
 
     def __init__(self, settings: Sequence[str] = (), port: int | None = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="kafka-bench-")
@@ -92,18 +93,21 @@ class ApacheKafka(Target):
         with open(f"{self._folder}/log", "w") as log:
             self.process = subprocess.Popen(java(HEAP, "kafka.Kafka", str(properties)), stdout=log, stderr=log)
         super().__init__("kafka", f"127.0.0.1:{port}", self.process.pid)
-
-    def wait(self) -> None:
-        """Return when its port accepts connections."""
-        host, _, port = self.address.rpartition(":")
         while True:
             try:
-                socket.create_connection((host, int(port)), 1).close()
+                socket.create_connection(("127.0.0.1", port), 1).close()
                 return
             except OSError:
                 if time.monotonic() > self.started + START_TIMEOUT_S:
+                    self.process.kill()
                     raise RuntimeError(f"Apache Kafka did not start: {self._folder}/log") from None
                 time.sleep(0.005)
+
+    def __enter__(self) -> "ApacheKafka":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """End it and remove its data."""
@@ -114,18 +118,11 @@ class ApacheKafka(Target):
 
 def run_beside(run: Callable[[Target], Coroutine[Any, Any, None]], kafka: bool) -> None:
     """Run it with a Barnabas of this checkout; then, with `kafka`, with an Apache Kafka."""
-    barnabas = Barnabas()
-    try:
+    with Barnabas() as barnabas:
         uvloop.run(run(barnabas))
-    finally:
-        barnabas.stop()
     if kafka:
-        other = ApacheKafka(SETTINGS)
-        try:
-            other.wait()
+        with ApacheKafka(SETTINGS) as other:
             uvloop.run(run(other))
-        finally:
-            other.stop()
 
 
 def produce(
@@ -180,15 +177,9 @@ def main(words: Sequence[str]) -> int:
         case ["fetch"]:
             print(jars())
         case ["start", port]:
-            broker = ApacheKafka(port=int(port))
-            try:
-                broker.wait()
+            with suppress(KeyboardInterrupt), ApacheKafka(port=int(port)) as broker:
                 print(broker.address, flush=True)
                 broker.process.wait()
-            except KeyboardInterrupt:
-                pass
-            finally:
-                broker.stop()
         case ["tool", *rest]:
             return subprocess.call(java("512m", *rest))
         case _:

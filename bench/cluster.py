@@ -32,7 +32,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 
 from bench import apache_kafka
-from bench.loads import COMMIT_VERSION, PRODUCE_VERSION, batch, commit_frame, produce_frame, topic_of
+from bench.loads import COMMIT_VERSION, PRODUCE_VERSION, batch, check_commit, commit_frame, produce_frame, topic_of
 from bench.targets import Target
 from bench.wire import Connection, Latencies, LoadError, close, closed_loop, connect, until
 
@@ -123,22 +123,35 @@ class Cluster:
         topics = None if topic is None else [make(name=topic)]
         return await self.ask(ApiKey.METADATA, 9, messages.MetadataRequest(topics=topics))
 
-    async def controller(self) -> int:
-        """The node id of the controller."""
-        controller_id: int = (await self.metadata()).controller_id
-        return controller_id
+    async def address(self, node_id: int) -> str:
+        """Where a broker is, by the node id that it has in its metadata."""
+        return next(f"127.0.0.1:{row.port}" for row in (await self.metadata()).brokers if row.node_id == node_id)
 
-    async def leader(self, topic: str, index: int = 0) -> int:
-        """The node id of a leader, or -1."""
-        for row in (await self.metadata()).topics:
-            if row.name == topic:
-                return next(int(each.leader_id) for each in row.partitions if each.partition_index == index)
-        return -1
+    async def index(self, node_id: int) -> int:
+        """Which of the processes it is."""
+        return self.ports.index(int((await self.address(node_id)).rpartition(":")[2]))
 
-    async def coordinator(self, group: str) -> int:
-        """The node id of a group's coordinator, or -1."""
-        found = await self.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
-        return -1 if found.error_code else int(found.node_id)
+    async def led(self, topic: str) -> Any:
+        """What the metadata says of the first partition of a topic."""
+        (row,) = (await self.metadata(topic)).topics
+        return next(each for each in row.partitions if each.partition_index == 0)
+
+    async def leader(self, topic: str) -> str:
+        """The address of the leader of the first partition of a topic."""
+        return await self.address((await self.led(topic)).leader_id)
+
+    async def coordinator(self, group: str) -> Any:
+        """The answer of a broker that was asked for a group's coordinator."""
+        return await self.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
+
+    async def coordinates(self) -> None:
+        """Return when the offsets topic is there, and in sync."""
+
+        async def has_coordinator() -> bool:
+            return not (await self.coordinator("bench-0")).error_code
+
+        await until("the offsets topic", has_coordinator)
+        await until("in sync", self.in_sync)
 
     async def in_sync(self, topic: str | None = None) -> bool:
         """Whether all partitions, or those of a topic, are led by a live broker, and all their replicas are in sync."""
@@ -157,22 +170,17 @@ class Cluster:
         make = messages.CreateTopicsRequest.CreatableTopic
         row = make(name=topic, num_partitions=partitions, replication_factor=BROKERS)
         request = messages.CreateTopicsRequest(topics=[row], timeout_ms=60_000)
-        answer = await self.ask(ApiKey.CREATE_TOPICS, 4, request, await self._controller_index())
+        controller = await self.index((await self.metadata()).controller_id)
+        answer = await self.ask(ApiKey.CREATE_TOPICS, 4, request, controller)
         if answer.topics[0].error_code:
             raise LoadError(f"{topic}: {ErrorCode(answer.topics[0].error_code).name}")
         await until(f"{topic} is in sync", self.in_sync)
-
-    async def _controller_index(self) -> int | None:
-        answer = await self.metadata()
-        ports = {broker.node_id: broker.port for broker in answer.brokers}
-        port = ports.get(answer.controller_id)
-        return self.ports.index(port) if port in self.ports else None
 
     async def group_on(self, node_id: int) -> str:
         """A group that this broker coordinates."""
         for number in range(1000):
             group = f"bench-{number}"
-            if await self.coordinator(group) == node_id:
+            if (await self.coordinator(group)).node_id == node_id:
                 return group
         raise LoadError(f"broker {node_id} coordinates nothing")
 
@@ -250,14 +258,13 @@ async def commit(cluster: Cluster) -> float:
     """Commits/s of groups on all brokers."""
     topic = topic_of("commit")
     await cluster.create_topic(topic)
-    await until("the offsets topic", lambda: _has_coordinator(cluster, "bench-0"))
-    await until("in sync", cluster.in_sync)
+    await cluster.coordinates()
     connections, rows = [], []
     for number in range(8):
         group = f"{topic}-{number}"
-        connections.append(await connect(f"127.0.0.1:{await _coordinator_port(cluster, group)}"))
+        connections.append(await connect(f"127.0.0.1:{(await cluster.coordinator(group)).port}"))
         rows.append([commit_frame(group, topic, [0], offset) for offset in range(10)])
-        await _commit(connections[-1], rows[-1][0])
+        await check_commit(connections[-1], rows[-1][0])
     best = 0.0
     for _ in range(2):
         before = _cpu_seconds(cluster)
@@ -267,34 +274,6 @@ async def commit(cluster: Cluster) -> float:
     close(connections)
     _say(cluster, f"{best:,.0f} commits/s, p50 {latencies.percentile_ms(0.5):.2f} ms, {us:.0f} µs of all brokers")
     return best
-
-
-async def _has_coordinator(cluster: Cluster, group: str) -> bool:
-    return await cluster.coordinator(group) >= 0
-
-
-async def _coordinator_port(cluster: Cluster, group: str) -> int:
-    found = await cluster.ask(ApiKey.FIND_COORDINATOR, 3, messages.FindCoordinatorRequest(key=group))
-    return int(found.port)
-
-
-async def _answer(connection: Connection, frame: bytes, api: ApiKey, version: int) -> Any:
-    answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    connection.on_frame = lambda answer: answered.set_result(bytes(answer))
-    connection.transport.write(frame)
-    while not answered.done():
-        await asyncio.wait([answered], timeout=0.02)
-        if connection.lost:
-            raise ConnectionResetError
-    return frames.decode_response(api, version, answered.result())[1]
-
-
-async def _commit(connection: Connection, frame: bytes) -> None:
-    async def accepted() -> bool:
-        answer = await _answer(connection, frame, ApiKey.OFFSET_COMMIT, COMMIT_VERSION)
-        return not answer.topics[0].partitions[0].error_code
-
-    await until("a commit", accepted)
 
 
 async def memory(cluster: Cluster) -> float:
@@ -308,23 +287,25 @@ async def failover(cluster: Cluster) -> float:
     """The longest gap in seconds of a producer whose leader is killed, and of a committer."""
     topic = topic_of("failover")
     await cluster.create_topic(topic)
-    await until("the offsets topic", lambda: _has_coordinator(cluster, "bench-0"))
-    victim = await _victim(cluster, topic)
+    await cluster.coordinates()
+    victim = (await cluster.led(topic)).leader_id
     group = await cluster.group_on(victim)
-    frame = produce_frame(topic, 0, batch([bytes(100)]))
-    commits = [commit_frame(group, topic, [0], 1)]
-    gaps = [0.0, 0.0]
+    gaps = {"produce": 0.0, "commit": 0.0}
     ended = asyncio.Event()
 
-    async def repeat(which: int, find: Callable[[], Awaitable[int]], frame: bytes, api: ApiKey, version: int) -> None:
+    async def coordinator() -> str:
+        return f"127.0.0.1:{(await cluster.coordinator(group)).port}"
+
+    async def repeat(what: str, find: Callable[[], Awaitable[str]], frame: bytes, api: ApiKey, version: int) -> None:
         last = time.monotonic()
         connection: Connection | None = None
         while not ended.is_set():
             try:
                 if connection is None:
-                    connection = await connect(f"127.0.0.1:{await find()}")
-                answer = await asyncio.wait_for(_answer(connection, frame, api, version), 1.0)
-                rows = answer.responses[0].partition_responses if which == 0 else answer.topics[0].partitions
+                    connection = await connect(await find())
+                answered = await asyncio.wait_for(connection.exchange(frame), 1.0)
+                answer: Any = frames.decode_response(api, version, answered)[1]
+                rows = answer.responses[0].partition_responses if what == "produce" else answer.topics[0].partitions
                 if rows[0].error_code:
                     raise ConnectionResetError
             except (OSError, TimeoutError, StopIteration, KeyError, RuntimeError):  # RuntimeError: it is closed
@@ -333,46 +314,26 @@ async def failover(cluster: Cluster) -> float:
                 connection = None
                 await asyncio.sleep(0.02)
                 continue
-            gaps[which] = max(gaps[which], time.monotonic() - last)
+            gaps[what] = max(gaps[what], time.monotonic() - last)
             last = time.monotonic()
             await asyncio.sleep(0.002)
 
-    async def leader_port() -> int:
-        answer = await cluster.metadata()
-        ports = {broker.node_id: broker.port for broker in answer.brokers}
-        row = next(row for row in answer.topics if row.name == topic)
-        port: int = ports[row.partitions[0].leader_id]
-        return port
-
+    produce, commit = produce_frame(topic, 0, batch([bytes(100)])), commit_frame(group, topic, [0], 1)
     tasks = [
-        asyncio.create_task(repeat(0, leader_port, frame, ApiKey.PRODUCE, PRODUCE_VERSION)),
-        asyncio.create_task(
-            repeat(1, lambda: _coordinator_port(cluster, group), commits[0], ApiKey.OFFSET_COMMIT, COMMIT_VERSION)
-        ),
+        asyncio.create_task(repeat("produce", lambda: cluster.leader(topic), produce, ApiKey.PRODUCE, PRODUCE_VERSION)),
+        asyncio.create_task(repeat("commit", coordinator, commit, ApiKey.OFFSET_COMMIT, COMMIT_VERSION)),
     ]
     await asyncio.sleep(2.0)
-    gaps[:] = [0.0, 0.0]
-    await asyncio.to_thread(cluster.end, _index(cluster, await cluster.metadata(), victim))
+    gaps.update(produce=0.0, commit=0.0)
+    dead = await cluster.index(victim)
+    await asyncio.to_thread(cluster.end, dead)
     await asyncio.sleep(25.0 if cluster.name == "kafka" else 8.0)
     ended.set()
     await asyncio.gather(*tasks)
-    cluster.start(_index_of_dead(cluster))
+    cluster.start(dead)
     await until("in sync again", cluster.in_sync)
-    _say(cluster, f"longest gap of produce {gaps[0]:.2f} s, of commit {gaps[1]:.2f} s")
-    return max(gaps)
-
-
-async def _victim(cluster: Cluster, topic: str) -> int:
-    return await cluster.leader(topic)
-
-
-def _index(cluster: Cluster, answer: Any, node_id: int) -> int:
-    port = next(broker.port for broker in answer.brokers if broker.node_id == node_id)
-    return cluster.ports.index(port)
-
-
-def _index_of_dead(cluster: Cluster) -> int:
-    return next(index for index, process in cluster.processes.items() if process.poll() is not None)
+    _say(cluster, f"longest gap of produce {gaps['produce']:.2f} s, of commit {gaps['commit']:.2f} s")
+    return max(gaps.values())
 
 
 async def many(cluster: Cluster) -> float:
@@ -385,11 +346,11 @@ async def many(cluster: Cluster) -> float:
     before = {index: target.cpu_seconds() for index, target in cluster.targets().items()}
     await asyncio.sleep(10.0)
     idle = [target.cpu_seconds() - before[index] for index, target in cluster.targets().items()]
-    answer = await cluster.metadata()
-    dead = _index(cluster, answer, answer.controller_id)
+    controller_id = (await cluster.metadata()).controller_id
+    dead = await cluster.index(controller_id)
     began = time.monotonic()
     await asyncio.to_thread(cluster.end, dead)
-    await until("leaders", lambda: _led_without(cluster, answer.controller_id), 120)
+    await until("leaders", lambda: _led_without(cluster, controller_id), 120)
     led_s = time.monotonic() - began
     cluster.start(dead)
     began = time.monotonic()
@@ -416,13 +377,12 @@ async def catch_up(cluster: Cluster) -> float:
     """MB/s at which a follower that was away for 1 GB comes back."""
     topic = topic_of("catch-up")
     await cluster.create_topic(topic)
-    answer = await cluster.metadata()
-    row = next(row for row in answer.topics if row.name == topic).partitions[0]
-    follower = next(node_id for node_id in row.replica_nodes if node_id not in (row.leader_id, answer.controller_id))
-    index = _index(cluster, answer, follower)
+    row, controller_id = await cluster.led(topic), (await cluster.metadata()).controller_id
+    follower = next(node_id for node_id in row.replica_nodes if node_id not in (row.leader_id, controller_id))
+    index = await cluster.index(follower)
     await asyncio.to_thread(cluster.end, index, signal.SIGTERM)
     await asyncio.to_thread(apache_kafka.produce, cluster.bootstrap, topic, AWAY_BYTES // 1024, 1024)
-    leader = await connect(f"127.0.0.1:{next(b.port for b in answer.brokers if b.node_id == row.leader_id)}")
+    leader = await connect(await cluster.address(row.leader_id))
     frame = produce_frame(topic, 0, batch([bytes(1024)]))
 
     async def paced(seconds: float) -> float:
@@ -430,7 +390,7 @@ async def catch_up(cluster: Cluster) -> float:
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s and not back.is_set():
             sent = time.perf_counter()
-            await _answer(leader, frame, ApiKey.PRODUCE, PRODUCE_VERSION)
+            await leader.exchange(frame)
             latencies.spans.append(time.perf_counter() - sent)
             await asyncio.sleep(0.005)
         return latencies.percentile_ms(0.99)

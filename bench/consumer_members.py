@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 
-from bench.loads import Figures, Load, Row, find_coordinator, topic_of
+from bench.loads import Figures, Load, Row, driven, find_coordinator, topic_of
 from bench.scale import Members
 from bench.targets import Target
-from bench.wire import close, closed_loop, connect_many, create_topics
+from bench.wire import close, connect_many, create_topics
 
 VERSION = 1
 LARGE = 2_000  # members, and partitions
@@ -110,16 +110,7 @@ def _beats(connections: int, *, is_classic: bool = False) -> Load:
                 member = Member(group, "member", subscribed_topic_names=[topic])
                 await settle(connection, member, 1)
                 rows.append([member.frame()])
-        cpu = target.cpu_seconds()
-        rate, latencies = await closed_loop(opened, rows, seconds)
-        cpu = target.cpu_seconds() - cpu
-        close(opened)
-        return {
-            "beats/s": rate,
-            "p50 ms": latencies.percentile_ms(0.5),
-            "p99 ms": latencies.percentile_ms(0.99),
-            "cpu µs": cpu / len(latencies.spans) * 1e6,
-        }
+        return await driven(target, opened, rows, seconds, "beats/s")
 
     return load
 

@@ -80,11 +80,9 @@ def main(kafka: bool) -> None:
     folder = tempfile.mkdtemp(prefix="barnabas-bench-")
     try:
         for what, prepare in (("committed", commit_all), ("loaded", served)):
-            small, large = Barnabas(f"{folder}/small"), Barnabas(f"{folder}/large")
-            uvloop.run(prepare(small, FEW))
-            uvloop.run(prepare(large, MANY))
-            uvloop.run(_compare(small, large, what))
-            small.stop()
-            large.stop()
+            with Barnabas(f"{folder}/small") as small, Barnabas(f"{folder}/large") as large:
+                uvloop.run(prepare(small, FEW))
+                uvloop.run(prepare(large, MANY))
+                uvloop.run(_compare(small, large, what))
     finally:
         shutil.rmtree(folder)

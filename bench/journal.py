@@ -7,7 +7,6 @@ many rounds, which others disturb little. A socket adds about 20 µs to each com
 
 import argparse
 import asyncio
-import gc
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.env import real
 
 from bench import cpu
-from bench.loads import LOADS, Figures, commit_frame
+from bench.loads import LOADS, commit_frame, in_turn
 from bench.targets import Barnabas
 
 AIMS = {"commit-8": 0.87, "commit-50": 0.85}  # at least so much of the rate without a journal
@@ -83,13 +82,12 @@ async def _started(is_on: str, folder: str) -> Broker:
 
 
 def _rates(rounds: int, seconds: float) -> None:
-    brokers: list[Barnabas] = []
-    try:
-        brokers += [Barnabas(settings=[f"{SETTING}={is_on}"]) for is_on in ("false", "true")]
+    with Barnabas(settings=[f"{SETTING}=false"]) as without_it, Barnabas(settings=[f"{SETTING}=true"]) as with_it:
+        brokers = [without_it, with_it]
         for name, aim in AIMS.items():
-            off, on = uvloop.run(_measure(name, brokers, rounds, seconds))
+            off, on = uvloop.run(in_turn(LOADS[name].load, brokers, rounds, seconds, warm_up=True))
             key = LOADS[name].figure
-            ratios = sorted(with_it[key] / without[key] for with_it, without in zip(on, off, strict=True))
+            ratios = sorted(own[key] / other[key] for own, other in zip(on, off, strict=True))
             print(f"{name} rate: {LOADS[name].work}")
             for word, figures in (("off", off), ("on", on)):
                 rate = statistics.median(figure[key] for figure in figures)
@@ -97,18 +95,3 @@ def _rates(rounds: int, seconds: float) -> None:
                 print(f"  {word:4} {rate:>9,.0f} {key}, at best {least:.1f} µs of the broker's processor each")
             median = statistics.median(ratios)
             print(f"  on is {median:.2f} of off ({ratios[0]:.2f} to {ratios[-1]:.2f}), the aim is {aim}", flush=True)
-    finally:
-        for broker in brokers:
-            broker.stop()
-
-
-async def _measure(name: str, brokers: Sequence[Barnabas], rounds: int, seconds: float) -> list[list[Figures]]:
-    measured: list[list[Figures]] = [[], []]
-    gc.disable()  # a collection in the load's process would look like a pause of the broker
-    for broker in brokers:
-        await LOADS[name].load(broker, 1.0)
-    for turn in range(rounds):
-        for index in (0, 1) if turn % 2 else (1, 0):
-            measured[index].append(await LOADS[name].load(brokers[index], seconds))
-            await asyncio.sleep(0.2)
-    return measured

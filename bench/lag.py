@@ -33,11 +33,8 @@ PRODUCE_VERSION = 3
 def main(kafka: bool) -> None:
     """Measure a Barnabas of this checkout."""
     print(f"lag: {__doc__.splitlines()[0] if __doc__ else ''}")
-    barnabas = Barnabas()
-    try:
+    with Barnabas() as barnabas:
         uvloop.run(_ask(barnabas))
-    finally:
-        barnabas.stop()
     with tempfile.TemporaryDirectory(prefix="barnabas-bench-") as folder:
         _look(folder)
 
@@ -45,10 +42,10 @@ def main(kafka: bool) -> None:
 async def _ask(target: Barnabas) -> None:
     connection = await connect(target.address)
     await create_topics(connection, ["lag"], PARTITIONS)
-    await find_coordinator(connection, "near")
     await _produce(connection)
-    await _commit(connection, "near", BATCHES - NEAR)
-    await _commit(connection, "far", 0)
+    for group, offset in (("near", BATCHES - NEAR), ("far", 0)):
+        await find_coordinator(connection, group)
+        await connection.exchange(commit_frame(group, "lag", range(PARTITIONS), offset))
     _print_costs(target, "two groups")
     frames = [commit_frame(f"g{number}", "lag", range(PARTITIONS), 5) for number in range(GROUPS)]
     await closed_loop([connection], [frames], 20.0, compare=False)  # each at least once
@@ -62,16 +59,6 @@ async def _produce(connection: Connection) -> None:
     request = make(acks=1, timeout_ms=5_000, topic_data=[make.TopicProduceData(name="lag", partition_data=rows)])
     for _ in range(BATCHES):
         await connection.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request)
-
-
-async def _commit(connection: Connection, group: str, offset: int) -> None:
-    await find_coordinator(connection, group)
-    make = messages.OffsetCommitRequest
-    rows = [
-        make.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset) for index in range(PARTITIONS)
-    ]
-    topics = [make.OffsetCommitRequestTopic(name="lag", partitions=rows)]
-    await connection.ask(ApiKey.OFFSET_COMMIT, 7, make(group_id=group, topics=topics))
 
 
 def _print_costs(target: Barnabas, situation: str) -> None:

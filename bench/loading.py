@@ -32,11 +32,8 @@ async def commit_all(target: Target, groups: int = GROUPS) -> None:
     await find_coordinator(connections[0], "loading-0")
 
     async def commit(connection: Connection, first: int) -> None:
-        answers: asyncio.Queue[bytes] = asyncio.Queue()
-        connection.on_frame = lambda frame: answers.put_nowait(bytes(frame))
         for number in range(first, groups, CONNECTIONS):
-            connection.transport.write(commit_frame(f"loading-{number}", TOPIC, range(PARTITIONS), number))
-            await asyncio.wait_for(answers.get(), 60)
+            await connection.exchange(commit_frame(f"loading-{number}", TOPIC, range(PARTITIONS), number))
 
     await asyncio.gather(*(commit(connection, first) for first, connection in enumerate(connections)))
     close(connections)
@@ -85,8 +82,7 @@ def main(kafka: bool) -> None:
     finally:
         shutil.rmtree(folder)
     if kafka:
-        other = ApacheKafka()
-        other.wait()
-        uvloop.run(commit_all(other))
-        print(f"  kafka: {other.resident_mb():.0f} MB after {GROUPS * PARTITIONS:,} offsets were committed", flush=True)
-        other.stop()
+        with ApacheKafka() as other:
+            uvloop.run(commit_all(other))
+            resident_mb = other.resident_mb()
+        print(f"  kafka: {resident_mb:.0f} MB after {GROUPS * PARTITIONS:,} offsets were committed", flush=True)

@@ -1,13 +1,15 @@
 """The loads. Each drives one broker for some seconds and returns figures by name; LOADS says which figure counts."""
 
 import asyncio
-import subprocess
+import gc
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from struct import Struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from barnabas.protocol import frames, messages, record_batch
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import HEADER, PREFIX_BYTES
 from barnabas.protocol.batch_records import Record
 
 from bench import apache_kafka
@@ -33,12 +35,42 @@ OFFSET_FETCH_VERSION = 7
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 HEARTBEAT_VERSION = 4
-INT64 = Struct(">q")
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+T = TypeVar("T")
+
+
+async def in_turn(
+    load: Callable[[T, float], Awaitable[Figures]], targets: Sequence[T], rounds: int, seconds: float, *, warm_up: bool
+) -> list[list[Figures]]:
+    """The figures of each target. `warm_up`: there is one more round first, which is not counted."""
+    measured: list[list[Figures]] = [[] for _ in targets]
+    gc.disable()  # a collection in the load's process would look like a pause of the broker
+    if warm_up:
+        for target in targets:
+            await load(target, seconds)
+    for turn in range(rounds):
+        order = list(enumerate(targets))
+        for index, target in order if turn % 2 == 0 else reversed(order):
+            measured[index].append(await load(target, seconds))
+            await asyncio.sleep(0.3)
+    return measured
 
 
 def topic_of(what: str) -> str:
     """The name of a topic that no earlier run has used."""
     return f"bench-{what}-{time.time_ns()}"
+
+
+@asynccontextmanager
+async def own_topic(target: Target, what: str, partitions: int = 1) -> AsyncIterator[tuple[Connection, str]]:
+    """A connection, and a topic that is deleted afterwards, so that its files are removed."""
+    topic = topic_of(what)
+    connection = await connect(target.address)
+    await create_topics(connection, [topic], partitions)
+    yield connection, topic
+    request = messages.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000)
+    await connection.ask(ApiKey.DELETE_TOPICS, 3, request)
+    close([connection])
 
 
 def batch(values: Sequence[bytes]) -> bytes:
@@ -48,7 +80,7 @@ def batch(values: Sequence[bytes]) -> bytes:
     return bytes(record_batch.build(records))
 
 
-def produce_frame(topic: str, partition: int, records: bytes, correlation_id: int = 1) -> bytes:
+def produce_frame(topic: str, partition: int, records: bytes) -> bytes:
     """A Produce request with acks=all for one partition."""
     request = messages.ProduceRequest(
         acks=-1,
@@ -60,16 +92,25 @@ def produce_frame(topic: str, partition: int, records: bytes, correlation_id: in
             )
         ],
     )
-    return frames.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, correlation_id, CLIENT_ID, request)
+    return frames.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, 1, CLIENT_ID, request)
 
 
-def fetch_frame(topic: str, partition: int, offset: int, *, max_wait_ms: int, max_bytes: int = 1 << 20) -> bytes:
+def fetch_frame(
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    max_wait_ms: int,
+    max_bytes: int = 1 << 20,
+    isolation: int = READ_UNCOMMITTED,
+) -> bytes:
     """A Fetch request without a session for one partition."""
     request = messages.FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
         session_epoch=-1,
+        isolation_level=isolation,
         topics=[
             messages.FetchRequest.FetchTopic(
                 topic=topic,
@@ -123,13 +164,9 @@ async def find_coordinator(connection: Connection, group: str) -> None:
 
 def _java_produce(record_bytes: int, records_per_second: int) -> Load:
     async def load(target: Target, seconds: float) -> Figures:
-        topic = topic_of("produce")
-        connection = await connect(target.address)
-        await create_topics(connection, [topic])
         count = int(records_per_second * seconds)
-        found = await asyncio.to_thread(apache_kafka.produce, target.address, topic, count, record_bytes)
-        await delete_topic(connection, topic)
-        close([connection])
+        async with own_topic(target, "produce") as (_, topic):
+            found = await asyncio.to_thread(apache_kafka.produce, target.address, topic, count, record_bytes)
         return {"records/s": found["records/sec"], "p99 ms": found["ms 99th"]}
 
     return load
@@ -137,16 +174,12 @@ def _java_produce(record_bytes: int, records_per_second: int) -> Load:
 
 async def java_consume(target: Target, seconds: float) -> Figures:
     """Read one partition from its start: records of 1 KB in batches of 16 KiB, as the Java producer makes them."""
-    topic = topic_of("consume")
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
     count = int(300_000 * seconds)
-    await fill(target, topic, count)
-    cpu = target.cpu_seconds()
-    found = await asyncio.to_thread(apache_kafka.consume, target.address, topic, count)
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    async with own_topic(target, "consume") as (_, topic):
+        await fill(target, topic, count)
+        cpu = target.cpu_seconds()
+        found = await asyncio.to_thread(apache_kafka.consume, target.address, topic, count)
+        cpu = target.cpu_seconds() - cpu
     return {"MB/s": found["MB/s"], "cpu µs per MiB": cpu / (count / 1024) * 1e6}
 
 
@@ -180,72 +213,66 @@ async def fill(target: Target, topic: str, records: int, record_bytes: int = 102
     close([connection])
 
 
-async def delete_topic(connection: Connection, topic: str) -> None:
-    """Delete the topic, so that its files are removed."""
-    await connection.ask(ApiKey.DELETE_TOPICS, 3, messages.DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000))
-
-
 async def raw_produce(target: Target, seconds: float) -> Figures:
     """Requests of 16 KiB (15 records of 1 KB), five in flight, as the Java producer sends them."""
-    topic = topic_of("produce")
     count = int(6_000 * seconds)
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
-    cpu = target.cpu_seconds()
-    started = time.perf_counter()
-    await fill(target, topic, 15 * count)
-    span = time.perf_counter() - started
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    async with own_topic(target, "produce") as (_, topic):
+        cpu = target.cpu_seconds()
+        started = time.perf_counter()
+        await fill(target, topic, 15 * count)
+        span = time.perf_counter() - started
+        cpu = target.cpu_seconds() - cpu
     return {"records/s": 15 * count / span, "cpu µs": cpu / count * 1e6}
 
 
 async def raw_fetch(target: Target, seconds: float) -> Figures:
     """One reader of one partition, 1 MiB at a time. It decodes nothing of the answers but the last offset."""
-    topic = topic_of("fetch")
     count = int(150_000 * seconds)
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
-    await fill(target, topic, count)
-    cpu = target.cpu_seconds()
-    started = time.perf_counter()
-    received, answers = await read_all(connection, topic, count)
-    span = time.perf_counter() - started
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    async with own_topic(target, "fetch") as (connection, topic):
+        await fill(target, topic, count)
+        cpu = target.cpu_seconds()
+        started = time.perf_counter()
+        received, answers, _ = await read_all(connection, topic, count)
+        span = time.perf_counter() - started
+        cpu = target.cpu_seconds() - cpu
     return {"MB/s": received / span / 1e6, "cpu µs": cpu / answers * 1e6}
 
 
-async def read_all(connection: Connection, topic: str, end: int) -> tuple[int, int]:
-    """Read one partition from its start to offset `end`; returns how many bytes came, in how many answers."""
-    offset = received = answers = 0
+async def read_all(
+    connection: Connection, topic: str, end: int, isolation: int = READ_UNCOMMITTED
+) -> tuple[int, int, int]:
+    """Read one partition from its start to offset `end`: how many bytes came, answers, and aborted transactions."""
+    offset = received = answers = aborted = 0
     while offset < end:
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        connection.on_frame = lambda frame, answered=answered: answered.set_result(bytes(frame))  # type: ignore[misc]
-        connection.transport.write(fetch_frame(topic, 0, offset, max_wait_ms=500))
-        frame = await answered
-        answer = frames.decode_response(ApiKey.FETCH, FETCH_VERSION, frame)[1]
-        records = answer.responses[0].partitions[0].records  # type: ignore[attr-defined]
-        position = 0
-        while position < len(records):
-            header = record_batch.read_header(records, position)
-            offset = header.next_offset
-            position += header.size_bytes
-        received += len(records)
+        frame = await connection.exchange(fetch_frame(topic, 0, offset, max_wait_ms=500, isolation=isolation))
+        answer: Any = frames.decode_response(ApiKey.FETCH, FETCH_VERSION, frame)[1]
+        row = answer.responses[0].partitions[0]
+        if row.error_code:
+            raise LoadError(f"error {row.error_code}")
+        offset = _next_offset(row.records, offset)
+        received += len(row.records)
         answers += 1
-    return received, answers
+        aborted += len(row.aborted_transactions or ())
+    return received, answers, aborted
+
+
+def _next_offset(records: bytes, offset: int) -> int:
+    """Behind the last batch that came whole."""
+    position = 0
+    while position + HEADER.size <= len(records):
+        fields = HEADER.unpack_from(records, position)
+        if position + PREFIX_BYTES + fields[1] > len(records):
+            break
+        offset = fields[0] + fields[6] + 1  # base offset and last offset delta
+        position += PREFIX_BYTES + fields[1]
+    return int(offset)
 
 
 async def java_paced(target: Target, seconds: float) -> Figures:
     """The Java producer at 5,000 records/s of 1 KB."""
-    topic = topic_of("paced")
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
     count = int(5_000 * seconds)
-    found = await asyncio.to_thread(apache_kafka.produce, target.address, topic, count, 1024, throughput=5_000)
-    close([connection])
+    async with own_topic(target, "paced") as (_, topic):
+        found = await asyncio.to_thread(apache_kafka.produce, target.address, topic, count, 1024, throughput=5_000)
     return {"p99 ms": found["ms 99th"], "p50 ms": found["ms 50th"], "p99.9 ms": found["ms 99.9th"]}
 
 
@@ -263,28 +290,39 @@ def _commits(connections: int, partitions: int) -> Load:
             await find_coordinator(connection, group)
             row = [commit_frame(group, topic, range(partitions), offset) for offset in range(10)]
             rows.append(row)
-            await _check_commit(connection, row[0])
-        cpu = target.cpu_seconds()
-        rate, latencies = await closed_loop(opened, rows, seconds)
-        cpu = target.cpu_seconds() - cpu
-        close(opened)
-        return {
-            "offsets/s" if partitions > 1 else "commits/s": rate * partitions,
-            "p50 ms": latencies.percentile_ms(0.5),
-            "p99 ms": latencies.percentile_ms(0.99),
-            "cpu µs": cpu / len(latencies.spans) * 1e6,
-        }
+            await check_commit(connection, row[0])
+        return await driven(target, opened, rows, seconds, "offsets/s" if partitions > 1 else "commits/s", partitions)
 
     return load
 
 
-async def _check_commit(connection: Connection, frame: bytes) -> None:
+async def driven(
+    target: Target,
+    connections: Sequence[Connection],
+    rows: Sequence[Sequence[bytes]],
+    seconds: float,
+    name: str,
+    each: int = 1,
+) -> Figures:
+    """Send the frames of each connection in turn, and close all: the rate of what a request has `each` of."""
+    cpu = target.cpu_seconds()
+    rate, latencies = await closed_loop(connections, rows, seconds)
+    cpu = target.cpu_seconds() - cpu
+    close(connections)
+    return {
+        name: rate * each,
+        "p50 ms": latencies.percentile_ms(0.5),
+        "p99 ms": latencies.percentile_ms(0.99),
+        "cpu µs": cpu / len(latencies.spans) * 1e6,
+    }
+
+
+async def check_commit(connection: Connection, frame: bytes) -> None:
+    """Send a commit until it is accepted."""
+
     async def accepted() -> bool:
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        connection.on_frame = lambda answer: answered.set_result(bytes(answer))
-        connection.transport.write(frame)
-        answer = frames.decode_response(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, await answered)[1]
-        return all(not row.error_code for topic in answer.topics for row in topic.partitions)  # type: ignore[attr-defined]
+        answer: Any = frames.decode_response(ApiKey.OFFSET_COMMIT, COMMIT_VERSION, await connection.exchange(frame))[1]
+        return all(not row.error_code for topic in answer.topics for row in topic.partitions)
 
     await until("a commit", accepted)
 
@@ -315,7 +353,9 @@ async def raw_paced(target: Target, seconds: float) -> Figures:
             sent.append(started + len(sent) / 5_000)  # when it was due, even if it is sent late
             connection.transport.write(frame)
         await asyncio.sleep(0.0005)
-    await until("the last answers", lambda: _all_answered(latencies, count))
+    async with asyncio.timeout(60):
+        while len(latencies.spans) < count:
+            await asyncio.sleep(0.05)
     cpu = target.cpu_seconds() - cpu
     close([connection])
     return {
@@ -324,10 +364,6 @@ async def raw_paced(target: Target, seconds: float) -> Figures:
         "p99.9 ms": latencies.percentile_ms(0.999),
         "cpu µs": cpu / count * 1e6,
     }
-
-
-async def _all_answered(latencies: Latencies, count: int) -> bool:
-    return len(latencies.spans) >= count
 
 
 def _long_polls(consumers: int, partitions: int) -> Load:
@@ -456,8 +492,3 @@ LOADS = {
     "poll-shared": Row(_long_polls(1000, 1), "p99 ms", False, "1,000 waiting on one partition, a record per second"),
     "end-to-end": Row(end_to_end, "p50 ms", False, "one record from producer to waiting consumer"),
 }
-
-
-def java_is_here() -> bool:
-    """Whether the Java loads can run."""
-    return subprocess.run(["java", "-version"], capture_output=True, check=False).returncode == 0

@@ -1,7 +1,8 @@
-"""A client that produces one small record after the other, and writes down how long each took.
+"""A client that sends one request after the other, and writes down how long each took.
 
-It runs in a process of its own (`python -m bench.neighbour PORT TOPIC FILE`), so its notes are what a client feels
-while the broker is busy with something else. `Neighbour` starts and stops it, and reads its notes.
+It runs in a process of its own (`python -m bench.neighbour PORT FRAME FILE PAUSE`), so its notes are what a client
+feels while the broker is busy with something else. It also notes how much too late it wakes up from its pauses: that is
+what the machine adds to each figure. `Neighbour` starts and stops it, and reads its notes.
 """
 
 import asyncio
@@ -12,17 +13,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.loads import batch, produce_frame
+from bench.wire import Latencies
 
-NOTE = struct.Struct("dd")  # when a request was sent (monotonic clock, the same in all processes); seconds it took
-PAUSE_SECONDS = 0.001
+# When a request was sent (monotonic clock, the same in all processes); the seconds that it took; how late it woke up.
+NOTE = struct.Struct("ddd")
+Window = tuple[float, float]
 
 
 class Neighbour:
     """The process, and its notes."""
 
-    def __init__(self, port: int, topic: str, notes: Path) -> None:
-        self._words = [sys.executable, "-m", "bench.neighbour", str(port), topic, str(notes)]
+    def __init__(self, port: int, frame: bytes, notes: Path, pause_s: float = 0.001) -> None:
+        self._words = [sys.executable, "-m", "bench.neighbour", str(port), frame.hex(), str(notes), str(pause_s)]
         self._notes = notes
         self._process: asyncio.subprocess.Process | None = None
 
@@ -38,39 +40,32 @@ class Neighbour:
         self._process.kill()
         await self._process.wait()
 
-    def felt(self, began: float, ended: float) -> str:
-        """The notes of the requests that were under way between two instants, as text."""
-        notes = NOTE.iter_unpack(self._notes.read_bytes())
-        spans = sorted(took for at, took in notes if at < ended and at + took > began)
-        if not spans:
-            return "no request of the neighbour"
-        p50, p99, worst = (spans[min(int(len(spans) * share), len(spans) - 1)] * 1000 for share in (0.5, 0.99, 1))
-        return f"neighbour p50 {p50:6.1f} p99 {p99:6.1f} worst {worst:6.1f} ms of {len(spans)}"
+    def felt(self, *windows: Window) -> tuple[Latencies, Latencies]:
+        """The requests that were under way between two instants, and how late it woke up after them."""
+        took, late = Latencies(), Latencies()
+        notes = self._notes.read_bytes()
+        for at, seconds, overslept in NOTE.iter_unpack(notes[: len(notes) // NOTE.size * NOTE.size]):
+            if any(at < ended and at + seconds > began for began, ended in windows):
+                took.spans.append(seconds)
+                late.spans.append(overslept)
+        return took, late
 
 
 def main(words: Sequence[str]) -> None:
-    """Produce until killed."""
-    port, topic, path = words
-    frame = produce_frame(topic, 0, batch([bytes(100)]))
+    """Send until killed."""
+    port, frame, path, pause_s = words[0], bytes.fromhex(words[1]), words[2], float(words[3])
     with socket.create_connection(("127.0.0.1", int(port))) as connection, open(path, "ab", buffering=0) as notes:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers = connection.makefile("rb")
         while True:
             began = time.monotonic()
             connection.sendall(frame)
-            size = int.from_bytes(_exactly(connection, 4), "big")
-            _exactly(connection, size)
-            notes.write(NOTE.pack(began, time.monotonic() - began))
-            time.sleep(PAUSE_SECONDS)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        if not more:
-            raise SystemExit("the broker closed the connection")
-        data += more
-    return data
+            size = int.from_bytes(answers.read(4), "big")
+            if len(answers.read(size)) < max(size, 1):
+                raise SystemExit("the broker closed the connection")
+            answered = time.monotonic()
+            time.sleep(pause_s)
+            notes.write(NOTE.pack(began, answered - began, time.monotonic() - answered - pause_s))
 
 
 if __name__ == "__main__":

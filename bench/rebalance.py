@@ -10,13 +10,10 @@ It also measures how much too late it wakes up from those 2 ms: that is what the
 """
 
 import asyncio
-import json
-import select
-import socket
-import subprocess
-import sys
 import time
+from pathlib import Path
 from struct import Struct
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from barnabas.protocol import messages
@@ -24,6 +21,7 @@ from barnabas.protocol.api_keys import ApiKey
 
 from bench.apache_kafka import run_beside
 from bench.loads import find_coordinator
+from bench.neighbour import Neighbour
 from bench.scale import HEARTBEAT_VERSION, JOIN_VERSION, SYNC_VERSION, Members
 from bench.targets import Target
 from bench.wire import Connection, Latencies, close, connect, connect_many, create_topics
@@ -115,32 +113,11 @@ async def enter_all(members: list[Member]) -> None:
     await entering
 
 
-def beat(address: str) -> None:
-    """The neighbour: at the end of its input it prints the start and the length of each wait, and of each sleep."""
-    frame = asyncio.run(_heartbeat(address))
-    host, _, port = address.rpartition(":")
-    waits: list[tuple[float, float]] = []
-    sleeps: list[tuple[float, float]] = []
-    with socket.create_connection((host, int(port))) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        print("ready", flush=True)
-        while not select.select([sys.stdin], [], [], 0)[0]:
-            began = time.monotonic()
-            connection.sendall(frame)
-            while not connection.recv(1024):  # an answer is so small that it comes at once
-                raise SystemExit("the broker closed the connection")
-            answered = time.monotonic()
-            time.sleep(BEAT_EVERY_S)
-            waits.append((began, answered - began))
-            sleeps.append((answered, time.monotonic() - answered - BEAT_EVERY_S))
-    print(json.dumps([waits, sleeps]))
-
-
-async def _heartbeat(address: str) -> bytes:
+async def _heartbeat(address: str, group: str) -> bytes:
     connection = await connect(address)
-    await find_coordinator(connection, NEIGHBOUR)
+    await find_coordinator(connection, group)
     members = Members(connection)
-    await members.join(NEIGHBOUR)
+    await members.join(group)
     close([connection])
     return members.heartbeats[0]
 
@@ -161,10 +138,18 @@ async def measure(target: Target, first: Connection, kind: str) -> None:
     connections = await connect_many(target.address, MEMBERS)
     members = [Member(connection, group, kind, index) for index, connection in enumerate(connections)]
     await enter_all(members)
-    command = [sys.executable, "-m", "bench.rebalance", target.address]
-    neighbour = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert neighbour.stdout is not None
-    assert neighbour.stdout.readline() == "ready\n"
+    with TemporaryDirectory(prefix="barnabas-bench-") as folder:
+        frame, port = await _heartbeat(target.address, f"{NEIGHBOUR}-{kind}"), int(target.address.rpartition(":")[2])
+        neighbour = Neighbour(port, frame, Path(folder, "notes"), BEAT_EVERY_S)
+        await neighbour.start()
+        try:
+            await _measure(target, kind, members, neighbour)
+        finally:
+            await neighbour.stop()
+    close(connections)
+
+
+async def _measure(target: Target, kind: str, members: list[Member], neighbour: Neighbour) -> None:
     await asyncio.sleep(1)
     quiet = [(time.monotonic() - 1, time.monotonic())]
     windows, costs = [], []
@@ -177,8 +162,7 @@ async def measure(target: Target, first: Connection, kind: str) -> None:
         windows.append((began, time.monotonic()))
         costs.append((time.monotonic() - began, target.cpu_seconds() - cpu))
         await asyncio.sleep(0.5)
-    waits, sleeps = json.loads((await asyncio.to_thread(neighbour.communicate))[0])
-    during, before, late = _within(waits, windows), _within(waits, quiet), _within(sleeps, windows)
+    (during, late), (before, _) = neighbour.felt(*windows), neighbour.felt(*quiet)
     seconds, cpu_seconds = (sorted(column)[ROUNDS // 2] for column in zip(*costs, strict=True))
     print(
         f"  {target.name:10} {kind}: {MEMBERS} members rebalance in {seconds:.2f} s ({cpu_seconds:.2f} s of processor "
@@ -186,7 +170,6 @@ async def measure(target: Target, first: Connection, kind: str) -> None:
         f"machine adds {_told(late)})",
         flush=True,
     )
-    close(connections)
 
 
 def _told(spans: Latencies) -> str:
@@ -194,18 +177,7 @@ def _told(spans: Latencies) -> str:
     return f"p50 {p50:.1f}, p99 {p99:.1f}, longest {longest:.1f} ms"
 
 
-def _within(spans: list[tuple[float, float]], windows: list[tuple[float, float]]) -> Latencies:
-    """The spans that began in one of the windows."""
-    found = Latencies()
-    found.spans.extend(span for at, span in spans if any(begin <= at <= end for begin, end in windows))
-    return found
-
-
 def main(kafka: bool) -> None:
     """Measure a Barnabas of this checkout, and with `kafka` an Apache Kafka."""
     print(f"rebalance: {__doc__.splitlines()[0] if __doc__ else ''}")
     run_beside(run, kafka)
-
-
-if __name__ == "__main__":
-    beat(sys.argv[1])

@@ -10,7 +10,6 @@ the client is what takes the time, as in `logins`.
 
 import argparse
 import asyncio
-import functools
 import os
 import ssl
 import statistics
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +31,12 @@ from barnabas.runtime.env import real
 
 from bench import apache_kafka
 from bench.apache_kafka import SETTINGS, ApacheKafka
-from bench.loads import batch, create_topics, delete_topic, fill, produce_frame, topic_of
+from bench.loads import Figures, batch, fill, in_turn, own_topic, produce_frame
+from bench.neighbour import Neighbour
 from bench.targets import Barnabas, Target
-from bench.wire import Connection, close, connect
+from bench.wire import Connection
 
 MECHANISM, USER, PASSWORD = "SCRAM-SHA-512", "bench", "bench-secret"
-NEIGHBOUR = "neighbour"
 AT_ONCE = 8  # connections that are being made
 PACE_S = 0.01  # of the neighbour
 
@@ -49,7 +49,6 @@ class Secured(NamedTuple):
     logins: str
 
 
-Figures = dict[str, float]
 Load = Callable[[Secured, str, float], Awaitable[Figures]]
 
 
@@ -77,82 +76,52 @@ def of_clients(folder: str) -> list[str]:
 
 async def java_produce(secured: Secured, folder: str, seconds: float) -> Figures:
     """As `produce-1k`, over TLS."""
-    target, topic, count = secured.target, topic_of("produce"), int(20_000 * seconds)
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
-    cpu = target.cpu_seconds()
-    made = await asyncio.to_thread(apache_kafka.produce, secured.tls, topic, count, 1024, properties=of_clients(folder))
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    target, count = secured.target, int(20_000 * seconds)
+    async with own_topic(target, "produce") as (_, topic):
+        produce = partial(apache_kafka.produce, properties=of_clients(folder))
+        cpu = target.cpu_seconds()
+        made = await asyncio.to_thread(produce, secured.tls, topic, count, 1024)
+        cpu = target.cpu_seconds() - cpu
     return {"records/s": made["records/sec"], "cpu µs per MiB": cpu / (count / 1024) * 1e6}
 
 
 async def java_consume(secured: Secured, folder: str, seconds: float) -> Figures:
     """As `consume`, over TLS."""
-    target, topic, count = secured.target, topic_of("consume"), int(60_000 * seconds)
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
-    await fill(target, topic, count)
-    cpu = target.cpu_seconds()
-    found = await asyncio.to_thread(apache_kafka.consume, secured.tls, topic, count, of_clients(folder))
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    target, count = secured.target, int(60_000 * seconds)
+    async with own_topic(target, "consume") as (_, topic):
+        await fill(target, topic, count)
+        cpu = target.cpu_seconds()
+        found = await asyncio.to_thread(apache_kafka.consume, secured.tls, topic, count, of_clients(folder))
+        cpu = target.cpu_seconds() - cpu
     return {"MB/s": found["MB/s"], "cpu µs per MiB": cpu / (count / 1024) * 1e6}
 
 
 async def logins(secured: Secured, folder: str, seconds: float) -> Figures:
     """Connections that log in and are closed; and the neighbour's p99."""
-    target, topic = secured.target, topic_of("neighbour")
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
-    alone_ms = await neighbour(target.address, topic, seconds / 2)
-    ends = time.monotonic() + seconds
-    made = 0
+    target, made = secured.target, 0
 
-    async def log_in_again_and_again() -> None:
+    async def log_in_until(ends: float) -> None:
         nonlocal made
         while time.monotonic() < ends:
             await log_in(secured.logins, folder)
             made += 1
 
-    cpu = target.cpu_seconds()
-    felt = neighbour(target.address, topic, seconds)
-    felt_ms, *_ = await asyncio.gather(felt, *(log_in_again_and_again() for _ in range(AT_ONCE)))
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    async with own_topic(target, "neighbour") as (_, topic):
+        frame, port = produce_frame(topic, 0, batch([bytes(100)])), int(target.address.rpartition(":")[2])
+        neighbour = Neighbour(port, frame, Path(folder, topic), PACE_S)
+        await neighbour.start()
+        alone = time.monotonic()
+        await asyncio.sleep(seconds / 2)
+        cpu, began = target.cpu_seconds(), time.monotonic()
+        await asyncio.gather(*(log_in_until(began + seconds) for _ in range(AT_ONCE)))
+        cpu, ended = target.cpu_seconds() - cpu, time.monotonic()
+        await neighbour.stop()
     return {
         "logins/s": made / seconds,
         "cpu ms per login": cpu / made * 1e3,
-        "neighbour's p99 ms": felt_ms,
-        "the same, alone": alone_ms,
+        "neighbour's p99 ms": neighbour.felt((began, ended))[0].percentile_ms(0.99),
+        "the same, alone": neighbour.felt((alone, began))[0].percentile_ms(0.99),
     }
-
-
-async def neighbour(address: str, topic: str, seconds: float) -> float:
-    """The p99, in ms, of a client in a process of its own: the one that logs in is busy."""
-    words = ["-m", "bench.secured", NEIGHBOUR, address, topic, str(seconds)]
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
-    told, _ = await process.communicate()
-    return float(told)
-
-
-async def feel(address: str, topic: str, seconds: float) -> float:
-    """What that client feels."""
-    connection, spans = await connect(address), []
-    frame, ends = produce_frame(topic, 0, batch([bytes(100)])), time.monotonic() + seconds
-    while time.monotonic() < ends:
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        connection.on_frame = lambda _, answered=answered: answered.set_result(None)  # type: ignore[misc]
-        began = time.monotonic()
-        connection.transport.write(frame)
-        await answered
-        spans.append(time.monotonic() - began)
-        await asyncio.sleep(PACE_S)
-    close([connection])
-    return statistics.quantiles(spans, n=100)[98] * 1e3
 
 
 async def log_in(address: str, folder: str) -> None:
@@ -184,9 +153,6 @@ def make_user(address: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """See the module."""
-    if words[:1] == [NEIGHBOUR]:
-        print(asyncio.run(feel(words[1], words[2], float(words[3]))))
-        return 0
     parser = argparse.ArgumentParser(
         prog="python -m bench secured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -194,13 +160,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     said = parser.parse_args(words)
-    scram.salted = functools.lru_cache(scram.salted)  # the client must not be what takes the time
+    scram.salted = lru_cache(scram.salted)  # the client must not be what takes the time
     with tempfile.TemporaryDirectory(prefix="barnabas-bench-") as folder:
         authority = Authority("bench", real().clock.now_ms())
         Path(folder, "ca.pem").write_text(authority.pem)
         Path(folder, "broker.pem").write_text(authority.sign("broker", ("127.0.0.1", "localhost")))
         ports = [apache_kafka.free_port() for _ in range(5)]
-        own = Barnabas(settings=settings(folder, *ports[:2], "PLAINTEXT://127.0.0.1:0"))
         listeners = f"PLAINTEXT://127.0.0.1:{ports[4]},CONTROLLER://127.0.0.1:{ports[4] + 10_000}"
         security = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL"
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -209,11 +174,9 @@ def main(words: Sequence[str]) -> int:
             f"advertised.listeners=PLAINTEXT://127.0.0.1:{ports[4]},SSL://127.0.0.1:{ports[2]},"
             f"SASL_SSL://127.0.0.1:{ports[3]}"
         )
-        kafka = ApacheKafka(
-            [*SETTINGS, *settings(folder, *ports[2:4], listeners), advertised, security, jaas], ports[4]
-        )
-        try:
-            kafka.wait()
+        of_own = settings(folder, *ports[:2], "PLAINTEXT://127.0.0.1:0")
+        of_kafka = [*SETTINGS, *settings(folder, *ports[2:4], listeners), advertised, security, jaas]
+        with Barnabas(settings=of_own) as own, ApacheKafka(of_kafka, ports[4]) as kafka:
             targets = [
                 Secured(own, f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"),
                 Secured(kafka, f"127.0.0.1:{ports[2]}", f"127.0.0.1:{ports[3]}"),
@@ -222,26 +185,19 @@ def main(words: Sequence[str]) -> int:
                 make_user(each.target.address)
             for name in said.loads or LOADS:
                 measure(name, targets, folder, said.rounds, said.seconds)
-        finally:
-            own.stop()
-            kafka.stop()
     return 0
 
 
 def measure(name: str, targets: Sequence[Secured], folder: str, rounds: int, seconds: float) -> None:
     """One row in turn; prints the medians without the first round, and the ratios of neighbouring runs."""
-    found: list[list[Figures]] = [[] for _ in targets]
-    for turn in range(rounds + 1):
-        order = list(enumerate(targets))
-        for index, target in order if turn % 2 == 0 else reversed(order):
-            found[index].append(asyncio.run(LOADS[name](target, folder, seconds)))
+
+    async def load(target: Secured, seconds: float) -> Figures:
+        return await LOADS[name](target, folder, seconds)
+
+    found = asyncio.run(in_turn(load, targets, rounds, seconds, warm_up=True))
     for what in found[0][0]:
-        pairs = [(own[what], other[what]) for own, other in zip(*found, strict=True)][1:]
+        pairs = [(own[what], other[what]) for own, other in zip(*found, strict=True)]
         own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratios = sorted(first / second for first, second in pairs)
         shown = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         print(f"{name:12} {what:20} barnabas {own:10.1f}   kafka {other:10.1f}   ratio {shown}", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

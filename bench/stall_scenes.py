@@ -373,7 +373,7 @@ async def expiry(bench: Bench) -> None:
     await asyncio.sleep(0.01)
 
     async def expire() -> None:
-        asyncio.get_running_loop().call_soon(manager.cleanup)
+        manager.expiry.run_soon()
         await asyncio.sleep(1)
         await until(lambda: not any(shard.offsets.has_offsets for shard in shards_of(bench)))
 

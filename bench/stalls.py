@@ -34,6 +34,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.runtime.env import real
 
 from bench.cpu import Client
+from bench.loads import batch, produce_frame
 from bench.neighbour import Neighbour
 
 IS_OURS: ContextVar[bool] = ContextVar("is_ours")  # in the context of callbacks that are the bench's, not the broker's
@@ -107,12 +108,19 @@ class Meter:
         print(
             f"{name:24} longest {ordered[0][0] * 1000:6.1f} ms CPU {wall * 1000:6.1f} wall, {over:3} over 20 ms; "
             f"longest pass {max(passes, default=0.0) * 1000:6.1f} ms; "
-            f"{self.neighbour.felt(began, ended)}; collector {max(self.collections, default=0) * 1000:.0f}; "
+            f"{self._of_neighbour(began, ended)}; collector {max(self.collections, default=0) * 1000:.0f}; "
             f"{ended - began:.2f} s, {sum(row[0] for row in ordered):.2f} s CPU; {ordered[0][2][:90]}",
             flush=True,
         )
         if self.profiles:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(32)
+
+    def _of_neighbour(self, began: float, ended: float) -> str:
+        took, _ = self.neighbour.felt((began, ended))
+        if not took.spans:
+            return "no request of the neighbour"
+        p50, p99, worst = map(took.percentile_ms, (0.5, 0.99, 1))
+        return f"neighbour p50 {p50:6.1f} p99 {p99:6.1f} worst {worst:6.1f} ms of {len(took.spans)}"
 
 
 class Bench:
@@ -189,7 +197,8 @@ async def play(scene: "Callable[[Bench], Awaitable[None]]", said: argparse.Names
         )
         broker = Broker(real(), config, f"{folder}/data")
         await broker.start()
-        neighbour = Neighbour(broker.server.ports["PLAINTEXT"], NEIGHBOUR_TOPIC, Path(folder) / "notes")
+        frame = produce_frame(NEIGHBOUR_TOPIC, 0, batch([bytes(100)]))
+        neighbour = Neighbour(broker.server.ports["PLAINTEXT"], frame, Path(folder) / "notes")
         bench = Bench(broker, Meter(neighbour, said.profile), said)
         await bench.create_topics((NEIGHBOUR_TOPIC, 1))
         collect_seldom()

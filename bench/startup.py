@@ -12,11 +12,10 @@ import statistics
 import tempfile
 import time
 
-import uvloop
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 
-from bench.apache_kafka import ApacheKafka
+from bench.apache_kafka import ApacheKafka, run_beside
 from bench.loads import fill, read_all
 from bench.targets import Barnabas, Target
 from bench.wire import close, connect, create_topics
@@ -76,11 +75,9 @@ def main(kafka: bool) -> None:
     if kafka:
         spans = []
         for _ in range(3):
-            other = ApacheKafka()
-            other.wait()
-            asyncio.run(first_answer(other))
-            spans.append(time.monotonic() - other.started)
-            other.stop()
+            with ApacheKafka() as other:
+                asyncio.run(first_answer(other))
+                spans.append(time.monotonic() - other.started)
         _print("kafka: exec to first answer, empty", spans)
 
 
@@ -96,27 +93,15 @@ async def _fill_partitions(target: Target) -> None:
 
 def memory(kafka: bool) -> None:
     """Print the resident memory, idle and after 2 GB were produced and consumed."""
-    barnabas = Barnabas()
-    _memory(barnabas)
-    barnabas.stop()
-    if kafka:
-        other = ApacheKafka()
-        other.wait()
-        time.sleep(3)
-        _memory(other)
-        other.stop()
+    run_beside(_memory, kafka)
 
 
-def _memory(target: Target) -> None:
-    time.sleep(1)
+async def _memory(target: Target) -> None:
+    await asyncio.sleep(3)
     idle = target.resident_mb()
-    uvloop.run(_two_gigabytes(target))
-    print(f"  {target.name}: {idle:.0f} MB idle, {target.resident_mb():.0f} MB after 2 GB in and out", flush=True)
-
-
-async def _two_gigabytes(target: Target) -> None:
     connection = await connect(target.address)
     await create_topics(connection, ["memory"])
     await fill(target, "memory", MEMORY_RECORDS)
     await read_all(connection, "memory", MEMORY_RECORDS)
     close([connection])
+    print(f"  {target.name}: {idle:.0f} MB idle, {target.resident_mb():.0f} MB after 2 GB in and out", flush=True)

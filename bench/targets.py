@@ -39,11 +39,9 @@ class Target:
 
 
 class Barnabas(Target):
-    """A Barnabas process of this checkout, or of another command (`BARNABAS_COMMAND`)."""
+    """A Barnabas process of this checkout, or of another command (`BARNABAS_COMMAND`), which serves."""
 
-    def __init__(
-        self, data: str | None = None, settings: Sequence[str] = (), *, wait: bool = True, paths: str = ""
-    ) -> None:
+    def __init__(self, data: str | None = None, settings: Sequence[str] = (), *, paths: str = "") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-bench-")
         self.data = data or f"{self._folder.name}/data"
         command = os.environ.get("BARNABAS_COMMAND")
@@ -55,24 +53,24 @@ class Barnabas(Target):
             words += ["--set", f"{key}={value}"]
         for setting in settings:
             words += ["--set", setting]
-        self.http: str | None = None
         log = os.environ.get("BARNABAS_LOG")
         with open(log or os.devnull, "a") as sink:
             self.process = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=sink, text=True, cwd="/", env=os.environ | {"PYTHONPATH": paths}
             )
-        super().__init__("barnabas", "", self.process.pid)
-        if wait:
-            self.wait()
-
-    def wait(self) -> None:
-        """Return when the broker serves."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError("Barnabas did not start; BARNABAS_LOG=FILE keeps what it says")
         ready = json.loads(line)
-        self.address, self.http = ready["bootstrap"], ready.get("http")
+        self.http: str | None = ready.get("http")
+        super().__init__("barnabas", ready["bootstrap"], self.process.pid)
+
+    def __enter__(self) -> "Barnabas":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End the process; after SIGTERM remove its data as well."""

@@ -114,10 +114,6 @@ def main(kafka: bool) -> None:
     finally:
         shutil.rmtree(folder)
     if kafka:
-        other = ApacheKafka()
-        try:
-            other.wait()
+        with ApacheKafka() as other:
             uvloop.run(_make_all(other))
             print(f"  kafka: {other.resident_mb():.0f} MB with {IDS:,} ids", flush=True)
-        finally:
-            other.stop()

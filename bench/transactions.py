@@ -6,27 +6,23 @@
 
 import asyncio
 import time
-from typing import Any
-
-from barnabas.protocol import frames, messages
-from barnabas.protocol.api_keys import ApiKey
-from barnabas.protocol.batch_layout import HEADER, PREFIX_BYTES
 
 from bench import apache_kafka
 from bench.loads import (
-    FETCH_VERSION,
+    READ_COMMITTED,
     Figures,
     Load,
     Row,
-    delete_topic,
+    fetch_frame,
     find_coordinator,
+    own_topic,
+    read_all,
     topic_of,
 )
 from bench.targets import Target
 from bench.transactional import LARGE_PARTITIONS, LARGE_RECORDS, Connected, Template, Versions, large_requests
-from bench.wire import CLIENT_ID, Connection, Latencies, LoadError, close, connect, connect_many, create_topics
+from bench.wire import Connection, Latencies, LoadError, close, connect, connect_many, create_topics
 
-READ_COMMITTED = 1
 WRITERS = 8
 PRODUCERS = 16
 COPIED_RECORDS = 100
@@ -120,27 +116,22 @@ async def _transact(producer: Connected, requests: list[Template], *, is_commit:
 def _of_many_records(transactional: bool) -> Load:
     async def load(target: Target, seconds: float) -> Figures:
         """1,000 records of 1 KB over 4 partitions, five requests in flight; then the end of the transaction."""
-        topic = topic_of("transactions")
-        producer = await _producer(target, topic, 2)
-        await create_topics(producer.connection, [topic], LARGE_PARTITIONS)
-        if not transactional:
-            producer = Connected(producer.connection, None, Versions(2))
+        async with own_topic(target, "transactions", LARGE_PARTITIONS) as (connection, topic):
+            producer = Connected(connection, topic if transactional else None, Versions(2))
             await producer.begin()
-        requests = large_requests(producer, topic)
-        cost = _Cost(target, seconds)
-        while cost.goes_on():
-            began = time.perf_counter()
-            if transactional:
-                await producer.ask_all(requests)
-                await producer.end()
-            else:  # without a pause between two thousands
-                await producer.ask_all(requests * 10)
-            cost.latencies.spans.append(time.perf_counter() - began)
-        figures = cost.figures("records/s", LARGE_RECORDS * (1 if transactional else 10), producer)
+            requests = large_requests(producer, topic)
+            cost = _Cost(target, seconds)
+            while cost.goes_on():
+                began = time.perf_counter()
+                if transactional:
+                    await producer.ask_all(requests)
+                    await producer.end()
+                else:  # without a pause between two thousands
+                    await producer.ask_all(requests * 10)
+                cost.latencies.spans.append(time.perf_counter() - began)
+            figures = cost.figures("records/s", LARGE_RECORDS * (1 if transactional else 10), producer)
         if not transactional:
             figures["cpu µs"] /= 10
-        await delete_topic(producer.connection, topic)
-        close([producer.connection])
         return figures
 
     return load
@@ -149,15 +140,11 @@ def _of_many_records(transactional: bool) -> Load:
 def _java(transaction_ms: int) -> Load:
     async def load(target: Target, seconds: float) -> Figures:
         """The Java producer, 1 KB, 4 partitions. It makes about 1,000 records in 16 ms."""
-        topic = topic_of("transactions")
-        connection = await connect(target.address)
-        await create_topics(connection, [topic], LARGE_PARTITIONS)
         count = int(60_000 * seconds)
-        found = await asyncio.to_thread(
-            apache_kafka.produce, target.address, topic, count, 1024, transaction_ms=transaction_ms
-        )
-        await delete_topic(connection, topic)
-        close([connection])
+        async with own_topic(target, "transactions", LARGE_PARTITIONS) as (_, topic):
+            found = await asyncio.to_thread(
+                apache_kafka.produce, target.address, topic, count, 1024, transaction_ms=transaction_ms
+            )
         return {"records/s": found["records/sec"], "p99 ms": found["ms 99th"]}
 
     return load
@@ -184,22 +171,18 @@ async def fill(target: Target, topic: str, transactions: int, values: list[bytes
 def _read_committed(transactions_per_second: int, records: int, record_bytes: int) -> Load:
     async def load(target: Target, seconds: float) -> Figures:
         """A raw reader, 1 MiB at a time, again and again: it takes the aborted transactions and the offsets."""
-        topic = topic_of("committed")
-        connection = await connect(target.address)
-        await create_topics(connection, [topic])
         count = int(transactions_per_second * seconds) // WRITERS * WRITERS
-        await fill(target, topic, count, [bytes(record_bytes)] * records)
-        await asyncio.sleep(0.5)
-        cpu = target.cpu_seconds()
-        began = time.perf_counter()
-        received = aborted = reads = 0
-        while time.perf_counter() < began + seconds:
-            read_bytes, read_aborted = await _read_all(connection, topic, count * (records + 1))
-            received, aborted, reads = received + read_bytes, aborted + read_aborted, reads + 1
-        span = time.perf_counter() - began
-        cpu = target.cpu_seconds() - cpu
-        await delete_topic(connection, topic)
-        close([connection])
+        async with own_topic(target, "committed") as (connection, topic):
+            await fill(target, topic, count, [bytes(record_bytes)] * records)
+            await asyncio.sleep(0.5)
+            cpu = target.cpu_seconds()
+            began = time.perf_counter()
+            received = aborted = reads = 0
+            while time.perf_counter() < began + seconds:
+                found = await read_all(connection, topic, count * (records + 1), READ_COMMITTED)
+                received, aborted, reads = received + found[0], aborted + found[2], reads + 1
+            span = time.perf_counter() - began
+            cpu = target.cpu_seconds() - cpu
         if aborted < reads * count // 2:
             raise LoadError(f"{aborted} aborted transactions were named of {reads} times {count // 2}")
         return {"MB/s": received / span / 1e6, "cpu µs per MiB": cpu / (received / (1 << 20)) * 1e6}
@@ -207,62 +190,16 @@ def _read_committed(transactions_per_second: int, records: int, record_bytes: in
     return load
 
 
-async def _read_all(connection: Connection, topic: str, end: int) -> tuple[int, int]:
-    """Read one partition to the offset `end`; returns how many bytes came, and how many aborted transactions."""
-    offset = received = aborted = 0
-    while offset < end:
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        connection.on_frame = lambda frame, answered=answered: answered.set_result(bytes(frame))  # type: ignore[misc]
-        connection.transport.write(_fetch_frame(topic, offset))
-        answer: Any = frames.decode_response(ApiKey.FETCH, FETCH_VERSION, await answered)[1]
-        row = answer.responses[0].partitions[0]
-        if row.error_code:
-            raise LoadError(f"error {row.error_code}")
-        aborted += len(row.aborted_transactions or ())
-        received += len(row.records)
-        offset = _next_offset(row.records, offset)
-    return received, aborted
-
-
-def _next_offset(records: bytes, offset: int) -> int:
-    position = 0
-    while position + HEADER.size <= len(records):
-        fields = HEADER.unpack_from(records, position)
-        if position + PREFIX_BYTES + fields[1] > len(records):
-            break
-        offset = fields[0] + fields[6] + 1  # base offset and last offset delta
-        position += PREFIX_BYTES + fields[1]
-    return int(offset)
-
-
-def _fetch_frame(topic: str, offset: int, max_bytes: int = 1 << 20) -> bytes:
-    make = messages.FetchRequest
-    row = make.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
-    request = make(
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        session_epoch=-1,
-        isolation_level=READ_COMMITTED,
-        topics=[make.FetchTopic(topic=topic, partitions=[row])],
-    )
-    return frames.encode_request(ApiKey.FETCH, FETCH_VERSION, 1, CLIENT_ID, request)
-
-
 async def java_read_committed(target: Target, seconds: float) -> Figures:
     """The Java consumer, read_committed: transactions of 100 records of 1 KB, half of them aborted."""
-    topic = topic_of("committed")
-    connection = await connect(target.address)
-    await create_topics(connection, [topic])
     count = int(1_000 * seconds) // WRITERS * WRITERS
-    await fill(target, topic, count, [bytes(1024)] * 100)
-    cpu = target.cpu_seconds()
-    found = await asyncio.to_thread(
-        apache_kafka.consume, target.address, topic, count * 50, ["isolation.level=read_committed"]
-    )
-    cpu = target.cpu_seconds() - cpu
-    await delete_topic(connection, topic)
-    close([connection])
+    async with own_topic(target, "committed") as (_, topic):
+        await fill(target, topic, count, [bytes(1024)] * 100)
+        cpu = target.cpu_seconds()
+        found = await asyncio.to_thread(
+            apache_kafka.consume, target.address, topic, count * 50, ["isolation.level=read_committed"]
+        )
+        cpu = target.cpu_seconds() - cpu
     return {"MB/s": found["MB/s"], "cpu µs per MiB": cpu / (count * 100 / 1024) * 1e6}
 
 
@@ -285,14 +222,11 @@ def _copier(version: int) -> Load:
         requests: list[Template] = [batches, commit]
         if not producer.versions.adds_by_itself:
             requests = [producer.adding([(copy, 0)]), batches, producer.adding_offsets(copy), commit]
-        fetch = _fetch_frame(source, 0)
+        fetch = fetch_frame(source, 0, 0, max_wait_ms=500, isolation=READ_COMMITTED)
         cost = _Cost(target, seconds)
         while cost.goes_on():
             began = time.perf_counter()
-            answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            consumer.on_frame = lambda frame, answered=answered: answered.set_result(bytes(frame))  # type: ignore[misc]
-            consumer.transport.write(fetch)
-            await answered
+            await consumer.exchange(fetch)
             await _transact(producer, requests)
             cost.latencies.spans.append(time.perf_counter() - began)
         figures = cost.figures("records/s", COPIED_RECORDS, producer)

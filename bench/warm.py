@@ -8,7 +8,6 @@ answers the same frames with as many bytes.
 """
 
 import argparse
-import asyncio
 import gc
 import os
 import statistics
@@ -16,17 +15,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from struct import Struct
 from typing import NamedTuple
 
 import uvloop
-from barnabas.protocol import frames, messages
-from barnabas.protocol.api_keys import ApiKey
 
 from bench.apache_kafka import SETTINGS, ApacheKafka
-from bench.loads import HEARTBEAT_VERSION, commit_frame, find_coordinator, offset_fetch_frame, topic_of
+from bench.loads import commit_frame, find_coordinator, offset_fetch_frame, topic_of
+from bench.scale import Members
 from bench.targets import ROOT, Barnabas, Target
-from bench.wire import CLIENT_ID, Connection, close, closed_loop, connect_many, create_topics
+from bench.wire import Connection, close, closed_loop, connect_many, create_topics
 
 WARM = 0.05  # two rounds differ by less
 SIZES = Struct(">ii")
@@ -65,7 +64,7 @@ async def _fetches(connection: Connection, topic: str, number: int) -> list[byte
     """OffsetFetch of 50 partitions, all committed."""
     group = f"{topic}-{number}"
     await find_coordinator(connection, group)
-    await _answer_bytes(connection, commit_frame(group, topic, range(50), 7))
+    await connection.exchange(commit_frame(group, topic, range(50), 7))
     return [offset_fetch_frame(group, topic, range(50))]
 
 
@@ -73,18 +72,9 @@ async def _heartbeats(connection: Connection, topic: str, number: int) -> list[b
     """The heartbeats of the only member of a group."""
     group = f"{topic}-{number}"
     await find_coordinator(connection, group)
-    protocol = messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0")
-    join = messages.JoinGroupRequest(
-        group_id=group, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, protocol_type="consumer"
-    )
-    join.protocols = [protocol]
-    joined = await connection.ask(ApiKey.JOIN_GROUP, 3, join)
-    assert isinstance(joined, messages.JoinGroupResponse)
-    assert not joined.error_code, joined
-    place = {"group_id": group, "generation_id": joined.generation_id, "member_id": joined.member_id}
-    await connection.ask(ApiKey.SYNC_GROUP, 2, messages.SyncGroupRequest(**place))  # type: ignore[arg-type]
-    request = messages.HeartbeatRequest(**place)  # type: ignore[arg-type]
-    return [frames.encode_request(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, 1, CLIENT_ID, request)]
+    members = Members(connection)
+    await members.join(group)
+    return members.heartbeats
 
 
 WORKS = {
@@ -109,8 +99,10 @@ class Limit(Target):
         self.rows: Rows = []
         self.answer_bytes = 0
 
-    def stop(self) -> None:
-        """End the process."""
+    def __enter__(self) -> "Limit":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
 
@@ -124,15 +116,8 @@ async def _connected(work: Work, target: Target, limit: Limit) -> tuple[list[Con
     topic = topic_of("warm")
     await create_topics(opened[0], [topic], 50)
     rows = [await work.frames(connection, topic, number) for number, connection in enumerate(opened)]
-    limit.rows, limit.answer_bytes = rows, await _answer_bytes(opened[0], rows[0][0])
+    limit.rows, limit.answer_bytes = rows, len(await opened[0].exchange(rows[0][0]))
     return opened, rows
-
-
-async def _answer_bytes(connection: Connection, frame: bytes) -> int:
-    answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    connection.on_frame = lambda answer: answered.set_result(len(answer))
-    connection.transport.write(frame)
-    return await answered
 
 
 async def one_round(work: Work, target: Target, limit: Limit, seconds: float) -> Round:
@@ -201,21 +186,16 @@ def main(words: Sequence[str]) -> int:
     if unknown := set(said.rows) - WORKS.keys():
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     site = said.site or compiled_site()
-    started: list[Barnabas | ApacheKafka | Limit] = []
-    try:
+    targets: list[Target] = []
+    with ExitStack() as started:
         for name, paths in (("pure", ""), ("compiled", site)):
-            barnabas = Barnabas(settings=said.set, paths=paths)
+            barnabas = started.enter_context(Barnabas(settings=said.set, paths=paths))
             barnabas.name = name
-            started.append(barnabas)
+            targets.append(barnabas)
         if not said.no_kafka:
-            kafka = ApacheKafka(SETTINGS)
-            started.append(kafka)
-            kafka.wait()
-        limit = Limit()
-        started.append(limit)
+            targets.append(started.enter_context(ApacheKafka(SETTINGS)))
+        limit = started.enter_context(Limit())
+        targets.append(limit)
         for name in said.rows or WORKS:
-            uvloop.run(measure(WORKS[name], started, limit, said.rounds, said.seconds, said.warm_rounds))
-    finally:
-        for target in started:
-            target.stop()
+            uvloop.run(measure(WORKS[name], targets, limit, said.rounds, said.seconds, said.warm_rounds))
     return 0

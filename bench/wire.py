@@ -29,12 +29,15 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self.transport: asyncio.Transport
         self.lost = False
+        self._answer: asyncio.Future[bytes] | None = None  # what `exchange` waits for
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the broker closed the connection"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._filled == len(self._buffer):
@@ -57,11 +60,17 @@ class Connection(asyncio.BufferedProtocol):
 
     async def ask(self, api_key: ApiKey, version: int, request: Message) -> Message:
         """Send one request; returns its decoded answer."""
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.on_frame = lambda frame: answered.set_result(bytes(frame))
-        self.transport.write(frames.encode_request(api_key, version, 1, CLIENT_ID, request))
-        frame = await asyncio.wait_for(answered, 60)
+        frame = await self.exchange(frames.encode_request(api_key, version, 1, CLIENT_ID, request))
         return frames.decode_response(api_key, version, frame)[1]
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Send one frame; returns its answer. ConnectionResetError."""
+        if self.lost:
+            raise ConnectionResetError("the broker closed the connection")
+        answer = self._answer = asyncio.get_running_loop().create_future()
+        self.on_frame = lambda received: answer.set_result(bytes(received))
+        self.transport.write(frame)
+        return await asyncio.wait_for(answer, 60)
 
 
 async def connect(address: str) -> Connection:

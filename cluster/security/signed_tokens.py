@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from barnabas.cluster.security.mechanism import LoginError
 from barnabas.cluster.security.oauth import Token, TokenError
-from barnabas.cluster.security.unsecured_tokens import scopes, seconds, text_of
+from barnabas.cluster.security.unsecured_tokens import milliseconds, scopes, text_of
 from barnabas.config.oauth import TokenRules
 
 EXTRA = "pip install 'barnabas[oauth]'"
@@ -70,14 +70,14 @@ def read_keys(data: bytes) -> list[Key]:
 def check(token: str, keys: list[Key], rules: TokenRules, now_ms: int) -> Token:
     """What the token says. TokenError: it is refused; UnknownKeyError: with other keys it might not be."""
     claims = _claims(token, keys)
-    issued_s, expires_s, before_s = (seconds(claims, name) for name in ("iat", "exp", "nbf"))
-    if expires_s is None or issued_s is None:
+    issued_ms, expires_ms, before_ms = (milliseconds(claims, name) for name in ("iat", "exp", "nbf"))
+    if expires_ms is None or issued_ms is None:
         raise TokenError("the token does not say when it was given out and when it ends (iat, exp)")
-    if now_ms - rules.clock_skew_ms >= expires_s * 1000:
+    if now_ms - rules.clock_skew_ms >= expires_ms:
         raise TokenError("the token has expired (exp)")
-    if before_s is not None and now_ms + rules.clock_skew_ms < before_s * 1000:
+    if before_ms is not None and now_ms + rules.clock_skew_ms < before_ms:
         raise TokenError("the token counts later only (nbf)")
-    if expires_s < issued_s or (before_s is not None and expires_s < before_s) or expires_s < 0 or issued_s < 0:
+    if expires_ms < issued_ms or (before_ms is not None and expires_ms < before_ms) or expires_ms < 0 or issued_ms < 0:
         raise TokenError("the token ends before it begins")
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
         raise TokenError("the token was given out by somebody else (iss)")
@@ -85,7 +85,7 @@ def check(token: str, keys: list[Key], rules: TokenRules, now_ms: int) -> Token:
     found = [word.strip() for word in scopes(claims, rules.scope_claim)]
     if not all(found) or len(set(found)) < len(found):
         raise TokenError(f"the claim {rules.scope_claim!r} has an empty word, or one twice")
-    return Token(text_of(claims, rules.sub_claim).strip(), round(expires_s * 1000))
+    return Token(text_of(claims, rules.sub_claim).strip(), expires_ms)
 
 
 def _check_audience(audience: Any, expected: frozenset[str]) -> None:

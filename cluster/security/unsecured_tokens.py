@@ -23,14 +23,17 @@ def _part(text: str) -> dict[str, Any]:
     return found
 
 
-def seconds(claims: Mapping[str, Any], name: str) -> float | None:
-    """A time in a token; None: it has none. TokenError: it is no number."""
+def milliseconds(claims: Mapping[str, Any], name: str) -> int | None:
+    """A time in a token; None: it has none. TokenError: it is no number.
+
+    Rounded, as in Kafka: else a token that a client beside the broker has just made would be one of the future.
+    """
     found = claims.get(name)
     if found is None:
         return None
     if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 1e15:
         raise TokenError(f"the claim {name} is no number")
-    return float(found)
+    return round(found * 1000)
 
 
 def text_of(claims: Mapping[str, Any], name: str) -> str:
@@ -59,22 +62,22 @@ def check(token: str, rules: UnsecuredRules, now_ms: int) -> Token:
         raise TokenError("the token is signed, and this listener takes tokens without a signature only")
     claims = _part(parts[1])
     user = text_of(claims, rules.principal_claim)
-    issued_s, expires_s, skew_ms = seconds(claims, "iat"), seconds(claims, "exp"), rules.clock_skew_ms
-    if issued_s is not None and issued_s * 1000 > now_ms + skew_ms:
+    issued_ms, expires_ms, skew_ms = milliseconds(claims, "iat"), milliseconds(claims, "exp"), rules.clock_skew_ms
+    if issued_ms is not None and issued_ms > now_ms + skew_ms:
         raise TokenError("the token is of the future (iat)")
-    if expires_s is None:
+    if expires_ms is None:
         raise TokenError("the token has no end (exp)")
-    if now_ms - skew_ms >= expires_s * 1000:
+    if now_ms - skew_ms >= expires_ms:
         raise TokenError("the token has expired (exp)")
-    if issued_s is not None and expires_s <= issued_s:
+    if issued_ms is not None and expires_ms <= issued_ms:
         raise TokenError("the token ends before it was given out (exp, iat)")
     has = {word.strip() for word in scopes(claims, rules.scope_claim)}
     if not has.issuperset(rules.required_scope):
         raise TokenError("the token lacks a scope", f"[{', '.join(rules.required_scope)}]")
-    return Token(user, round(expires_s * 1000))
+    return Token(user, expires_ms)
 
 
-def made(options: Mapping[str, str], now_ms: int) -> str:
+def made(options: Mapping[str, str], now_ms: float) -> str:
     """A token by the options of a JAAS line. ValueError says which is wrong."""
     principal_claim = options.get(f"{_PREFIX}PrincipalClaimName", "").strip() or "sub"
     claims: dict[str, Any] = {}

@@ -6,11 +6,13 @@ error: a test may want just this.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from barnabas.broker.control.recorder import Exchange
+from barnabas.broker.control.recorder import SIZE_BYTES, Exchange
 from barnabas.coordinators.groups.consumer.states import JOIN_EPOCH, LEAVE_EPOCH
+from barnabas.protocol import frames
 from barnabas.protocol.api_keys import ApiKey
+from barnabas.protocol.batch_layout import HEADER_BYTES, INT64, PRODUCER_ID_AT
 from barnabas.runtime.counted import counted
 
 COMMITS_MIN = 10  # fewer of them say nothing
@@ -45,13 +47,10 @@ Partition = tuple[str, str, int]  # group, topic, partition
 Commit = tuple[Exchange, Partition, int]  # with the offset
 
 
-def findings(exchanges: Iterable[Exchange], *, are_all_kept: bool) -> list[Finding]:
-    """All that is found, by rule and client. `are_all_kept`: no request has been forgotten since the start."""
+def findings(exchanges: Iterable[Exchange]) -> list[Finding]:
+    """All that is found, by rule and client."""
     seen = list(exchanges)
-    found = [finding for rule in RULES for finding in rule(seen)]
-    if are_all_kept:
-        found += _without_idempotence(seen)
-    return sorted(found)
+    return sorted(finding for rule in RULES for finding in rule(seen))
 
 
 def _of(seen: list[Exchange], key: ApiKey) -> Iterator[Exchange]:
@@ -138,12 +137,19 @@ def _produce_without_all_replicas(seen: list[Exchange]) -> Iterator[Finding]:
 
 
 def _without_idempotence(seen: list[Exchange]) -> Iterator[Finding]:
-    """Only if all is kept: the id of a producer may have been asked for long ago."""
-    with_id = {each.facts.client_id for each in _of(seen, ApiKey.INIT_PRODUCER_ID)}
-    counts = Counter(each.facts.client_id for each in _of(seen, ApiKey.PRODUCE) if each.facts.client_id not in with_id)
+    """By the batches: another broker may have given the producer its id."""
+    counts = Counter(each.facts.client_id for each in _of(seen, ApiKey.PRODUCE) if _lacks_producer_id(each))
     for client_id, count in counts.items():
         message = "its producer has no id, so what it sends again may be there twice, or in another order"
         yield Finding("no idempotence", client_id, "", count, message, "enable.idempotence=true")
+
+
+def _lacks_producer_id(exchange: Exchange) -> bool:
+    if exchange.frame is None:  # its records are forgotten
+        return False
+    request: Any = frames.decode_request(memoryview(exchange.frame)[SIZE_BYTES:])[1]
+    batches = [row.records for topic in request.topic_data for row in topic.partition_data if row.records]
+    return any(len(each) < HEADER_BYTES or INT64.unpack_from(each, PRODUCER_ID_AT)[0] < 0 for each in batches)
 
 
 def _old_versions(seen: list[Exchange]) -> Iterator[Finding]:
@@ -201,6 +207,7 @@ RULES: tuple[Callable[[list[Exchange]], Iterator[Finding]], ...] = (
     _fetches_that_never_wait,
     _metadata_storms,
     _produce_without_all_replicas,
+    _without_idempotence,
     _old_versions,
     _classic_members_that_come_anew,
     _members_that_come_anew,

@@ -355,8 +355,7 @@ def lint(services: Services, request: HttpRequest) -> HttpAnswer:
     recorder = gate_of(services).recorder
     since, client_id = request.query["since"], request.query["client"]
     seen = [each for each in recorder.since(since) if client_id in (None, each.facts.client_id)]
-    are_all_kept = since <= 1 and next((each.number for each in recorder.since(0)), 1) == 1
-    return HttpAnswer.json({"findings": [each._asdict() for each in findings(seen, are_all_kept=are_all_kept)]})
+    return HttpAnswer.json({"findings": [each._asdict() for each in findings(seen)]})
 
 
 # ------------------------------------------------------------------ members

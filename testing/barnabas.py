@@ -222,6 +222,12 @@ class Barnabas:
         """The node ids of those that run and do not stand still."""
         return [node_id for node_id, process in self.processes.items() if process.answers]
 
+    def _process(self, node_id: int) -> BrokerProcess:
+        """One of them. IndexError: there is none of this number."""
+        if node_id not in self.processes:
+            raise IndexError(f"there is no broker {node_id!r}, only {', '.join(map(str, self.processes))}")
+        return self.processes[node_id]
+
     def _best_first(self) -> list[int]:
         """Those that run; those that may not know how things are come last."""
         return sorted(self.running, key=self._may_be_behind.__contains__)
@@ -236,7 +242,7 @@ class Barnabas:
 
     def log(self, node_id: int = 0) -> str:
         """What a broker has logged."""
-        return self.processes[node_id].log.read_text(errors="replace")
+        return self._process(node_id).log.read_text(errors="replace")
 
     def ask(
         self,
@@ -252,7 +258,7 @@ class Barnabas:
         if not asked:
             self._check_started()
             raise RuntimeError("no broker runs")
-        return self._http.ask(self.processes[asked[0]].http, method, path, query, body)
+        return self._http.ask(self._process(asked[0]).http, method, path, query, body)
 
     # ------------------------------------------------------------------ topics and groups
 
@@ -422,27 +428,28 @@ class Barnabas:
 
     def kill(self, node_id: int = 0) -> None:
         """End a broker by SIGKILL. Its data stays until the end."""
-        self.processes[node_id].kill()
+        self._process(node_id).kill()
 
     def restart(self, node_id: int = 0) -> None:
         """Start a broker again, on its data and port; one that runs is stopped before."""
-        process = self.processes[node_id]
+        process = self._process(node_id)
         process.stop()
         self._begin([process])
 
     def pause(self, node_id: int = 0) -> None:
         """Let a broker stand still: its connections stay open, and nobody answers."""
+        process = self._process(node_id)
         self._may_be_behind.add(node_id)
-        self.processes[node_id].pause()
+        process.pause()
 
     def resume(self, node_id: int = 0) -> None:
         """Let it go on after `pause`."""
-        self.processes[node_id].resume()
+        self._process(node_id).resume()
 
     @contextmanager
     def down(self, node_id: int | None = None) -> Iterator[None]:
         """While the block lasts, a broker is away, or all are; then they serve again on their data and ports."""
-        away = [self.processes[node_id]] if node_id is not None else list(self.processes.values())
+        away = [self._process(node_id)] if node_id is not None else list(self.processes.values())
         for process in away:
             process.kill()
         try:

@@ -799,6 +799,11 @@ def test_what_a_test_gets_wrong_is_said_at_once(kafka: Barnabas) -> None:
     group.commit(topic, 0, 1)
     with pytest.raises(IndexError, match=f"the group {group.name} has 0 members, and none is 0"):
         group.expire_member(0)
+    for command in (kafka.kill, kafka.restart, kafka.pause, kafka.resume, kafka.log, kafka.disk_full, kafka.isolate):
+        with pytest.raises(IndexError, match="there is no broker 7, only 0"):
+            command(7)
+    with pytest.raises(IndexError, match="there is no broker 7, only 0"), kafka.down(7):
+        pass
     with pytest.raises(RuntimeError, match="these brokers are started already"):
         kafka.start()
     assert topic.values() == []

@@ -17,6 +17,7 @@ from barnabas.protocol.batch_records import Record
 from barnabas.protocol.checksum import crc32c
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
+from barnabas.runtime.grouped import grouped
 
 from bench.wire import CLIENT_ID, INT32, Connection, LoadError, until
 
@@ -160,15 +161,13 @@ class Producer:
     def adding(self, places: Sequence[Place]) -> Template:
         """AddPartitionsToTxn of a client that does not leave it to Produce."""
         make = messages.AddPartitionsToTxnRequest
-        topics: dict[str, list[int]] = {}
-        for topic, index in places:
-            topics.setdefault(topic, []).append(index)
         request = make(
             v3_and_below_transactional_id=self.transactional_id or "",
             v3_and_below_producer_id=_PLACEHOLDER[0],
             v3_and_below_producer_epoch=_PLACEHOLDER[1],
             v3_and_below_topics=[
-                make.AddPartitionsToTxnTopic(name=topic, partitions=indexes) for topic, indexes in topics.items()
+                make.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                for topic, indexes in grouped(places).items()
             ],
         )
         return Template(self.versions.add, request)

@@ -13,6 +13,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.replication.offset_lookup import EARLIEST, LATEST
 from barnabas.replication.replica_manager import ReplicaManager
+from barnabas.runtime.grouped import grouped
 from barnabas.runtime.ports import Clock
 from barnabas.runtime.turns import Pieces, chunks
 from barnabas.runtime.upkeep import Work
@@ -74,11 +75,8 @@ class KnownLogRanges:
     def refresh(self) -> Work:
         """Ask the leaders for what was wanted since the last time, and forget the rest."""
         wanted, self._wanted = self._wanted, {}
-        by_leader: dict[int, list[tuple[str, int]]] = {}
-        for key, leader in wanted.items():
-            by_leader.setdefault(leader, []).append(key)
         self.elsewhere = {key: self.elsewhere[key] for key in wanted if key in self.elsewhere}
-        for leader, keys in by_leader.items():
+        for leader, keys in grouped((leader, key) for key, leader in wanted.items()).items():
             for piece in chunks(keys, PARTITIONS_PER_REQUEST):
                 yield None
                 client = self._broker_clients.to(leader, PURPOSE)
@@ -101,20 +99,16 @@ def log_ends(
     `timestamp` EARLIEST: where they begin.
     """
     found: dict[tuple[str, int], int] = {}
-    for leader in sorted(set(leaders.values())):
+    for leader, keys in sorted(grouped((leader, key) for key, leader in leaders.items()).items()):
         client = broker_clients.to(leader, PURPOSE)
         if client is not None:
-            keys = [key for key, its_leader in leaders.items() if its_leader == leader]
             found |= _offsets((yield client.send(_request(keys, timestamp), VERSION)))
     return found
 
 
 def _request(keys: Sequence[tuple[str, int]], timestamp: int) -> "ListOffsetsRequest":
     make = messages.ListOffsetsRequest
-    topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
-    for topic, index in keys:
-        asked = make.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
-        topics.setdefault(topic, []).append(asked)
+    topics = grouped((key[0], make.ListOffsetsPartition(partition_index=key[1], timestamp=timestamp)) for key in keys)
     rows = [make.ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()]
     return make(replica_id=CONSUMER, isolation_level=0, topics=rows)
 

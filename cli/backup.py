@@ -24,6 +24,7 @@ from barnabas.offsets.backup_records import NO_MARKS, Marks, place_by_records
 from barnabas.offsets.backup_search import Around, Searched, Wanted, hits_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted, names_in_a_line
+from barnabas.runtime.grouped import grouped
 
 FIRST_GROUPS, GROUPS_PER_REQUEST = 10, 100
 OFFSETS_PER_REQUEST = 20_000  # also with metadata of 4 KB each, it is what the client takes
@@ -420,9 +421,7 @@ def _compare(client: Any, target: Target, rows: list[_Row]) -> None:
 
 def _commit(client: Any, target: Target, rows: list[_Row]) -> None:
     """Commit, one request for each group."""
-    of_group: dict[str, list[_Row]] = {}
-    for row in rows:
-        of_group.setdefault(row.position.group, []).append(row)
+    of_group = grouped((row.position.group, row) for row in rows)
     await_coordinators(client, list(of_group)[:1])  # makes the offsets topic
     with progress("Committing", len(of_group)) as advance:
         for group, some in of_group.items():

@@ -11,7 +11,6 @@ from barnabas.cli.shared.client import (
     RETRY_MS,
     Key,
     answered,
-    by_topic,
     leaders_of,
     list_offsets_request,
     reason,
@@ -24,6 +23,7 @@ from barnabas.offsets.backup_search import Ask, AskTime
 from barnabas.protocol import uuids
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.grouped import grouped
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Sized)
@@ -215,9 +215,9 @@ def _fetch(share: list[tuple[Key, Ask | AskBatches]]) -> Any:
     from kafka.protocol.consumer import FetchRequest
 
     make = FetchRequest.FetchTopic
-    topics = by_topic(
+    topics = grouped(
         (
-            key,
+            key[0],
             make.FetchPartition(partition=key[1], fetch_offset=ask.offset, partition_max_bytes=ask.bytes_max),
         )
         for key, ask in share

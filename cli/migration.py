@@ -14,7 +14,6 @@ from barnabas.cli.shared.client import (
     admin,
     answered,
     await_coordinators,
-    by_topic,
     commit,
     committed_offsets,
     describe_groups,
@@ -26,6 +25,7 @@ from barnabas.cli.shared.kafka_python import send
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, Yes, confirm, print_json, print_table
 from barnabas.runtime.counted import counted
+from barnabas.runtime.grouped import grouped
 
 if TYPE_CHECKING:
     from barnabas.config.broker import BrokerConfig
@@ -157,7 +157,7 @@ def _in_tree(client: Any, group: str) -> dict[Key, int]:
     ]
     found: dict[Key, int] = {}
     for start in range(0, len(partitions), PARTITIONS_PER_REQUEST):
-        asked = by_topic((key, key[1]) for key in partitions[start : start + PARTITIONS_PER_REQUEST])
+        asked = grouped(partitions[start : start + PARTITIONS_PER_REQUEST])
         make_topic = OffsetFetchRequest.OffsetFetchRequestTopic
         topics = [make_topic(name=name, partition_indexes=indexes) for name, indexes in asked.items()]
         try:

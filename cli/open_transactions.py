@@ -17,7 +17,6 @@ from barnabas.cli.shared.client import (
     Key,
     answered,
     broker_setting,
-    by_topic,
     leaders_of,
     list_offsets_request,
     listed_offsets,
@@ -28,6 +27,7 @@ from barnabas.cli.shared.words import shown
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.clock import RealClock
+from barnabas.runtime.grouped import grouped
 
 T = TypeVar("T")
 
@@ -195,11 +195,8 @@ def describe_transactions(client: Any, listed: Iterable[Listed]) -> dict[str, De
     from kafka.errors import KafkaError
     from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 
-    by_coordinator: dict[int, list[str]] = {}
-    for one in listed:
-        by_coordinator.setdefault(one.coordinator, []).append(one.transactional_id)
     found: dict[str, Described] = {}
-    for node_id, names in by_coordinator.items():
+    for node_id, names in grouped((one.coordinator, one.transactional_id) for one in listed).items():
         for at in range(0, len(names), IDS_AT_ONCE):
             request = DescribeTransactionsRequest(transactional_ids=names[at : at + IDS_AT_ONCE])
             try:
@@ -280,12 +277,8 @@ def _from_leaders(
     for attempt in range(ATTEMPTS):
         if attempt:
             asyncio.run(clock.sleep(RETRY_MS))
-        by_broker: dict[int, list[Key]] = {}
         led = dict.fromkeys(left, node_id) if node_id is not None else leaders(client, left)
-        for key, broker in led.items():
-            if broker is not None:
-                by_broker.setdefault(broker, []).append(key)
-        for broker, keys in by_broker.items():
+        for broker, keys in grouped((broker, key) for key, broker in led.items()).items():
             for at in range(0, len(keys), PARTITIONS_AT_ONCE):
                 try:
                     found |= ask(broker, keys[at : at + PARTITIONS_AT_ONCE])
@@ -304,7 +297,7 @@ def open_in(
     from kafka.protocol.admin.transactions import DescribeProducersRequest
 
     def ask(broker: int, keys: Sequence[Key]) -> dict[Key, list[Open]]:
-        make, asked = DescribeProducersRequest.TopicRequest, by_topic((key, key[1]) for key in keys)
+        make, asked = DescribeProducersRequest.TopicRequest, grouped(keys)
         topics = [make(name=name, partition_indexes=indexes) for name, indexes in asked.items()]
         response = send(client, DescribeProducersRequest(topics=topics), broker, ONE_ANSWERS_WITHIN_MS)
         rows = ((topic.name, row) for topic in response.topics for row in topic.partitions)

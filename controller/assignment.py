@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from barnabas.runtime.grouped import grouped
+
 NO_RACK = ""
 
 
@@ -11,9 +13,7 @@ class AssignmentError(ValueError):
 
 def rack_alternated(racks: Mapping[int, str]) -> list[int]:
     """Broker ids, round robin over the racks in name order, each rack's brokers in id order."""
-    by_rack: dict[str, list[int]] = {}
-    for broker_id in sorted(racks):
-        by_rack.setdefault(racks[broker_id], []).append(broker_id)
+    by_rack = grouped((racks[broker_id], broker_id) for broker_id in sorted(racks))
     columns = [by_rack[rack] for rack in sorted(by_rack)]
     depth = max(len(column) for column in columns)
     return [column[row] for row in range(depth) for column in columns if row < len(column)]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from barnabas.pipeline.batches import Array, Batches
 from barnabas.protocol.batch_layout import CONTROL, HEADER_BYTES, TRANSACTIONAL
+from barnabas.runtime.grouped import grouped
 
 NONE, COMMITTED, ABORTED, OPEN = -1, 0, 1, 2
 STATES = ("committed", "aborted", "open")
@@ -108,11 +109,8 @@ class Deciding:
 
 def _by_producer(aborted: Iterable[Aborted]) -> dict[int, tuple[Array, Array]]:
     """The first and last offsets of each producer's transactions. One producer's do not overlap."""
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for one in aborted:
-        ranges.setdefault(one.producer_id, []).append((one.last_offset, one.first_offset))
     result = {}
-    for producer, found in ranges.items():
+    for producer, found in grouped((one.producer_id, (one.last_offset, one.first_offset)) for one in aborted).items():
         columns = np.array(sorted(found), np.int64)
         result[producer] = (columns[:, 1].copy(), columns[:, 0].copy())
     return result

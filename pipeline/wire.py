@@ -15,6 +15,7 @@ from barnabas.protocol import frames, messages, uuids
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import LEADER_MOVES, ErrorCode, ProtocolError
 from barnabas.protocol.message import Message
+from barnabas.runtime.grouped import grouped
 
 CLIENT_ID = "barnabas-pipeline"
 CONNECT_TIMEOUT_S = 10.0
@@ -251,12 +252,8 @@ class Cluster:
             self.wait(deadline, why)
 
     def _by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
-        found: dict[int, list[tuple[str, int]]] = {}
-        for one in partitions:
-            leader = self.leader_of(*one)
-            if leader is not None:
-                found.setdefault(leader, []).append(one)
-        return found
+        led = ((self.leader_of(*one), one) for one in partitions)
+        return grouped((leader, one) for leader, one in led if leader is not None)
 
     def leader_of(self, topic: str, partition: int) -> int | None:
         """The leader of a partition, if it has one that is known."""
@@ -420,15 +417,15 @@ def fetch_request(topic: str, partition: int, offset: int, bytes_max: int, isola
 
 
 def _list_offsets(partitions: Iterable[tuple[str, int]], timestamp: int, isolation: int, replica_id: int) -> Message:
-    topics: dict[str, list[Any]] = {}
-    for topic, partition in partitions:
-        one = messages.ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        topics.setdefault(topic, []).append(one)
-    make = messages.ListOffsetsRequest.ListOffsetsTopic
-    return messages.ListOffsetsRequest(
+    make = messages.ListOffsetsRequest
+    topics = grouped(
+        (topic, make.ListOffsetsPartition(partition_index=partition, timestamp=timestamp))
+        for topic, partition in partitions
+    )
+    return make(
         replica_id=replica_id,
         isolation_level=isolation,
-        topics=[make(name=name, partitions=some) for name, some in topics.items()],
+        topics=[make.ListOffsetsTopic(name=name, partitions=some) for name, some in topics.items()],
     )
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from barnabas.protocol import record_batch
 from barnabas.protocol.batch_layout import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from barnabas.protocol.errors import CorruptBatchError
+from barnabas.runtime.grouped import grouped
 from barnabas.runtime.turns import Pieces
 from barnabas.storage.batch_headers import StoredBatch
 from barnabas.storage.log import Log
@@ -136,10 +137,8 @@ def _from_offset(segment: Segment, batch: StoredBatch, offset: int) -> tuple[int
 
 def _aborted(log: Log, start: int, end: int) -> dict[int, list[tuple[int, int]]]:
     """The aborted transactions that overlap [start, end): their first and last offsets, by producer id."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for entry in log.segments.aborted_between(start, end):
-        found.setdefault(entry.producer_id, []).append((entry.first_offset, entry.last_offset))
-    return found
+    entries = log.segments.aborted_between(start, end)
+    return grouped((entry.producer_id, (entry.first_offset, entry.last_offset)) for entry in entries)
 
 
 def _is_aborted(aborted: dict[int, list[tuple[int, int]]], batch: StoredBatch) -> bool:

@@ -18,6 +18,7 @@ from barnabas.protocol.messages import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from barnabas.runtime.grouped import grouped
 
 Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
@@ -84,13 +85,10 @@ async def alter_user_scram_credentials(
     services: Services, request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
     """Set and delete credentials: for each user all the requested changes, or none."""
-    by_user: dict[str, list[Change]] = {}
     changes_asked: list[Change] = [*request.deletions, *request.upsertions]
-    for change in changes_asked:
-        by_user.setdefault(change.name, []).append(change)
     response = AlterUserScramCredentialsResponse()
     pace = services.env.turns.pace()
-    for name, asked in by_user.items():
+    for name, asked in grouped((change.name, change) for change in changes_asked).items():
         await pace.rest()
         result = Altered(user=name, error_message=None)
         response.results.append(result)

@@ -18,6 +18,7 @@ from barnabas.coordinators.coordinator import partition_for
 from barnabas.protocol import messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.grouped import grouped
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import Pieces
 
@@ -247,9 +248,7 @@ def _describe(services: Services, transactional_ids: Iterable[str]) -> Pieces[me
                 response.TransactionState(transactional_id=transactional_id, error_code=found)
             )
             continue
-        topics: dict[str, list[int]] = {}
-        for topic, index in sorted(found.partitions):
-            topics.setdefault(topic, []).append(index)
+        topics = grouped(sorted(found.partitions))
         response.transaction_states.append(
             response.TransactionState(
                 transactional_id=transactional_id,

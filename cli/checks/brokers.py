@@ -10,6 +10,7 @@ from barnabas.cli.checks.starting import directory_of, start_again
 from barnabas.cli.shared.words import command_of, duration, size
 from barnabas.cluster.topic_names import TRANSACTIONS_TOPIC
 from barnabas.runtime.counted import counted
+from barnabas.runtime.grouped import grouped
 
 READ_ONLY_TEXTS = {os.strerror(number) for number in (errno.EROFS, errno.EACCES, errno.EPERM)}
 READ_ONLY = "the broker may write there again: the disk may be mounted read-only, or belong to another user."
@@ -192,9 +193,7 @@ def stopped_loads(facts: Facts) -> Iterator[Finding]:
     """Replicas are missing, without which nobody can say what is committed; or the log is damaged."""
     away = [broker for broker in facts.brokers if not broker.is_registered]
     for broker, health in facts.healths:
-        found: dict[tuple[str, str], list[Row]] = {}
-        for row in health["stopped_loads"]:
-            found.setdefault((row["topic"], row["why"]), []).append(row)
+        found = grouped(((row["topic"], row["why"]), row) for row in health["stopped_loads"])
         for (topic, stopped_by), rows in found.items():
             waiting = [row["waiting_groups"] for row in rows]
             if topic == TRANSACTIONS_TOPIC:

@@ -9,6 +9,7 @@ from barnabas.cli.shared.words import duration
 from barnabas.config.listeners import Endpoint, is_loopback, read_endpoints, security_protocols
 from barnabas.config.oauth import KEYS_URL, OAUTHBEARER, Text, takes_signed
 from barnabas.config.settings import ConfigError, split_list
+from barnabas.runtime.grouped import grouped
 
 ENDS_SOON_MS = 30 * DAY_MS
 OLD_PROTOCOLS = ("TLSv1", "TLSv1.1")
@@ -137,9 +138,8 @@ def unreadable(facts: Facts) -> Iterator[Finding]:
 def certificates(facts: Facts) -> Iterator[Finding]:
     """Clients refuse a broker whose certificate has ended. The clock of the broker counts, as for all its settings."""
     for broker, health in facts.healths:
-        listeners: dict[int, list[str]] = {}  # by when their certificate ends: most have the same
-        for row in health["certificates"]:
-            listeners.setdefault(row["ends_ms"], []).append(row["listener"])
+        # By when they end: most listeners have the same.
+        listeners = grouped((row["ends_ms"], row["listener"]) for row in health["certificates"])
         for ends_ms, names in listeners.items():
             left_ms = ends_ms - health["time_ms"]
             if left_ms > ENDS_SOON_MS:

@@ -15,6 +15,7 @@ from barnabas.cluster.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.config.listeners import is_loopback
 from barnabas.config.topic import BROKER_NAMES
 from barnabas.runtime.counted import counted
+from barnabas.runtime.grouped import grouped
 
 SESSION_DEFAULT_MS = 45_000  # session.timeout.ms of Java's consumer and of librdkafka
 POLL_DEFAULT_MS = 300_000
@@ -207,10 +208,9 @@ def retention(facts: Facts) -> Iterator[Finding]:
         ),
     )
 
-    by_sizes: dict[tuple[float, float], list[Topic]] = {}
-    for topic in large:
-        sizes = topic.number("segment.bytes") or 0, topic.number("retention.bytes") or 0
-        by_sizes.setdefault(sizes, []).append(topic)
+    by_sizes = grouped(
+        ((topic.number("segment.bytes") or 0, topic.number("retention.bytes") or 0), topic) for topic in large
+    )
     for (segment, kept), found in by_sizes.items():
         what = f"segment.bytes ({size(segment)}) is above retention.bytes ({size(kept)})"
         why = (

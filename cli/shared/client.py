@@ -18,6 +18,7 @@ from barnabas.cli.shared.rights import know_user, missing
 from barnabas.cli.shared.target import KNOWS_NOBODY, Target, addresses_of
 from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
+from barnabas.runtime.grouped import grouped
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.turns import ended
 
@@ -367,14 +368,6 @@ def replica_ends(client: Any, topics: Iterable[dict[str, Any]]) -> dict[Key, dic
     return ends
 
 
-def by_topic(partitions: Iterable[tuple[Key, T]]) -> dict[str, list[T]]:
-    """What belongs to partitions, for each topic: requests are written so."""
-    topics: dict[str, list[T]] = {}
-    for (name, _), one in partitions:
-        topics.setdefault(name, []).append(one)
-    return topics
-
-
 def list_offsets_request(
     times: Mapping[Key, int], *, replica_id: int = -1, isolation: int = 0, min_version: int = 1
 ) -> Any:
@@ -382,8 +375,8 @@ def list_offsets_request(
     from kafka.protocol.consumer import ListOffsetsRequest
 
     make = ListOffsetsRequest.ListOffsetsTopic
-    asked = by_topic(
-        (key, make.ListOffsetsPartition(partition_index=key[1], timestamp=time)) for key, time in times.items()
+    asked = grouped(
+        (key[0], make.ListOffsetsPartition(partition_index=key[1], timestamp=time)) for key, time in times.items()
     )
     topics = [make(name=name, partitions=some) for name, some in asked.items()]
     return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics, min_version=min_version)

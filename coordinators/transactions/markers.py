@@ -27,6 +27,7 @@ from barnabas.coordinators.transactions.topic_ages import Ages, TopicAges
 from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
+from barnabas.runtime.grouped import grouped
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 
@@ -194,12 +195,9 @@ class Markers:
     def _ask_for_producers(self, broker_id: int, asked: list[tuple[Ending, TopicPartition]]) -> None:
         """Ask a leader in which of these partitions the producer has written."""
         topic_ids = {partition: self._metadata_cache.topic_id(partition[0]) for _, partition in asked}
-        topics: dict[str, list[int]] = {}
-        for topic, index in topic_ids:
-            topics.setdefault(topic, []).append(index)
         make_topic = messages.DescribeProducersRequest.TopicRequest
         request = messages.DescribeProducersRequest(
-            topics=[make_topic(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()]
+            topics=[make_topic(name=topic, partition_indexes=indexes) for topic, indexes in grouped(topic_ids).items()]
         )
         answer = self._ask(broker_id, request, DESCRIBE_PRODUCERS_VERSION)
         answer.then(lambda response: self._producers_are_known(broker_id, asked, topic_ids, response))

@@ -27,6 +27,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.replication.partition import Partition
+from barnabas.runtime.grouped import grouped
 from barnabas.runtime.pending import Pending
 from barnabas.runtime.ports import Clock, Timer
 from barnabas.storage.producer_entry import Verification
@@ -55,15 +56,15 @@ class _Question:
 
     def message(self) -> messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction:
         request = messages.AddPartitionsToTxnRequest
-        topics: dict[str, list[int]] = {}
-        for topic, index in self.partitions:
-            topics.setdefault(topic, []).append(index)
         return request.AddPartitionsToTxnTransaction(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             verify_only=not self.adds,
-            topics=[request.AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in topics.items()],
+            topics=[
+                request.AddPartitionsToTxnTopic(name=name, partitions=rows)
+                for name, rows in grouped(self.partitions).items()
+            ],
         )
 
     def answer(self, found: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode) -> None:

@@ -22,6 +22,7 @@ from barnabas.protocol import frames, messages
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import Record, batches, build, records
+from barnabas.runtime.grouped import grouped
 
 ANSWER_WITHIN_S = 20.0
 
@@ -164,10 +165,10 @@ def whole_batches(data: Any) -> memoryview:
 def produce_request(entries: list[tuple[str, int, bytes | bytearray]]) -> messages.ProduceRequest:
     """A produce with acks=all of one batch for each partition."""
     produce = messages.ProduceRequest
-    topics: dict[str, list[Any]] = {}
-    for topic, partition, batch in entries:
-        topics.setdefault(topic, []).append(produce.PartitionProduceData(index=partition, records=batch))
-    data = [produce.TopicProduceData(name=topic, partition_data=rows) for topic, rows in topics.items()]
+    topics = grouped(
+        (topic, produce.PartitionProduceData(index=index, records=batch)) for topic, index, batch in entries
+    )
+    data = [produce.TopicProduceData(name=topic, partition_data=some) for topic, some in topics.items()]
     return produce(acks=-1, timeout_ms=10_000, topic_data=data)
 
 

@@ -18,6 +18,7 @@ from barnabas.protocol.messages import (
     TxnOffsetCommitRequest,
 )
 from barnabas.protocol.record_batch import Record, build
+from barnabas.runtime.grouped import grouped
 from broker_process import Client
 
 PASSING = {
@@ -75,16 +76,13 @@ def add(
 
 def adding(transactional_id: str, producer: tuple[int, int], partitions: Sequence[tuple[str, int]]) -> Any:
     """The request that adds partitions."""
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
     request = AddPartitionsToTxnRequest
     return request(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer[0],
         v3_and_below_producer_epoch=producer[1],
         v3_and_below_topics=[
-            request.AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in topics.items()
+            request.AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in grouped(partitions).items()
         ],
     )
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import pytest
 from barnabas.cluster.lease import Lease
 from barnabas.replication.fetching import Fetching
+from barnabas.runtime.grouped import grouped
 from simulator import planting
 from simulator.access_faults import ACCESS_FAULTS
 from simulator.cluster_faults import CLUSTER_FAULTS
@@ -48,9 +49,7 @@ def cost_s(faults: Sequence[Fault]) -> float:
 
 def days() -> list[list[Fault]]:
     """The faults of each day: days take as long as each other, and faults of the same run have the same day."""
-    runs: dict[tuple[str, str, int], list[Fault]] = {}
-    for fault in ALL_FAULTS:
-        runs.setdefault((fault.campaign, fault.focus, fault.seed), []).append(fault)
+    runs = grouped(((fault.campaign, fault.focus, fault.seed), fault) for fault in ALL_FAULTS)
     parts = [each[at : at + SHARED_MAX] for each in runs.values() for at in range(0, len(each), SHARED_MAX)]
     found: list[list[Fault]] = [[] for _ in range(DAYS)]
     costs = [0.0] * DAYS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.protocol import messages
 from barnabas.protocol import records as stored
 from barnabas.protocol.errors import ErrorCode
+from barnabas.runtime.grouped import grouped
 
 from simulator.ledger import by_topic
 from simulator.violation import Violation
@@ -113,10 +114,10 @@ class Client:
         self, offsets: dict[Partition, int], epoch: int, member_id: str, start: int, delay_ms: float
     ) -> None:
         make = messages.OffsetCommitRequest
-        rows: dict[str, list[Any]] = {}
-        for (topic, index), offset in offsets.items():
-            row = make.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
-            rows.setdefault(topic, []).append(row)
+        rows = grouped(
+            (topic, make.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset))
+            for (topic, index), offset in offsets.items()
+        )
         request = make(
             group_id=GROUP,
             generation_id_or_member_epoch=epoch,

@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
+from barnabas.runtime.grouped import grouped
+
 from simulator.observations import (
     DELETE_GROUP,
     EXPIRE_OFFSETS,
@@ -328,9 +330,7 @@ def _committed_offsets(done: list[Done], deleted: Collection[str], lasting_from:
 def _offsets_of_one(
     where: str, writes: list[_Write], reads: list[tuple[Done, int]], lasting_from: int
 ) -> Iterator[Anomaly]:
-    by_value: dict[int, list[_Write]] = {}
-    for write in writes:
-        by_value.setdefault(write.value, []).append(write)
+    by_value = grouped((write.value, write) for write in writes)
     for done, value in reads:  # what was read is in force, also if its client was never told
         found = by_value.get(value, [])
         if len(found) == 1 and found[0].effective_by > done.ended:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from barnabas.runtime.grouped import grouped
+
 from simulator.commits import Commits
 from simulator.violation import Violation
 
@@ -10,10 +12,7 @@ TopicPartition = tuple[str, int]
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """The partitions of each topic, in order."""
-    found: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        found.setdefault(topic, []).append(index)
-    return found
+    return grouped(sorted(partitions))
 
 
 def number_of(value: str) -> int:

@@ -12,6 +12,7 @@ from barnabas.protocol.messages import (
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
+from barnabas.runtime.grouped import grouped
 from simulator.coordination import SimCoordination, SimTree
 from simulator.env import sim_env
 
@@ -48,9 +49,7 @@ def add(
     verify_only: bool = False,
 ) -> list[int]:
     request = AddPartitionsToTxnRequest
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        by_topic.setdefault(topic, []).append(index)
+    by_topic = grouped(partitions)
     topics = [request.AddPartitionsToTxnTopic(name=topic, partitions=rows) for topic, rows in by_topic.items()]
     if version < 4:
         asked = request(

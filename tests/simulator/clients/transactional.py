@@ -20,6 +20,7 @@ from barnabas.protocol.messages import (
     ProduceRequest,
 )
 from barnabas.protocol.record_batch import Record
+from barnabas.runtime.grouped import grouped
 
 from simulator.clients.client import RETRIABLE, Client
 from simulator.clients.connection import LostError, UnansweredError
@@ -233,16 +234,13 @@ class Transactional(Client):
         new = [key for key in keys if key not in self._added]
         if self.raises_epochs or not new:
             return
-        topics: dict[str, list[int]] = {}
-        for topic, index in new:
-            topics.setdefault(topic, []).append(index)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.producer_epoch,
             v3_and_below_topics=[
                 AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-                for topic, indexes in topics.items()
+                for topic, indexes in grouped(new).items()
             ],
         )
         self._added.update(dict.fromkeys(new))

@@ -20,12 +20,11 @@ from barnabas.protocol import records as stored
 from barnabas.protocol.batch_records import iterate, short_records
 from barnabas.protocol.errors import ProtocolError
 from barnabas.protocol.record_batch import PlainRecords
+from barnabas.runtime.grouped import grouped
 
 
 def by_schema(held: Transaction, version: int) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(held.partitions):
-        topics.setdefault(topic, []).append(index)
+    topics = grouped(sorted(held.partitions))
     make = stored.TransactionLogValue
     value = make(
         producer_id=held.producer_id,

@@ -179,24 +179,30 @@ class DelegationTokens:
         """Let a token count longer; until when. CoordinationError."""
         usual_ms = self._config.delegation_token_expiry_time_ms
         period_ms = min(period_ms, usual_ms) if period_ms > 0 else usual_ms
-        return await self._change(principal, secret, period_ms)
+        return await self._change(principal, secret, period_ms, renews=True)
 
     async def expire(self, principal: str, secret: bytes, period_ms: int) -> tuple[ErrorCode, int]:
-        """Let a token end after a time, which may be longer than before, or now (negative). CoordinationError."""
-        return await self._change(principal, secret, None if period_ms < 0 else period_ms)
+        """Let a token end after a time, which may be longer than before, or now (negative). CoordinationError.
 
-    async def _change(self, principal: str, secret: bytes, period_ms: int | None) -> tuple[ErrorCode, int]:
-        """Let a token end after this time, None: now."""
+        One that has expired, and is there until the next check, can only be ended.
+        """
+        return await self._change(principal, secret, None if period_ms < 0 else period_ms, renews=False)
+
+    async def _change(
+        self, principal: str, secret: bytes, period_ms: int | None, *, renews: bool
+    ) -> tuple[ErrorCode, int]:
+        """Let a token end after this time, None: now. What is said first is what Kafka says first."""
         for _ in range(CHANGE_TRIES):
             token = self._of_hmac(secret)
             version = -1 if token is None else await self._read(token.token_id)
             token = self._of_hmac(secret)
             if token is None or version < 0:
                 return ErrorCode.DELEGATION_TOKEN_NOT_FOUND, 0
-            if self._is_expired(token):
-                return ErrorCode.DELEGATION_TOKEN_EXPIRED, 0
-            if principal != token.owner and principal not in token.renewers:
+            is_foreign = principal != token.owner and principal not in token.renewers
+            if is_foreign and not (renews and self._is_expired(token)):
                 return ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, 0
+            if period_ms is not None and self._is_expired(token):
+                return ErrorCode.DELEGATION_TOKEN_EXPIRED, 0
             path, now_ms = paths.delegation_token(token.token_id), self._env.clock.now_ms()
             changed = None if period_ms is None else token._replace(expires_ms=min(token.max_ms, now_ms + period_ms))
             data = None if changed is None else payloads.encode_delegation_token(changed)

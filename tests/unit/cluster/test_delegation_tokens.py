@@ -187,6 +187,22 @@ def test_expired_tokens_do_not_log_in_and_are_removed(brokers: Brokers) -> None:
     assert not [path for path, _, _ in brokers.tree.nodes() if token.token_id in path]
 
 
+def test_what_may_be_done_with_a_token_that_has_expired(brokers: Brokers) -> None:
+    """Until it is removed, its owner and its renewers may end it. Each answer was asked of Kafka 4.3.1."""
+    expired, mismatch = (ErrorCode.DELEGATION_TOKEN_EXPIRED, 0), (ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, 0)
+    for ends in ("User:alice", "User:bob"):
+        token = brokers.new()
+        secret = brokers.first.hmac_of(token.token_id)
+        brokers.env.clock.step_wall_clock(60_001)
+        for principal in ("User:alice", "User:bob", "User:mallory"):
+            assert brokers.run(brokers.first.renew(principal, secret, 1)) == expired
+        assert brokers.run(brokers.first.expire(ends, secret, 1000)) == expired
+        for period_ms in (1000, -1):
+            assert brokers.run(brokers.first.expire("User:mallory", secret, period_ms)) == mismatch
+        assert brokers.run(brokers.first.expire(ends, secret, -1)) == (ErrorCode.NONE, brokers.env.clock.now_ms())
+        assert not list(brokers.first.all())
+
+
 def test_a_token_that_is_ended_is_gone_everywhere(brokers: Brokers) -> None:
     token = brokers.new()
     secret = brokers.first.hmac_of(token.token_id)

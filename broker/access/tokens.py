@@ -23,7 +23,7 @@ def may_ask(config: BrokerConfig, context: RequestContext) -> bool:
 def owner_of(request: Any, context: RequestContext) -> str:
     """Whose a new token shall be."""
     name = request.owner_principal_name
-    return f"{request.owner_principal_type}:{name}" if name else str(context.principal)
+    return f"{request.owner_principal_type or ''}:{name}" if name else str(context.principal)
 
 
 def creates_tokens(asked: Asked) -> Reply:

@@ -350,6 +350,12 @@ def test_of_a_group_that_is_not_there_no_topic_is_said(guarded: World) -> None:
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
+def test_an_owner_whose_type_is_not_said_has_none(guarded: World) -> None:
+    request = messages.CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="alice")
+    answer = ask(guarded, "User:nobody", ApiKey.CREATE_DELEGATION_TOKEN, 3, request)
+    assert (answer.principal_type, answer.principal_name) == ("", "alice")
+
+
 @pytest.mark.parametrize(("version", "error"), [(5, 42), (6, 31)])
 def test_coordinators_of_share_groups_are_for_brokers(guarded: World, version: int, error: int) -> None:
     request = messages.FindCoordinatorRequest(key_type=2, coordinator_keys=["share"])

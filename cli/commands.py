@@ -40,6 +40,11 @@ With --json, an error is one JSON object on standard error: {"error": "…", "ex
 class LazyCommands(Group):
     """Knows the names of the commands, and imports barnabas.cli.NAME for the one that runs."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        names: Any = dict.fromkeys(COMMANDS)
+        self.commands = names  # typer suggests one of them for a wrong one
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 

@@ -49,6 +49,12 @@ def test_help_teaches_by_example(run: Run, words: tuple[str, ...]) -> None:
     assert f"barnabas {' '.join(words)}".strip() in shown.replace("Usage: barnabas", "", 1)
 
 
+def test_a_command_that_there_is_not_is_answered_with_one_that_there_is(run: Run) -> None:
+    assert "No such command 'topic'. Did you mean 'topics'?" in run("topic", "list", code=2).stderr
+    error = {"error": "No such command 'topic'. Did you mean 'topics'?", "exit_code": 2}
+    assert json.loads(run("topic", "list", "--json", code=2).stderr) == error
+
+
 def test_the_life_of_a_topic(run: Run, name: str) -> None:
     run("topics", "create", name, "--partitions", "2", "--config", "retention.ms=1234567")
     assert "already exists" in run("topics", "create", name, code=1).stderr

@@ -21,6 +21,7 @@ from barnabas.cli.shared.client import (
     told_in_sentences,
 )
 from barnabas.cli.shared.exits import ExitCode, fail, say
+from barnabas.cli.shared.moments import A_TIME
 from barnabas.cli.shared.options import Names
 from barnabas.cli.shared.rights import asks_for
 from barnabas.cli.shared.target import SECONDS_MAX, Target, end_at_once, no_time_limit
@@ -54,7 +55,7 @@ class Place(Names):
     ] = None
     offset: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Begin there: an offset, -N (the last N), earliest, latest, or a time."),
+        typer.Option(metavar="WHERE", help=f"Begin there: an offset, -N (the last N), earliest, latest, or {A_TIME}."),
     ] = None
 
     def check(self) -> None:
@@ -147,6 +148,7 @@ def consume(
     barnabas consume orders --partition 0 --offset 4711 --max 1
     barnabas consume orders --offset -10 --timeout 1
     barnabas consume orders --offset 2026-03-01T12:00 --format '{key}: {value}'
+    barnabas consume orders --offset 15m
     barnabas consume orders --offset earliest --format json > records.jsonl
     barnabas consume orders --group billing --max 10 --timeout 30
     barnabas consume --pattern 'orders-.*' --from-beginning --timeout 2 --json

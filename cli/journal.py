@@ -4,7 +4,6 @@ The commands read the journal like any consumer: only the partition of the group
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -22,6 +21,7 @@ from barnabas.cli.journal_reading import (
 from barnabas.cli.live_reset import Live, reset_live
 from barnabas.cli.shared.client import Key, admin, answered, changed, commit, errors_of, positions
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.moments import A_TIME, WHEN, moment_of
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import (
     AsJson,
@@ -42,11 +42,9 @@ from barnabas.runtime.clock import RealClock
 from barnabas.runtime.counted import counted
 
 LINES = 100  # of `log`, without --max or --json
-UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
 TopicNames = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this; repeat.")]
-WHEN = "2026-03-01T12:00 (local time without a zone), or 90m, 12h, 3d ago"
 
 
 def log(
@@ -357,14 +355,11 @@ def _or_none(offset: int) -> int | None:
 
 
 def _moment(option: str, text: str) -> int:
-    """A time in milliseconds: `2026-03-01T12:00`, or so long ago as `90m` says."""
-    number, unit = text[:-1], text[-1:]
-    if number.isdecimal() and len(number) < 20 and unit in UNITS_MS:
-        return max(RealClock().now_ms() - int(number) * UNITS_MS[unit], 0)
-    try:
-        return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)  # no change is older than 1970
-    except (ValueError, OverflowError):
-        fail(f"{option} wants a time such as 2026-03-01T12:00, or 90m, 12h, 3d ago, not {text!r}.", ExitCode.NOT_VALID)
+    """A time in milliseconds; what is none ends the command."""
+    at_ms = moment_of(text)
+    if at_ms is None:
+        fail(f"{option} wants {A_TIME}, not {text!r}.", ExitCode.NOT_VALID)
+    return at_ms
 
 
 def _as_cells(line: tuple[Changes, Row] | Gap) -> tuple[Any, ...]:

@@ -4,12 +4,12 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from barnabas.cli.shared.client import Key, describe_groups, describe_topics, offsets_at, positions
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.moments import A_TIME, moment_of
 from barnabas.cli.shared.terminal import INT64_MAX
 from barnabas.cli.shared.words import partition_of
 from barnabas.runtime.counted import counted
@@ -23,7 +23,7 @@ class Destination:
 
     to: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-03-01T12:00."),
+        typer.Option(metavar="WHERE", help=f"earliest, latest, an offset, or {A_TIME}."),
     ] = None
     shift_by: Annotated[
         int | None,
@@ -66,14 +66,10 @@ def place_of(to: str, option: str = "--to") -> Any:
         return OffsetSpec[to.upper()]
     if to.isdecimal():
         return int(to)
-    try:
-        # A negative timestamp has a meaning of its own in a request, and no record is older than 1970.
-        return OffsetTimestamp(max(0, int(datetime.fromisoformat(to).timestamp() * 1000)))
-    except (ValueError, OverflowError):
-        fail(
-            f"{option} wants earliest, latest, an offset or a time such as 2026-03-01T12:00, not {to!r}.",
-            ExitCode.NOT_VALID,
-        )
+    at_ms = moment_of(to)
+    if at_ms is None:
+        fail(f"{option} wants earliest, latest, an offset or {A_TIME}, not {to!r}.", ExitCode.NOT_VALID)
+    return OffsetTimestamp(at_ms)
 
 
 def named(topic: str) -> tuple[str, set[int] | None]:

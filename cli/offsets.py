@@ -115,6 +115,7 @@ def set_offsets(
     barnabas offsets set billing --topic orders --to latest --yes
     barnabas offsets set billing --topic orders:1 --to 1200
     barnabas offsets set billing --topic orders --to 2026-03-01T12:00:00+01:00
+    barnabas offsets set billing --to 2h                    where it was then
     barnabas offsets set billing --shift-by -10
     barnabas offsets set billing --topic orders --to 2026-03-01T12:00 --live
     barnabas offsets set billing --to-file positions.csv --live --yes

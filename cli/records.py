@@ -7,6 +7,7 @@ import typer
 from barnabas.cli.offset_targets import choose, partitions_named, place_of
 from barnabas.cli.shared.client import admin, answered, offsets_at, result_of
 from barnabas.cli.shared.exits import ExitCode, fail
+from barnabas.cli.shared.moments import A_TIME
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import AsJson, Columns, Yes, confirm, new_app, print_json, print_outcomes, print_rows
 from barnabas.cli.shared.words import partition_of
@@ -16,7 +17,7 @@ app = new_app("""Records: delete the oldest of a topic.
 
     \b
     barnabas records delete orders:0 --before 4711 --dry-run
-    barnabas records delete orders --before 2026-03-01T12:00
+    barnabas records delete orders --before 7d                 all that is older
     barnabas records delete orders --before latest --yes       all of them
     """)
 
@@ -40,9 +41,7 @@ def _records() -> None:  # with one command alone, typer would take away its nam
 def delete(
     target: Target,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:P,P…]", help="A topic, or some of its partitions.")],
-    before: Annotated[
-        str, typer.Option(metavar="WHERE", help="An offset, latest (all), or a time such as 2026-03-01T12:00.")
-    ],
+    before: Annotated[str, typer.Option(metavar="WHERE", help=f"An offset, latest (all), or {A_TIME}.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,

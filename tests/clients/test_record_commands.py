@@ -188,6 +188,19 @@ def test_consume_begins_where_it_is_told(run: Run, name: str) -> None:
     assert "--offset wants earliest" in run("consume", name, "--offset", "soon", code=2).stderr
 
 
+def test_a_time_may_be_so_long_ago(run: Run, name: str) -> None:
+    """Until 2026-11-30 only the commands that read the journal took it."""
+    run("produce", name, "--value", "old", "--timestamp", "5")
+    run("produce", name, "--value", "new")
+    assert run("consume", name, "--offset", "2h", "--max", "1").stdout == "new\n"
+    run("offsets", "set", f"g-{name}", "--topic", name, "--to", "90m", "--yes")
+    (row,) = json.loads(run("offsets", "list", f"g-{name}", "--json").stdout)
+    assert row["committed_offset"] == 1
+    (row,) = json.loads(run("records", "delete", name, "--before", "3d", "--yes", "--json").stdout)
+    assert row["new_log_start_offset"] == 1
+    assert "or 90m, 12h, 3d ago, not '3w'" in run("records", "delete", name, "--before", "3w", code=2).stderr
+
+
 def test_consume_prints_in_the_form_that_is_asked_for(run: Run, name: str) -> None:
     run("produce", name, "--value", "v", "--key", "k", "--header", "a=1", "--timestamp", "5")
     form = "{topic}/{partition}@{offset}\\t{timestamp} {key}={value} [{headers}]"

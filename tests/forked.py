@@ -113,6 +113,17 @@ def run(
     return done
 
 
+def barnabas(
+    *words: str, code: int | None = None, given: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `barnabas` to its end. `code`: the exit code that it must have; `given`: its input."""
+    command = [*BARNABAS, *words]
+    done = run(command, input=given, capture_output=True, text=True, timeout=200, env=os.environ | environment)
+    assert code is None or done.returncode == code, done
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
 def _of_the_start(env: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in env.items() if name.startswith(OF_THE_START) and "BYTECODE" not in name}
 

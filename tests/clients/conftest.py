@@ -183,18 +183,7 @@ def run(broker: BrokerProcess) -> Callable[..., subprocess.CompletedProcess[str]
     """Runs a command of `barnabas` to its end against the broker."""
 
     def run_command(*words: str, stdin: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
-        done = forked.run(
-            [sys.executable, *PROGRAM, *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=200,
-        )
-        assert done.returncode == code, done
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        return forked.barnabas(*words, code=code, given=stdin, BARNABAS_BOOTSTRAP=broker.bootstrap)
 
     return run_command
 

@@ -2,9 +2,7 @@
 
 import http.client
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -30,12 +28,7 @@ def guarded(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 def ran(broker: BrokerProcess, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}
-    command = [sys.executable, "-m", "barnabas", *words]
-    result = forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
-    assert result.returncode == code, result
-    assert "Traceback" not in result.stderr
-    return result
+    return forked.barnabas(*words, code=code, BARNABAS_BOOTSTRAP=broker.bootstrap)
 
 
 def test_rules_outlive_the_broker_and_are_added_listed_and_removed(guarded: BrokerProcess) -> None:

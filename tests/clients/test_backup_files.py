@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,7 @@ Tool = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def tool(own_broker: Any) -> Tool:
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "barnabas", *words]
-        environment = os.environ | {"BARNABAS_BOOTSTRAP": own_broker.bootstrap}
-        done = forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
-        assert done.returncode == code, done
-        return done
+        return forked.barnabas(*words, code=code, BARNABAS_BOOTSTRAP=own_broker.bootstrap)
 
     run("produce", "orders", "--value", "x")
     run("offsets", "set", "g", "--topic", "orders", "--to", "earliest", "--yes")

@@ -15,7 +15,7 @@ import pytest
 from barnabas.protocol.uuids import from_text
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMAND = [sys.executable, "-m", "barnabas"]
+COMMAND = forked.BARNABAS
 
 
 def in_json(done: subprocess.CompletedProcess[str]) -> Any:

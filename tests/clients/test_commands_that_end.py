@@ -33,7 +33,7 @@ from barnabas.cli import (
 )
 from turns import TODAY
 
-COMMAND = [sys.executable, "-m", "barnabas"]
+COMMAND = forked.BARNABAS
 BACKUP = str(Path(__file__).resolve().parents[1] / "golden" / "offsets-backup-1.jsonl")
 OF_ALL = {"--bootstrap", "--timeout", "--wait", "--command-config"}  # options that every command has
 
@@ -264,7 +264,16 @@ def test_a_broker_that_never_answers_ends_every_command(silent_server: socket.so
     processes = {}
     for words, rest in COMPLETE.items():
         limit = "0.05" if words == ("consume",) else "0.5"
-        command = [*COMMAND, *words, *rest, "--timeout", limit, "--bootstrap", bootstrap_of(silent_server), "--json"]
+        command = [
+            *COMMAND,
+            *words,
+            *rest,
+            "--timeout",
+            limit,
+            "--bootstrap",
+            bootstrap_of(silent_server),
+            "--json",
+        ]
         processes[words] = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for words, process in processes.items():
         shown, said = process.communicate(timeout=200)

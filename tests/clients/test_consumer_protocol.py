@@ -5,7 +5,6 @@ A referee watches: between the assignment and the revocation that a client ackno
 
 import json
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -111,8 +110,7 @@ def test_each_assignment_is_explained(broker: Any, admin: AdminClient, members: 
     until(lambda: len(referee.of("two")) == 4)
     admin.create_partitions([NewPartitions("told", 5)])["told"].result()
     until(lambda: len(referee.of("two")) == 5)
-    command = [sys.executable, "-m", "barnabas", "groups", "explain", "tellers", "--bootstrap", broker.bootstrap]
-    done = forked.run([*command, "--json"], check=True, timeout=200, capture_output=True, text=True)
+    done = forked.barnabas("groups", "explain", "tellers", "--bootstrap", broker.bootstrap, "--json", code=0)
     story = json.loads(done.stdout)["rebalances"]
     assert [(one["cause"], one["outcome"], one["members"], one["protocol"], one["moved_count"]) for one in story] == [
         ("its members have changed", "assigned", 1, "uniform", 4),
@@ -121,7 +119,7 @@ def test_each_assignment_is_explained(broker: Any, admin: AdminClient, members: 
         ("the topics that it reads have changed", "assigned", 1, "uniform", 1),
     ]
     assert [one["from_generation"] for one in story][1:] == [one["generation"] for one in story][:-1]
-    text = forked.run(command, check=True, timeout=200, capture_output=True, text=True).stdout
+    text = forked.barnabas("groups", "explain", "tellers", "--bootstrap", broker.bootstrap, code=0).stdout
     assert "assigned, 2 members, uniform" in text
     assert "moved told-0: nobody -> one at 127.0.0.1" in text
     assert text.count(": one at 127.0.0.1 -> two at 127.0.0.1") == 2
@@ -140,34 +138,12 @@ def test_a_group_is_listed_described_and_deleted(broker: Any, admin: AdminClient
     (member,) = found.members
     assert (found.partition_assignor, found.state.name, member.group_instance_id) == ("uniform", "STABLE", "till-1")
     assert {each.partition for each in member.assignment.topic_partitions} == {0, 1, 2}
-    told = forked.run(
-        [
-            sys.executable,
-            "-m",
-            "barnabas",
-            "groups",
-            "describe",
-            "described",
-            "--json",
-            "--bootstrap",
-            broker.bootstrap,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
+    told = forked.barnabas("groups", "describe", "described", "--json", "--bootstrap", broker.bootstrap, code=0)
     (document,) = json.loads(told.stdout)
     assert document["members"][0]["partitions"] == [["described", 0], ["described", 1], ["described", 2]]
     words = ("offsets", "set", "described", "--topic", "described", "--to", "earliest", "--yes")
-    refused = forked.run(
-        [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert (refused.returncode, refused.stdout) == (1, "")
+    refused = forked.barnabas(*words, "--bootstrap", broker.bootstrap, code=1)
+    assert refused.stdout == ""
     assert "Stop its consumers first, or add --live" in refused.stderr
     with pytest.raises(Exception, match=r"NON_EMPTY_GROUP|not empty"):
         admin.delete_consumer_groups(["described"])["described"].result()
@@ -221,8 +197,7 @@ def test_a_static_member_that_is_away_is_described_so(own_broker: Any) -> None:
     from broker_process import Client
 
     def ran(*words: str) -> str:
-        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", own_broker.bootstrap]
-        return forked.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
+        return forked.barnabas(*words, "--bootstrap", own_broker.bootstrap, code=0).stdout
 
     def described() -> dict[str, Any]:
         [document] = json.loads(ran("groups", "describe", "billing", "--json"))
@@ -257,18 +232,10 @@ def test_commands_say_what_is_there_while_the_protocol_is_off(own_broker: Any) -
     from broker_process import Client
 
     def ran(*words: str, code: int = 0) -> Any:
-        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", own_broker.bootstrap]
-        done = forked.run(command, capture_output=True, text=True, timeout=200)
-        assert done.returncode == code, done
-        return done
+        return forked.barnabas(*words, "--bootstrap", own_broker.bootstrap, code=code)
 
     def findings() -> list[tuple[str, str, str]]:
-        done = forked.run(
-            [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", own_broker.bootstrap],
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+        done = forked.barnabas("doctor", "--json", "--bootstrap", own_broker.bootstrap)
         rows = json.loads(done.stdout)["findings"]
         return [(row["severity"], row["what"], row["command"]) for row in rows if row["check"] == "consumer groups"]
 

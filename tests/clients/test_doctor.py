@@ -31,9 +31,7 @@ def quick(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 def barnabas(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas", *words]
-    environment = {**os.environ, "BARNABAS_BOOTSTRAP": bootstrap}
-    return forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    return forked.barnabas(*words, BARNABAS_BOOTSTRAP=bootstrap)
 
 
 def doctor(broker: BrokerProcess, *words: str) -> dict[str, Any]:

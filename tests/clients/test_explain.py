@@ -104,12 +104,7 @@ def test_a_rolling_restart_is_explained(broker: Any, name: str, wait_until: Call
 
 def test_a_group_without_a_story(broker: Any, name: str) -> None:
     where = ["--bootstrap", broker.bootstrap]
-    command = [sys.executable, "-m", "barnabas"]
-    forked.run([*command, "topics", "create", name, *where], check=True, timeout=200, capture_output=True)
-    set_to = ["offsets", "set", name, "--topic", name, "--to", "0", "--yes"]
-    forked.run([*command, *set_to, *where], check=True, timeout=200, capture_output=True)
+    forked.barnabas("topics", "create", name, *where, code=0)
+    forked.barnabas("offsets", "set", name, "--topic", name, "--to", "0", "--yes", *where, code=0)
     assert json.loads(explain(broker, name, "--json"))["rebalances"] == []
-    unknown = forked.run(
-        [*command, "groups", "explain", f"{name}-unknown", *where], capture_output=True, text=True, timeout=200
-    )
-    assert unknown.returncode == 3, unknown
+    forked.barnabas("groups", "explain", f"{name}-unknown", *where, code=3)

@@ -14,10 +14,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 
 def run(broker: Any, *words: str) -> str:
-    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done
-    return done.stdout
+    return forked.barnabas(*words, "--bootstrap", broker.bootstrap, code=0).stdout
 
 
 def produce(broker: Any, topic: str, partition: int, keys: list[bytes], **settings: Any) -> None:

@@ -229,8 +229,8 @@ def test_without_an_authorizer_a_login_opens_the_api_to_other_hosts_only(
 ) -> None:
     broker = make_broker()
     broker.folder = tmp_path
-    command = [sys.executable, "-m", "barnabas", "configs", "describe", "broker", "0", "http.address", "--json"]
-    found = forked.run([*command, "--bootstrap", broker.bootstrap], capture_output=True, text=True, check=True)
+    words = ("configs", "describe", "broker", "0", "http.address", "--json", "--bootstrap", broker.bootstrap)
+    found = forked.barnabas(*words, code=0)
     broker.http = json.loads(found.stdout)[0]["value"]
     for login in (None, basic("alice"), "Bearer x"):  # loopback needs nothing, and nothing is looked at
         assert ask(broker, login, "/v1/topics")[0] == 200

@@ -24,7 +24,6 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from waiting import until_said
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-COMMAND = [sys.executable, "-m", "barnabas"]
 JOURNAL = "__offset_journal"
 
 
@@ -33,11 +32,7 @@ def run(journal_broker: Any) -> Run:
     """Runs a command to its end against the broker."""
 
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"BARNABAS_BOOTSTRAP": journal_broker.bootstrap}
-        done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=200)
-        assert done.returncode == code, done
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        return forked.barnabas(*words, code=code, BARNABAS_BOOTSTRAP=journal_broker.bootstrap)
 
     return run_command
 
@@ -444,7 +439,6 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
 ) -> None:
     file = tmp_path / "ahead"
     broker = make_broker(program=["-c", OTHER_CLOCK.format(file=str(file), ahead_ms=hours * 3_600_000)])
-    environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_topics({"orders": {"num_partitions": 1, "replication_factor": 1}})
     admin.close()
@@ -464,8 +458,7 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_spoil_the_way_back(
     quiet = pause()
     commit(broker.bootstrap, "billing", {0: 60})
     words = ("offsets", "restore", "billing", "--at", quiet, "--yes", "--json")
-    done = forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=200)
-    assert done.returncode == 0, done
+    done = forked.barnabas(*words, code=0, BARNABAS_BOOTSTRAP=broker.bootstrap)
     assert [(row["now"], row["then"]) for row in json.loads(done.stdout)] == [(60, 50)]
     assert "clock was set back" in done.stderr
 
@@ -494,11 +487,11 @@ def test_a_journal_that_is_behind_is_noticed_also_where_it_has_nothing_of_the_ti
     environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
 
     def run_command(*words: str) -> subprocess.CompletedProcess[str]:
-        return forked.run([*COMMAND, *words], capture_output=True, text=True, env=environment, timeout=200)
+        return forked.barnabas(*words, BARNABAS_BOOTSTRAP=broker.bootstrap)
 
     def begin(*words: str) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
-        return forked.Popen([*COMMAND, *words], stdout=pipe, stderr=pipe, text=True, env=environment)
+        return forked.Popen([*forked.BARNABAS, *words], stdout=pipe, stderr=pipe, text=True, env=environment)
 
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_topics({"orders": {"num_partitions": 2, "replication_factor": 1}})
@@ -555,7 +548,7 @@ def test_a_living_group_is_put_back_live(journal_broker: Any, run: Run, orders: 
     consume_as_a_member(at, "billing", 150)
     before = committed(run, "billing")
     run("offsets", "set", "billing", "--to", "earliest", "--yes")
-    reader = [*COMMAND, "consume", orders, "--group", "billing", "--bootstrap", at, "--json"]
+    reader = [*forked.BARNABAS, "consume", orders, "--group", "billing", "--bootstrap", at, "--json"]
     with forked.Popen(reader, stdout=subprocess.PIPE) as consumer:
         try:
             deadline = time.monotonic() + 200

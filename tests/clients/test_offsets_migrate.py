@@ -1,9 +1,7 @@
 """`barnabas offsets migrate`: offsets of old consumers go from the tree into the topic, and are compared."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,12 +21,7 @@ def run(broker: Any) -> Run:
     """Runs `barnabas offsets migrate` to its end against the broker."""
 
     def run_command(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "barnabas", "offsets", "migrate", *words]
-        environment = os.environ | {"BARNABAS_BOOTSTRAP": broker.bootstrap}
-        done = forked.run(command, capture_output=True, text=True, env=environment, timeout=200)
-        assert done.returncode == code, done
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        return forked.barnabas("offsets", "migrate", *words, code=code, BARNABAS_BOOTSTRAP=broker.bootstrap)
 
     return run_command
 

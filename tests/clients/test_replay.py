@@ -4,7 +4,6 @@ import base64
 import json
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -229,8 +228,7 @@ def test_a_session_in_a_file(kafka: Barnabas, tmp_path: Path) -> None:
     file = tmp_path / "session.jsonl"
 
     def barnabas(command: str, *words: str) -> subprocess.CompletedProcess[str]:
-        whole = [sys.executable, "-m", "barnabas", command, "--bootstrap", kafka.bootstrap, *words]
-        return forked.run(whole, capture_output=True, text=True, timeout=200)
+        return forked.barnabas(command, "--bootstrap", kafka.bootstrap, *words)
 
     lines = barnabas("trace", "--client", f"of-{topic}", "--kept", "--frames", "--json").stdout
     file.write_text(lines)
@@ -270,12 +268,11 @@ def test_a_broker_that_dies_in_the_middle(tmp_path: Path) -> None:
         was_answered = {"fate": "answered", "answered_before": 1 << 40}
         rows = [row | was_answered if row["api"] == "FETCH" else row for row in kafka.requests(frames=True)]
         file.write_text("\n".join(map(json.dumps, rows)))
-        command = [sys.executable, "-m", "barnabas", "replay", "--bootstrap", kafka.bootstrap, str(file), "--json"]
+        words = ["replay", "--bootstrap", kafka.bootstrap, str(file), "--json"]
         with kafka.drop_answer("Fetch") as fault:
-            silent = forked.run([*command, "--timeout", "1.5"], capture_output=True, text=True, timeout=200)
-            assert silent.returncode == 1
+            silent = forked.barnabas(*words, "--timeout", "1.5", code=1)
             assert "not answered within 1.5 s" in silent.stdout, silent
-            replay = forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            replay = forked.Popen([*forked.BARNABAS, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             before = fault.fired
             while fault.fired == before:
                 time.sleep(0.05)

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,15 +53,8 @@ def properties(user: str, password: str, mechanism: str = "PLAIN") -> str:
 
 
 def ran(broker: BrokerProcess, *words: str, code: int = 0, stdin: str = "", config: Path | None = None) -> Any:
-    environment = {
-        **os.environ,
-        "BARNABAS_BOOTSTRAP": broker.bootstrap,
-        "BARNABAS_CONFIG": str(config or broker.config),
-    }
-    command = [sys.executable, "-m", "barnabas", *words]
-    result = forked.run(command, input=stdin, capture_output=True, text=True, timeout=200, env=environment)
-    assert result.returncode == code, result
-    assert "Traceback" not in result.stderr
+    told = str(config or broker.config)
+    result = forked.barnabas(*words, code=code, given=stdin, BARNABAS_BOOTSTRAP=broker.bootstrap, BARNABAS_CONFIG=told)
     assert "-secret" not in result.stdout + result.stderr
     return result
 
@@ -229,9 +220,7 @@ def test_a_start_is_refused_whose_brokers_could_not_log_in_to_each_other(
         f"listener.name.plaintext.plain.sasl.jaas.config={JAAS}",
         f"sasl.mechanism.inter.broker.protocol={mechanism}",
     )
-    command = [sys.executable, "-m", "barnabas", "start", "--data", str(tmp_path / "data"), "--port", "0"]
-    command += [word for each in settings for word in ("--set", each)]
-    result = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert result.returncode == 2, result
+    words = [word for each in settings for word in ("--set", each)]
+    result = forked.barnabas("start", "--data", str(tmp_path / "data"), "--port", "0", *words, code=2)
     assert told in result.stderr
     assert not (tmp_path / "data").exists()

@@ -3,7 +3,6 @@
 import base64
 import http.client
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,9 +53,8 @@ class Seen:
         login = f'{PACKAGE}.plain.PlainLoginModule required username="{user}" password="{password}";'
         config = self.folder / "client.properties"
         config.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={login}\n")
-        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", self.broker.bootstrap]
-        command += ["--command-config", str(config)]
-        done = forked.run(command, input=stdin, capture_output=True, text=True, timeout=200)
+        where = ("--bootstrap", self.broker.bootstrap, "--command-config", str(config))
+        done = forked.barnabas(*words, *where, given=stdin)
         self.told[f"{words} of {user}"] = done.stderr if "create" in words and "tokens" in words else done.stdout
         self.told[f"{words} of {user}, errors"] = done.stderr
         return done.stdout

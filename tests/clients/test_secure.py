@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -65,16 +64,8 @@ const kafka = new Kafka({ ...require(process.argv[2]), logLevel: 1 });
 
 
 def run(*words: str, code: int = 0, **environment: str) -> str:
-    done = forked.run(
-        [sys.executable, "-m", "barnabas", *words],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=os.environ | environment,
-    )
-    assert done.returncode == code, done
-    assert "Traceback" not in done.stderr, done.stderr
-    return str(done.stdout if code == 0 else done.stderr)
+    done = forked.barnabas(*words, code=code, **environment)
+    return done.stdout if code == 0 else done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 import base64
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,12 +41,7 @@ def ran(broker: BrokerProcess, user: str, *words: str, code: int = 0) -> Any:
 
 
 def run(broker: BrokerProcess, config: Path, *words: str, code: int = 0) -> Any:
-    environment = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap, "BARNABAS_CONFIG": str(config)}
-    command = [sys.executable, "-m", "barnabas", *words]
-    result = forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
-    assert result.returncode == code, result
-    assert "Traceback" not in result.stderr
-    return result
+    return forked.barnabas(*words, code=code, BARNABAS_BOOTSTRAP=broker.bootstrap, BARNABAS_CONFIG=str(config))
 
 
 class TokenLogin:

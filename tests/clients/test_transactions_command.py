@@ -134,9 +134,8 @@ def test_the_doctor_finds_what_hangs_and_what_is_open_for_long(
 ) -> None:
     def findings() -> dict[str, str]:
         """The command of each finding about transactions of this test, by what it is about."""
-        environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
-        command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--stalled-after", "1"]
-        result = forked.run([*command, "--limit", "5000"], capture_output=True, text=True, timeout=200, env=environment)
+        words = ("doctor", "--json", "--stalled-after", "1", "--limit", "5000")
+        result = forked.barnabas(*words, BARNABAS_BOOTSTRAP=trusting.bootstrap)
         rows = json.loads(result.stdout)["findings"]
         return {
             row["where"]: row["command"]
@@ -172,13 +171,10 @@ def commit(client: Client, group: str, topic: str, offset: int) -> None:
 
 def test_a_group_that_waits_says_for_which_transaction(trusting: BrokerProcess, client: Client, topic: str) -> None:
     def described() -> tuple[list[dict[str, Any]], str]:
-        environment = {**os.environ, "BARNABAS_BOOTSTRAP": trusting.bootstrap}
-        command = [sys.executable, "-m", "barnabas", "groups", "describe", topic]
+        words = ("groups", "describe", topic)
         said = [
-            forked.run([*command, *form], capture_output=True, text=True, timeout=200, env=environment)
-            for form in (["--json"], [])
+            forked.barnabas(*words, *form, code=0, BARNABAS_BOOTSTRAP=trusting.bootstrap) for form in (["--json"], [])
         ]
-        assert [one.returncode for one in said] == [0, 0], said
         (document,) = json.loads(said[0].stdout)
         return document["waits"], said[1].stdout
 

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +114,7 @@ def test_a_backup_of_the_tree_beside_the_logs(run: Run, tmp_path: Path) -> None:
 
 
 def barnabas(broker: Any, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", broker.bootstrap]
-    return forked.run(command, capture_output=True, text=True, timeout=200)
+    return forked.barnabas(*words, "--bootstrap", broker.bootstrap)
 
 
 @pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka has no HTTP API")

@@ -35,6 +35,11 @@ class NotYetError(Exception):
     """What a test waits for has not happened; str() says what it is."""
 
 
+def numbered(first: int, count: int = 20) -> list[bytes]:
+    """Values that tell where they are."""
+    return [b"%d" % number for number in range(first, first + count)]
+
+
 class Cluster:
     """The processes by node id. A broker that was killed can be started again, on its data and its port."""
 

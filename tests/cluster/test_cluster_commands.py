@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,18 +17,12 @@ Start = Callable[..., Any]
 
 
 def run(bootstrap: str, *words: str) -> str:
-    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done
-    return done.stdout
+    return forked.barnabas(*words, "--bootstrap", bootstrap, code=0).stdout
 
 
 def failed(bootstrap: str, *words: str) -> str:
     """What a command that fails says."""
-    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1, done
-    return done.stderr
+    return forked.barnabas(*words, "--bootstrap", bootstrap, code=1).stderr
 
 
 def test_brokers_leaders_and_replicas_are_shown(start: Start, tmp_path: Path) -> None:

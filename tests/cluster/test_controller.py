@@ -15,13 +15,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as KafkaPythonTopic
 
-from cluster import NotYetError
+from cluster import NotYetError, numbered
 
 MakeCluster = Callable[..., Any]
-
-
-def numbered(first: int, count: int = 20) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def other_than(cluster: Any, *node_ids: int) -> int:

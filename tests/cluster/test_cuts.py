@@ -7,11 +7,7 @@ from pathlib import Path
 from ports import free_port
 from proxy import Proxies
 
-from cluster import Cluster
-
-
-def numbered(first: int, count: int = 20) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
+from cluster import Cluster, numbered
 
 
 @contextmanager

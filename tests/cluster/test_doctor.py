@@ -20,9 +20,7 @@ Start = Callable[..., Any]
 
 
 def barnabas(bootstrap: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas", *words]
-    environment = {**os.environ, "BARNABAS_BOOTSTRAP": bootstrap}
-    return forked.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    return forked.barnabas(*words, BARNABAS_BOOTSTRAP=bootstrap)
 
 
 def findings(bootstrap: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -22,10 +21,7 @@ FAST = ("--set", "log.retention.check.interval.ms=500", "--set", "group.initial.
 
 
 def run(bootstrap: str, *words: str) -> str:
-    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done
-    return done.stdout
+    return forked.barnabas(*words, "--bootstrap", bootstrap, code=0).stdout
 
 
 def produce(bootstrap: str, topic: str, counts: dict[int, int]) -> None:

@@ -52,11 +52,9 @@ def get(address: str, target: str, **headers: str) -> tuple[int, Any, Any]:
 
 def use_groups(bootstrap: str, *groups: str) -> None:
     """Let the groups commit."""
-    command = [sys.executable, "-m", "barnabas"]
-    forked.run([*command, "topics", "create", "t", "-b", bootstrap], check=True, timeout=200)
+    forked.barnabas("topics", "create", "t", "-b", bootstrap, code=0)
     for group in groups:
-        words = ["offsets", "set", group, "--topic", "t", "--to", "earliest", "--yes", "-b", bootstrap]
-        forked.run([*command, *words], check=True, timeout=200)
+        forked.barnabas("offsets", "set", group, "--topic", "t", "--to", "earliest", "--yes", "-b", bootstrap, code=0)
 
 
 def test_the_coordinator_answers_wherever_one_asks(start: Start) -> None:
@@ -136,10 +134,8 @@ def test_a_broker_without_it(start: Start) -> None:
 
 def test_an_address_in_use_is_said(start: Start, tmp_path: Path) -> None:
     ready = start("--port", "0").ready()
-    command = [sys.executable, "-m", "barnabas", "start", "--json", "--port", "0", "--data", str(tmp_path / "other")]
-    command += ["--set", f"http.listeners=http://{ready['http']}"]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1
+    words = ("start", "--json", "--port", "0", "--data", str(tmp_path / "other"))
+    done = forked.barnabas(*words, "--set", f"http.listeners=http://{ready['http']}", code=1)
     assert f"the HTTP API cannot listen at HTTP://{ready['http']}: " in done.stderr
     assert "http.listeners" in done.stderr
     assert not (tmp_path / "other").exists()

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
+from cluster import numbered
+
 MakeCluster = Callable[..., Any]
-
-
-def numbered(first: int, count: int = 20) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def all_in_sync(cluster: Any) -> None:

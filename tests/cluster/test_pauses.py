@@ -9,11 +9,9 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from broker_process import batch, produce_request
 
+from cluster import numbered
+
 MakeCluster = Callable[..., Any]
-
-
-def numbered(first: int, count: int = 20) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def chosen(cluster: Any, whom: str) -> int:

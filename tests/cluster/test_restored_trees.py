@@ -7,7 +7,6 @@ cut off what was acknowledged without it.
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,8 @@ import pytest
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import CreatePartitionsRequest
+
+from cluster import numbered
 
 
 class Trees:
@@ -39,8 +40,7 @@ class Trees:
         The command's says that it is one. The other says nothing.
         """
         if self._server is None:
-            words = ["cluster", "backup", str(self._kept), "--tree", str(self._tree)]
-            forked.run([sys.executable, "-m", "barnabas", *words], check=True, timeout=200)
+            forked.barnabas("cluster", "backup", str(self._kept), "--tree", str(self._tree), code=0)
         else:
             lengths = list(map(len, self.cluster.logs()))
             self._server.stop()
@@ -112,10 +112,6 @@ def trees(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trees]:
         server.stop()
     for log in trees.cluster.logs():
         assert "Traceback" not in log, log[-6000:]
-
-
-def numbered(first: int, count: int = 20) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def all_in_sync(cluster: Any) -> None:

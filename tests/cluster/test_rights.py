@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,8 +125,8 @@ def test_doctor_finds_a_broker_that_refuses_its_controller(tmp_path: Path) -> No
     )
 
     def ran(number: int, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", f"127.0.0.1:{cluster.ports[number]}"]
-        return forked.run([*command, "--command-config", str(config)], capture_output=True, text=True, timeout=200)
+        where = ("--bootstrap", f"127.0.0.1:{cluster.ports[number]}", "--command-config", str(config))
+        return forked.barnabas(*words, *where)
 
     try:
         for number, users in ((1, "User:broker;User:alice"), (2, "User:alice")):

@@ -10,13 +10,9 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cluster import NotYetError
+from cluster import NotYetError, numbered
 
 MakeCluster = Callable[..., Any]
-
-
-def numbered(first: int, count: int = 20) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 def test_all_know_each_other_and_a_topic_is_led_by_all(make_cluster: MakeCluster) -> None:

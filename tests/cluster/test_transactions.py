@@ -1,10 +1,8 @@
 """Transactions on three broker processes: markers are replicated, and what they decide survives the leader."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -259,9 +257,7 @@ def test_leaders_on_all_brokers_ask_the_coordinator_and_its_successor(make_clust
 
 
 def command(cluster: Any, node_id: int, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "BARNABAS_BOOTSTRAP": f"127.0.0.1:{cluster.ports[node_id]}"}
-    line = [sys.executable, "-m", "barnabas", "transactions", *words]
-    return forked.run(line, capture_output=True, text=True, timeout=200, env=environment)
+    return forked.barnabas("transactions", *words, BARNABAS_BOOTSTRAP=f"127.0.0.1:{cluster.ports[node_id]}")
 
 
 def test_a_transaction_is_described_while_a_new_leader_waits_for_replicas(

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +24,7 @@ NOBODY = (7_000_000, 0)
 
 
 def run(cluster: Any, node_id: int, *words: str) -> Any:
-    command = [sys.executable, "-m", "barnabas", *words, "--json", "--bootstrap", f"127.0.0.1:{cluster.ports[node_id]}"]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done
+    done = forked.barnabas(*words, "--json", "--bootstrap", f"127.0.0.1:{cluster.ports[node_id]}", code=0)
     return json.loads(done.stdout)
 
 

@@ -19,10 +19,7 @@ Start = Callable[..., Any]
 
 
 def run(bootstrap: str, *words: str, said: str = "") -> str:
-    command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-    done = forked.run(command, input=said, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done
-    return done.stdout
+    return forked.barnabas(*words, "--bootstrap", bootstrap, code=0, given=said).stdout
 
 
 def produce(bootstrap: str, numbers: range) -> set[str]:
@@ -80,8 +77,7 @@ def test_a_broker_that_serves_nobody_says_why_to_who_asks_for_its_status(start: 
     tree.write_bytes(aside.read_bytes())
 
     def ask(*words: str) -> Any:
-        command = [sys.executable, "-m", "barnabas", *words, "--bootstrap", bootstrap]
-        return forked.run(command, capture_output=True, text=True, timeout=200)
+        return forked.barnabas(*words, "--bootstrap", bootstrap)
 
     until(lambda: ask("status").returncode == 1)
     why = f"{tree} was replaced by another file while it is in use"
@@ -110,8 +106,7 @@ def test_doctor_names_the_process_that_keeps_all_others_from_changing_the_tree(s
     bootstrap = start("--brokers", "3", "--port", "0").ready()["bootstrap"].split(",")[0]
 
     def held() -> list[str]:
-        command = [sys.executable, "-m", "barnabas", "doctor", "--json", "--bootstrap", bootstrap]
-        found = json.loads(forked.run(command, capture_output=True, text=True, timeout=200).stdout)["findings"]
+        found = json.loads(forked.barnabas("doctor", "--json", "--bootstrap", bootstrap).stdout)["findings"]
         return [each["what"] for each in found if each["check"] == "tree" and each["severity"] == "error"]
 
     with closing(sqlite3.connect(tmp_path / "d" / "coordination.sqlite", isolation_level=None)) as connection:

@@ -5,7 +5,6 @@ import contextlib
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -171,8 +170,7 @@ def test_more_connections_than_descriptors_are_refused_and_no_log_suffers(start:
 def test_commands_say_that_connections_are_closed_and_why_that_may_be(start: Callable[..., Process]) -> None:
     process = start(open_files=96)
     others = [socket.create_connection(("127.0.0.1", process.port), 20) for _ in range(150)]
-    command = [sys.executable, "-m", "barnabas", "status", "--bootstrap", f"127.0.0.1:{process.port}", "--timeout", "1"]
-    said = forked.run(command, capture_output=True, text=True, timeout=200)
+    said = forked.barnabas("status", "--bootstrap", f"127.0.0.1:{process.port}", "--timeout", "1")
     for other in others:
         other.close()
     assert said.returncode == 1

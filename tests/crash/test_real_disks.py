@@ -97,9 +97,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on_when_there_is_room(
 @pytest.mark.parametrize("left", [0, 4 << 10, 16 << 10])
 def test_a_start_that_finds_no_room_for_the_tree_says_what_to_do(disk: Path, left: int) -> None:
     (disk / "ballast").write_bytes(bytes(6 * 1024 * 1024 - left))
-    words = ["start", "--profile", "ci", "--port", "0", "--data", str(disk / "data")]
-    ended = forked.run([sys.executable, "-m", "barnabas", *words], capture_output=True, text=True, timeout=200)
-    assert ended.returncode == 1
+    ended = forked.barnabas("start", "--profile", "ci", "--port", "0", "--data", str(disk / "data"), code=1)
     assert "Make room there" in ended.stderr.splitlines()[-1]
 
 

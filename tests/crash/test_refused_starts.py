@@ -27,9 +27,7 @@ Case = Callable[[Path], tuple[list[str], str]]
 
 def start(*words: str, listeners: str = "PLAINTEXT://127.0.0.1:0") -> subprocess.CompletedProcess[str]:
     """Run a `barnabas start` that ends by itself."""
-    command = [sys.executable, "-m", "barnabas", "start", "--log-level", "warning"]
-    command += ["--listeners", listeners, *words]
-    return forked.run(command, capture_output=True, text=True, timeout=200)
+    return forked.barnabas("start", "--log-level", "warning", "--listeners", listeners, *words)
 
 
 def fill(folder: Path, stop: int, *, directories: int = 1) -> None:
@@ -363,8 +361,7 @@ def test_one_stray_among_topics_that_are_known_is_set_aside(images: dict[str, Pa
     forget_topics(data / "coordination.sqlite", "orders")
     process = Process(data)
     assert Client(process.port).values("letters", 0) == [b"letters 0"]
-    doctor = [sys.executable, "-m", "barnabas", "doctor", "--bootstrap", f"127.0.0.1:{process.port}"]
-    said = forked.run(doctor, capture_output=True, text=True, timeout=200).stdout
+    said = forked.barnabas("doctor", "--bootstrap", f"127.0.0.1:{process.port}").stdout
     process.end()
     strays = sorted(path.name for path in data.glob("orders-*-stray"))
     assert len(strays) == 2

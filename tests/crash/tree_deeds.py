@@ -2,7 +2,6 @@
 
 import shutil
 import sqlite3
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +15,7 @@ SEEN_WITHIN_S = 1.0  # by brokers that look at it
 
 def back_up(tree: Path, file: Path) -> None:
     """Make a backup by the command that README names; brokers may run."""
-    command = [sys.executable, "-m", "barnabas", "cluster", "backup", str(file), "--tree", str(tree)]
-    forked.run(command, check=True, capture_output=True, timeout=200)
+    forked.barnabas("cluster", "backup", str(file), "--tree", str(tree), code=0)
 
 
 def put_back(file: Path, tree: Path) -> None:

@@ -1,8 +1,6 @@
 """What `--source` can be, and what a command says that cannot run."""
 
-import os
 import subprocess
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -49,8 +47,7 @@ def test_a_folder_without_logs_is_no_source(tmp_path: Path) -> None:
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "barnabas", "pipeline", *words]
-    return forked.run(command, capture_output=True, text=True, timeout=200, env=os.environ | environment)
+    return forked.barnabas("pipeline", *words, **environment)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "http://127.0.0.1:9092", "PLAINTEXT://127.0.0.1:9092"])

@@ -1,7 +1,6 @@
 """Offsets of a group of old consumers: committed in ZooKeeper, and migrated from there by `barnabas`."""
 
 import subprocess
-import sys
 
 import forked
 from barnabas.protocol import messages
@@ -22,8 +21,5 @@ def commit_in_tree(port: int, offset: int) -> int:
 
 def migrate(port: int, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `barnabas offsets migrate`."""
-    command = [sys.executable, "-m", "barnabas", "offsets", "migrate", "--from", "zookeeper"]
-    command += ["--group", GROUP, "--bootstrap", f"127.0.0.1:{port}", *words]
-    done = forked.run(command, capture_output=True, text=True, timeout=200)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    where = ("--group", GROUP, "--bootstrap", f"127.0.0.1:{port}")
+    return forked.barnabas("offsets", "migrate", "--from", "zookeeper", *where, *words)

@@ -59,8 +59,12 @@ def add_partitions_to_txn(asked: Asked) -> Reply:
     rest, refused = parted(topics, lambda topic: asked.may(AclOperation.WRITE, TOPIC, topic.name))
     if not refused:
         return asked.handle()
-    answer = asked.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, with_rows(request, field, refused))
-    return joined(asked.refuse(ErrorCode.OPERATION_NOT_ATTEMPTED, with_rows(request, field, rest)), answer)
+    answer = asked.refuse(ErrorCode.OPERATION_NOT_ATTEMPTED, with_rows(request, field, rest))
+    for topic in answer.results_by_topic_v3_and_below:
+        for row in topic.results_by_partition:
+            if asked.services.metadata_cache.partition(topic.name, row.partition_index) is None:
+                row.partition_error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return joined(answer, asked.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, with_rows(request, field, refused)))
 
 
 def _identity_error(asked: Asked) -> ErrorCode:

@@ -350,6 +350,23 @@ def test_of_a_group_that_is_not_there_no_topic_is_said(guarded: World) -> None:
     assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
+def test_partitions_of_a_transaction_beside_one_that_is_refused(guarded: World) -> None:
+    """They are not added, and of one that is not there this is said. As Kafka 4.3.1."""
+    write = AclOperation.WRITE
+    rights = (write, ResourceType.TRANSACTIONAL_ID, "own"), (write, ResourceType.TOPIC, TOPIC)
+    writer = given(guarded, "User:writer", *rights)
+    make = messages.AddPartitionsToTxnRequest
+    topics = [make.AddPartitionsToTxnTopic(name=name, partitions=[0, 7]) for name in (TOPIC, "other")]
+    request = make(v3_and_below_transactional_id="own", v3_and_below_topics=topics)
+    answer = ask(guarded, writer, ApiKey.ADD_PARTITIONS_TO_TXN, 3, request)
+    found = {
+        (topic.name, row.partition_index): row.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+    }
+    assert found == {(TOPIC, 0): 55, (TOPIC, 7): 3, ("other", 0): 29, ("other", 7): 29}
+
+
 def test_an_owner_whose_type_is_not_said_has_none(guarded: World) -> None:
     request = messages.CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="alice")
     answer = ask(guarded, "User:nobody", ApiKey.CREATE_DELEGATION_TOKEN, 3, request)

@@ -480,8 +480,12 @@ class Log:
             return
         self._checked_end_offset = self.log_end_offset
         path = self.segments.active.path
-        if not self.env.disk.exists(path):
+        try:
+            self.env.disk.file_size(path)
+        except FileNotFoundError:
             self.health.fail(FileNotFoundError(errno.ENOENT, "somebody has removed it", path))
+        except OSError:
+            pass  # no right to look for it now: it can be written even so, as it is open
 
     def give_back_indexes(self) -> None:
         """Free the memory of the indexes that nobody has used since the last call."""

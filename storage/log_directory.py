@@ -363,8 +363,11 @@ class LogDirectory:
     def _check_that_it_is_there(self) -> None:
         """It may have been moved, removed or unmounted since. What is made in its place then is not found again."""
         lock = self.path_of(checkpoints.LOCK)
-        if not self._env.disk.exists(lock):
-            raise FileNotFoundError(errno.ENOENT, "the data directory was moved, removed or unmounted", lock)
+        try:
+            self._env.disk.file_size(lock)
+        except FileNotFoundError:
+            what = "the data directory was moved, removed or unmounted"
+            raise FileNotFoundError(errno.ENOENT, what, lock) from None
 
     def _check_that_place_is_free(self, path: str) -> None:
         """A folder of that name may not be ours: it would be renamed when the topic is deleted."""

@@ -668,3 +668,23 @@ def test_a_lying_header_in_the_file_is_an_error_not_a_crash(world):
     size = log.size_bytes // 3
     world.disk.open(log.segments.active.path).write(size + 8, struct.pack(">i", -5))
     assert log.read(2, 9999, upper_bound=3, at_least_one=True).error == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_segment_that_this_user_may_not_look_for_now_is_not_taken_for_removed(world, monkeypatch):
+    """`chmod 000` of a folder: what is open can be written. Until 2026-11-30 the log was offline then."""
+    log = world.log()
+    world.fill(log, 1)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.disk, "file_size", refuse)
+        log.check_file()
+        with pytest.raises(PermissionError, match="Permission denied"):
+            world.manager.get_or_create("another", 0, None)
+    assert log.health.is_writable
+    world.fill(log, 1)
+    world.disk.remove(log.segments.active.path)
+    log.check_file()
+    assert not log.health.is_writable

@@ -132,6 +132,7 @@ class RestoredTree:
             await give_no_number_again(self._coordination, list(logs.values()), known, self._node_id)
             await self._report_as_newer(mark, logs, shared)
             return
+        self._log_manager.take_mark(mark.number)
         await give_no_id_of_logs_again(self._coordination, list(logs.values()), self._node_id)
         if not self._log_manager.was_clean:
             self._came_with = {key: end_of(logs[key], is_newer=False) for key in shared}

@@ -46,6 +46,8 @@ from barnabas.storage.troubles import SPAN_MS as TROUBLES_SPAN_MS
 from barnabas.storage.troubles import Troubles
 from barnabas.storage.write_blocks import WriteBlocks
 
+MARKS_IN_FLIGHT = 3  # more than a kill leaves
+
 logger = logging.getLogger("barnabas.storage")
 
 _FILES_CHECK_MS = 1_000
@@ -322,11 +324,26 @@ class LogManager:
         """The broker registered last in this epoch, says the tree. A directory that was not in use then is a copy."""
         self.broker_epoch = min((directory.contents.clean_epoch for directory in self.open_directories), default=-1)
         copies = old_copies([directory.contents for directory in self.open_directories], registered)
-        self.old_copies = [directory for directory in self.open_directories if directory.path in copies]
-        if copies:
+        self._note_old_copies([directory for directory in self.open_directories if directory.path in copies])
+
+    def take_mark(self, in_tree: int) -> None:
+        """The tree has this mark of the broker. A directory with a smaller one is a copy that was made before.
+
+        The mark comes to the tree first, so a kill leaves it a little smaller; and the end of the power more than that.
+        """
+        marks = {directory: directory.contents.tree_knowledge.mark for directory in self.open_directories}
+        behind = [
+            directory for directory, mark in marks.items() if 0 < mark < in_tree - MARKS_IN_FLIGHT and directory.folders
+        ]
+        self._note_old_copies([directory for directory in behind if not directory.may_lack_ends])
+
+    def _note_old_copies(self, found: Sequence[LogDirectory]) -> None:
+        new = [directory for directory in found if directory not in self.old_copies]
+        self.old_copies += new
+        if new:
             logger.warning(
                 "%s: an old copy of this broker's data directory, its logs may lack records that the broker had since",
-                ", ".join(copies),
+                ", ".join(directory.path for directory in new),
             )
 
     @property

@@ -27,7 +27,7 @@ def all_in_sync_of(cluster: Any, topic: str) -> None:
 
 @pytest.mark.takes_turns("make_cluster", "what", "how")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-@pytest.mark.parametrize("what", ["empty", "old copy"])
+@pytest.mark.parametrize("what", ["empty", "old copy", "old copy of a killed one"])
 def test_the_disk_of_the_broker_that_was_the_last_one(
     make_cluster: MakeCluster, tmp_path: Path, how: int, what: str
 ) -> None:
@@ -40,7 +40,7 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
     cluster.commit("g", "t", {0: 10})
     all_in_sync(cluster)
     folder, copy = tmp_path / "broker-2", tmp_path / "copy"
-    cluster.end_one(2)
+    cluster.end_one(2, signal.SIGKILL if "killed" in what else signal.SIGTERM)
     shutil.copytree(folder, copy)
     cluster.start(2)
     for producer in producers:
@@ -53,11 +53,13 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
         if how == signal.SIGKILL:
             time.sleep(0.3)  # so that the others may hear of it
     shutil.rmtree(folder)
-    if what == "old copy":
-        shutil.copytree(copy, folder)
-    else:
+    if what == "empty":
         cluster.words[2] = ["--give-up", str(folder)]
+    else:
+        shutil.copytree(copy, folder)
     cluster.start_all()
+    if what != "empty":
+        cluster.until_said("an old copy of this broker's data directory", 2)
     all_in_sync(cluster)
     for index, producer in enumerate(producers):
         assert cluster.values("t", index) == numbered(0, 40)

@@ -128,7 +128,17 @@ def cluster_operations(asked: Asked) -> int:
 
 
 def describe_topic_partitions(asked: Asked) -> Reply:
-    """To describe each topic that is named. If none is, the handler leaves out those that may not be described."""
+    """To describe each topic that is named. If none is, the handler leaves out those that may not be described.
+
+    The next page of named topics begins at the cursor, also for those that are refused.
+    """
+    request, cursor = asked.request, asked.request.cursor
+    if cursor is not None and request.topics:
+        if cursor.partition_index < 0 or all(topic.name != cursor.topic_name for topic in request.topics):
+            return asked.handle()  # which refuses all of it
+        asked.request = with_rows(request, "topics", (t for t in request.topics if t.name >= cursor.topic_name))
+        if not asked.rights.may(AclOperation.DESCRIBE, TOPIC, cursor.topic_name):
+            asked.request.cursor = None
 
     def told(answer: Any) -> Pieces[Any]:
         for topic in answer.topics:

@@ -367,6 +367,25 @@ def test_partitions_of_a_transaction_beside_one_that_is_refused(guarded: World) 
     assert found == {(TOPIC, 0): 55, (TOPIC, 7): 3, ("other", 0): 29, ("other", 7): 29}
 
 
+def test_refused_topics_are_on_their_page(guarded: World) -> None:
+    """Not on every page, and a cursor at one of them is right. As Kafka 4.3.1."""
+    reader = given(guarded, "User:pages", (AclOperation.DESCRIBE, ResourceType.TOPIC, TOPIC))
+    make = messages.DescribeTopicPartitionsRequest
+    before, after, refused = "a", "z", ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topics = [make.TopicRequest(name=name) for name in (before, TOPIC, after)]
+    found = {}
+    for at in (None, before, TOPIC, after, "elsewhere"):
+        cursor = None if at is None else make.Cursor(topic_name=at, partition_index=0)
+        request = make(topics=topics, response_partition_limit=10, cursor=cursor)
+        answer = ask(guarded, reader, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+        found[at] = {topic.name: topic.error_code for topic in answer.topics}
+    every = {before: refused, TOPIC: 0, after: refused}
+    assert found[None] == found[before] == every
+    assert found[TOPIC] == {TOPIC: 0, after: refused}
+    assert found[after] == {after: refused}
+    assert found["elsewhere"] == dict.fromkeys(every, ErrorCode.INVALID_REQUEST)
+
+
 def test_an_owner_whose_type_is_not_said_has_none(guarded: World) -> None:
     request = messages.CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name="alice")
     answer = ask(guarded, "User:nobody", ApiKey.CREATE_DELEGATION_TOKEN, 3, request)

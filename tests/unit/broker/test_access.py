@@ -72,7 +72,10 @@ def asked_of(key: ApiKey, version: int, request: Any, handled: list[Any]) -> Any
         refuse=lambda error, part: TABLE[key].failure_response(part, error),
         rights=SimpleNamespace(may=may),
         context=SimpleNamespace(api_version=version, is_long=False),
-        services=SimpleNamespace(env=SimpleNamespace(turns=SimpleNamespace(run=at_once))),
+        services=SimpleNamespace(
+            env=SimpleNamespace(turns=SimpleNamespace(run=at_once)),
+            metadata_cache=SimpleNamespace(partition=lambda topic, index: "there"),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from barnabas.broker import api as _handlers  # noqa: F401  (fills the table)
 from barnabas.broker.access import groups, topics, transactions
 from barnabas.broker.requests import TABLE, Access
 from barnabas.cluster.security.acls import AclOperation, ResourceType

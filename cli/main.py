@@ -4,6 +4,7 @@
 kafka-python are imported for the other commands only.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ def run(words: list[str]) -> int:
     as_json = "--json" in words
     try:
         if words[:1] == ["start"]:
+            gc.disable()  # until the broker serves, because what the start makes stays
             from barnabas.cli.start import run as start
 
             return start(words[1:])

@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO, cast
 
 from barnabas.cli import ready
 from barnabas.cli.shared.exits import ExitCode, Failure, fail, key_values, say
@@ -55,8 +55,7 @@ LOG_FILE_BYTES, LOG_FILES_KEPT = 10 << 20, 5
 OPEN_FILES_MIN = 48
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What `barnabas start` was told to do beside the settings of the broker."""
 
     config: "BrokerConfig"
@@ -159,6 +158,7 @@ def _run_cluster(
     for note in plan.notes:
         say(f"barnabas: {note}")
     supervisor = cluster_start.Supervisor(env, plan, order, log, restarts=said.restart)
+    collect_seldom()
     return asyncio.run(_run_until_told(order, supervisor.run, supervisor.kill))
 
 
@@ -376,7 +376,6 @@ async def _copy_source(source: str, target: str, stop: asyncio.Event) -> None:
 
 def _run(env: "Env", order: Order) -> int:
     """Serve on uvloop if it is installed, or else on asyncio's loop; returns the exit code."""
-    gc.disable()  # until the broker serves, because the objects of the start stay
     try:
         import uvloop
     except ImportError:  # uvloop is optional, because it is not built for every platform
@@ -469,14 +468,14 @@ async def _serve(env: "Env", order: Order, stop: asyncio.Event) -> int:
     lives = Lives(clock, env.disk, temporary.path_for(env.random_uuid().hex(), on_disk=is_copy_or_kept))
     config = order.config
     try:
-        order = replace(order, config=config.twin())
+        order = order._replace(config=config.twin())
         while (code := await _serve_once(env, order, stop, lives)) is None:
             try:
                 await lives.between()
             except OSError as error:
                 fail(f"{error.filename}: {error.strerror}.")
             network.begin_life()
-            order = replace(order, config=config.twin())
+            order = order._replace(config=config.twin())
     finally:
         lives.close()
     return code

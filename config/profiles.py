@@ -1,15 +1,14 @@
 """Profiles: settings and start options under one name. A profile is stronger than the file, weaker than `--set`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from barnabas.config.broker_settings import BROKER_SETTINGS
 from barnabas.config.settings import ConfigError
 from barnabas.config.topic import BROKER_NAMES
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """The settings of a profile, and what else `barnabas start` does."""
 
     name: str
@@ -146,7 +145,7 @@ def beside(profile: Profile, given: Mapping[str, str], port: int | None = None) 
     advertised = kept.get("advertised.listeners")
     if port is not None and advertised is not None and "advertised.listeners" not in given:
         kept["advertised.listeners"] = f"{advertised.rpartition(':')[0]}:{port}" if port else ""
-    return replace(profile, settings=kept)
+    return profile._replace(settings=kept)
 
 
 def changes(profile: Profile, values: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """When a committed offset expires (KIP-211): pure rules over values. kafka.py writes the tombstones."""
 
 from collections.abc import Container
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -11,8 +10,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 WARNING_MS_MAX = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSituation:
+class GroupSituation(NamedTuple):
     """What expiry needs to know of a group.
 
     `protocol_type` None: the group has no members, it only commits. `subscribed_topics` None: unknown.

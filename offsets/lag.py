@@ -5,7 +5,6 @@ says what that means for the group. What is not known is None, and never 0.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,8 +59,7 @@ class Position(NamedTuple):
         return cls(topic, partition, committed.offset, committed.leader_epoch, committed.topic_id)
 
 
-@dataclass(frozen=True, slots=True)
-class IsolationLag:
+class IsolationLag(NamedTuple):
     """What a consumer of one isolation level has not read: from `records_min` to `records` records, in `bytes` of log.
 
     `seconds`: how old the first of these records is; 0 if there is none.
@@ -78,8 +76,7 @@ class IsolationLag:
         return self.records == self.records_min
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(NamedTuple):
     """The lag in one partition. The first five fields are the position.
 
     `lost_records_max`: so many records at most were deleted before the group read them. `goes_ms`, `goes_after_bytes`:
@@ -116,18 +113,18 @@ class PartitionLag:
         return self.read_committed if isolation == READ_COMMITTED else self.read_uncommitted
 
     def as_json(self) -> dict[str, Any]:
-        row = asdict(self)
+        row = self._asdict()
         row["topic_id"] = topic_id_text(self.topic_id)
         for name in (READ_UNCOMMITTED, READ_COMMITTED):
-            lag: IsolationLag | None = getattr(self, name)
+            lag: IsolationLag | None = row[name]
             if lag is not None:
-                row[name]["exact"] = lag.is_exact
+                row[name] = {**lag._asdict(), "exact": lag.is_exact}
         return row
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> "PartitionLag":
         """The inverse of `as_json`. Fields that this version does not know are left out."""
-        values = {name: value for name, value in row.items() if name in cls.__slots__}
+        values = {name: value for name, value in row.items() if name in cls._fields}
         values["topic_id"] = topic_id_of(values["topic_id"])
         values["status"] = Status(values["status"]) if values["status"] in list(Status) else Status.UNKNOWN
         for name in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -190,8 +187,7 @@ def _isolation_lag(unread: "Unread", now_ms: int) -> IsolationLag:
     return IsolationLag(unread.records_max, unread.records_min, unread.bytes, seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class TotalLag:
+class TotalLag(NamedTuple):
     """The lag in all partitions that are known; `unknown` counts the others. `seconds` is that of the oldest record."""
 
     records: int

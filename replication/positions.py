@@ -7,7 +7,7 @@ Clients before OffsetCommit v10 name no topic id, so a position of an older topi
 leader epoch that the new topic has not reached. But the coordinator removes the offsets of a topic with the topic.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from barnabas.protocol.errors import CorruptBatchError, ErrorCode
 from barnabas.protocol.uuids import ZERO
@@ -18,8 +18,7 @@ from barnabas.storage.retention import Forecast, forecast
 from barnabas.storage.unread import HEADERS_MAX, BothIsolations, count_unread
 
 
-@dataclass(frozen=True, slots=True)
-class PositionInLog:
+class PositionInLog(NamedTuple):
     """The answer of a leader. `error`: it cannot tell, and the rest means nothing.
 
     `of_other_topic`: the position was committed for an older topic of that name. `cut_at`: the log was cut there since,

@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 from barnabas.broker.access.http import everybody
-from barnabas.broker.http.routes import JSON, TABLE, HttpAnswer, HttpRequest, Route, route
+from barnabas.broker.http.routes import JSON, TABLE, HttpAnswer, HttpRequest, Route, load, route
 from barnabas.broker.http.schemas import record, text
 from barnabas.broker.services import Services
 from barnabas.protocol.api_keys import ApiKey
@@ -29,6 +29,7 @@ INFO = {
 
 
 def document() -> dict[str, Any]:
+    load()
     paths: dict[str, dict[str, Any]] = {}
     for row in sorted(TABLE.values(), key=lambda row: (row.path, row.method)):
         paths.setdefault(row.path, {})[row.method.lower()] = _operation(row)

@@ -4,7 +4,7 @@
     def describe_group(services: Services, request: HttpRequest) -> Answered: ...
 
 The OpenAPI document (`openapi.py`) is made from this table, and requests are checked against it before a handler is
-called. To add a family of routes: a module here, with its name in `FAMILIES`.
+called. To add a family of routes: a module here, with its name and paths in `FAMILIES`.
 
 A path begins with `/v1/` (but `/metrics` and `/health`). A group in it is the parameter `group`, so that
 `of_group=True` finds it: then the request is handled by the group's coordinator, and other brokers redirect there. A
@@ -16,9 +16,8 @@ while.
 import importlib
 import json
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from barnabas.broker.http.schemas import Schema
@@ -30,24 +29,26 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.cluster.security.authorizer import Rights
 
-FAMILIES = (
-    "control",
-    "events",
-    "groups",
-    "health",
-    "journal",
-    "lag",
-    "leftovers",
-    "live_reset",
-    "lives",
-    "metrics",
-    "offsets",
-    "openapi",
-    "readiness",
-    "status",
-    "topics",
-    "waits",
-)
+# By module, how the paths of its routes begin. It is imported when the first such path is asked for: those who start a
+# broker for one test want few of them, and all take as long as a tenth of its start.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "control": ("/v1/control/",),
+    "events": ("/v1/groups/",),
+    "groups": ("/v1/groups",),
+    "health": ("/v1/health",),
+    "journal": ("/v1/groups/",),
+    "lag": ("/v1/groups/", "/v1/positions"),
+    "leftovers": ("/v1/control/leftovers",),
+    "live_reset": ("/v1/groups/",),
+    "lives": ("/v1/control/snapshots", "/v1/control/restore"),
+    "metrics": ("/metrics",),
+    "offsets": ("/v1/groups/",),
+    "openapi": ("/v1/openapi.json",),
+    "readiness": ("/health",),
+    "status": ("/v1/status",),
+    "topics": ("/v1/topics",),
+    "waits": tuple(f"/v1/control/{each}/" for each in ("groups", "topics", "transactions", "requests", "rules")),
+}
 JSON = "application/json"
 V = TypeVar("V")
 PIECE_BYTES = 16 * 1024  # of a body that is made in pieces
@@ -115,8 +116,7 @@ class HttpRequest:
         return {topic: value for topic, value in of_topics.items() if self.may(describe, ResourceType.TOPIC, topic)}
 
 
-@dataclass(slots=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """An answer. `body` is bytes, or pieces that are made while it is sent (None: nothing yet)."""
 
     body: bytes | Iterator[bytes | None] = b""
@@ -171,8 +171,7 @@ def in_pieces(document: dict[str, Any]) -> Iterator[bytes | None]:
     yield bytes(out + b"}\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A parameter of the query. `many`: it may be repeated. `default`: its value if it is not given."""
 
     name: str
@@ -209,8 +208,7 @@ class Parameter:
         return HttpError(400, "INVALID_QUERY", f"the parameter {self.name} {what}.")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """One row of the table."""
 
     method: str
@@ -227,10 +225,7 @@ class Route:
     within_ms: float
     ends_life: bool
     access: "HttpAccess | None"  # None: super users only
-    segments: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "segments", tuple(self.path.split("/")[1:]))
+    segments: tuple[str, ...]
 
     @property
     def names(self) -> list[str]:
@@ -252,7 +247,8 @@ class Route:
         return found
 
 
-TABLE: dict[tuple[str, str], Route] = {}
+TABLE: dict[tuple[str, str], Route] = {}  # of the families that are loaded
+_not_loaded = dict(FAMILIES)
 
 
 def route(
@@ -286,6 +282,8 @@ def route(
         assert (body is None) or method in METHODS_THAT_CHANGE
         assert not of_group or "{group}" in path
         assert not (is_open and query)
+        family = handler.__module__.rpartition(".")[2]
+        assert path.startswith(FAMILIES.get(family, "/")), f"{path} would not be found: it is not of {family}"
         TABLE[method, path] = Route(
             method,
             path,
@@ -301,16 +299,19 @@ def route(
             within_ms,
             ends_life,
             access,
+            tuple(path.split("/")[1:]),
         )
         return handler
 
     return register
 
 
-def load() -> None:
-    """Fill the table. Takes some ten milliseconds, the first time."""
-    for name in FAMILIES:
-        importlib.import_module(f"barnabas.broker.http.{name}")
+def load(path: str | None = None) -> None:
+    """Import the families that this path may be of, or all."""
+    for family, beginnings in list(_not_loaded.items()):
+        if path is None or path.startswith(beginnings):
+            importlib.import_module(f"barnabas.broker.http.{family}")
+            _not_loaded.pop(family, None)
 
 
 # ------------------------------------------------------------------ from a request line to a route
@@ -318,13 +319,16 @@ def load() -> None:
 
 def is_open(target: bytes) -> bool:
     """Whether a request is answered to everybody: what it tells is no secret, and who asks has no token."""
-    row = TABLE.get(("GET", _origin_form(target).partition("?")[0]))
+    path = _origin_form(target).partition("?")[0]
+    load(path)
+    row = TABLE.get(("GET", path))
     return row is not None and row.is_open
 
 
 def find(method: str, target: bytes) -> tuple[Route, dict[str, str], dict[str, Any]]:
     """The route of a request, with the parameters of its path and of its query. HttpError if there is none."""
     path, _, query = _origin_form(target).partition("?")
+    load(path)
     segments = tuple(path.split("/")[1:])
     matches = [(row, found) for row in TABLE.values() if (found := row.match(segments)) is not None]
     if not matches:

@@ -1,7 +1,7 @@
 """The listeners of the HTTP API (setting `http.listeners`), and the limits of their connections.
 
-The HTTP library and the routes are imported, in a thread, when the first connection comes, so that the start of a
-broker and an idle broker do not pay for them.
+The HTTP library is imported, in a thread, when the first connection comes, and each family of routes when one of its
+paths is asked for, so that the start of a broker and an idle broker do not pay for them.
 """
 
 import asyncio
@@ -241,10 +241,8 @@ class HttpServer:
 
 
 def _import() -> "type[HttpConnection]":
-    from barnabas.broker.http import routes  # late: h11, and what the routes need
-    from barnabas.broker.http.connection import HttpConnection
+    from barnabas.broker.http.connection import HttpConnection  # late: it needs h11
 
-    routes.load()
     return HttpConnection
 
 

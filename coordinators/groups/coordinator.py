@@ -75,6 +75,7 @@ logger = logging.getLogger("barnabas.groups")
 TIMER_CHECK_MS = 5_000.0  # how often lost timers of groups are looked for
 PREFIX_BYTES_MAX = 32_000  # a member id is prefix and UUID, and must fit into a string of the protocol
 LEAVERS_PER_PIECE = 100
+ENCODERS_MADE_AFTER_MS = 1_000.0  # the start is over then, and it need not wait for what few groups use
 
 
 def _left(leavers: list[Leaver], errors: list[ErrorCode], version: int) -> LeaveGroupResponse:
@@ -175,8 +176,11 @@ class GroupCoordinator(Coordinator[Shard]):
     def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
         buffer_bytes = self.config.offsets_load_buffer_size
         if len(self.shards) == 1:  # the first
-            self._turns.begin(make_encoders())
+            self.clock.call_later(ENCODERS_MADE_AFTER_MS, self._make_encoders)
         return Loader(shard, self.clock, self._turns, self.config, buffer_bytes, loaded)
+
+    def _make_encoders(self) -> None:
+        self._turns.begin(make_encoders())
 
     def _before_close(self, shard: Shard) -> None:
         self.unloads += 1

@@ -397,6 +397,7 @@ ONCE = {
     "cluster/controlled_shutdown.py": "the end of the wait for one answer",
     "coordinators/loading.py": "one load, tried again, and a line of the log while it waits",
     "coordinators/shard.py": "the deadline of writes under way",
+    "coordinators/groups/coordinator.py": "the encoders of records, made once after the start",
     "coordinators/transactions/coordinator.py": "the last record of a transaction, written again",
     "coordinators/transactions/shard.py": "the wait for the markers of the last transaction",
     "coordinators/transactions/markers.py": "markers that were refused, sent again",

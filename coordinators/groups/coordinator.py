@@ -49,7 +49,7 @@ from barnabas.protocol import messages
 from barnabas.protocol.errors import ErrorCode
 from barnabas.runtime.counted import counted
 from barnabas.runtime.pending import Pending
-from barnabas.runtime.ports import Buffer, Env
+from barnabas.runtime.ports import Buffer, Env, Timer
 from barnabas.runtime.turns import Pieces, chunks
 from barnabas.runtime.upkeep import Task
 from barnabas.storage.validation import AppendOrigin
@@ -126,6 +126,7 @@ class GroupCoordinator(Coordinator[Shard]):
         self._refusals = Refusals(log_refusal, self.events, env.clock)
         self.unloads = 0
         self._timers: Task[GroupInShard[Shard]] | None = None
+        self._encoders_timer: Timer | None = None
         self.legacy_offsets = ZooKeeperOffsetManager(env, coordination)  # OffsetCommit and OffsetFetch v0, always
         self.kafka_offsets = KafkaOffsetManager(env, config, self.shards)
         self.offsets: OffsetManager = self.kafka_offsets
@@ -151,6 +152,7 @@ class GroupCoordinator(Coordinator[Shard]):
         if self.journal is not None:
             self.journal.start()
         self._timers = self._env.upkeep.every("group timers", lambda: TIMER_CHECK_MS, self._all_groups, _recover_timer)
+        self._encoders_timer = self.clock.call_later(ENCODERS_MADE_AFTER_MS, self._make_encoders)
 
     def shutdown(self) -> None:
         """Stop answering. Waiting clients are told to look for another coordinator."""
@@ -159,6 +161,9 @@ class GroupCoordinator(Coordinator[Shard]):
         if self._timers is not None:
             self._timers.stop()
             self._timers = None
+        if self._encoders_timer is not None:
+            self._encoders_timer.cancel()
+            self._encoders_timer = None
         super().shutdown()
         if self.journal is not None:
             self.journal.stop()
@@ -175,8 +180,6 @@ class GroupCoordinator(Coordinator[Shard]):
 
     def _begin_loading(self, shard: Shard, loaded: Callable[[], None]) -> Loader:
         buffer_bytes = self.config.offsets_load_buffer_size
-        if len(self.shards) == 1:  # the first
-            self.clock.call_later(ENCODERS_MADE_AFTER_MS, self._make_encoders)
         return Loader(shard, self.clock, self._turns, self.config, buffer_bytes, loaded)
 
     def _make_encoders(self) -> None:

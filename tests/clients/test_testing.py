@@ -32,7 +32,7 @@ from waiting import until_said
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Barnabas]:
-    with Barnabas(config={"num.partitions": "3"}) as kafka:
+    with Barnabas() as kafka:
         yield kafka
 
 
@@ -509,7 +509,7 @@ def test_it_is_put_back_in_its_process(tmp_path: Path) -> None:
             ):
                 with pytest.raises(CommandError, match=why):
                     kafka.ask("POST", "/v1/control/snapshots", body=body)
-            with pytest.raises(CommandError, match="Make room, or name another folder"):
+            with pytest.raises(CommandError, match="Look after that file and its disk, or name another folder"):
                 kafka.ask("POST", "/v1/control/snapshots", body={"folder": "/proc/no/such/place"})
             with closing(HTTPConnection(kafka.processes[0].http, timeout=200)) as connection:
                 for path, body in (("restore", {"folder": str(mark.folder)}), ("clock", {})):  # by one connection

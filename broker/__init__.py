@@ -52,7 +52,8 @@ controllership ends, and the broker registers with another epoch (not in a tree 
 leads again when LeaderAndIsr has come to that epoch.
 
 **A disk is lost, or an old copy of it is back.** The marker of a clean stop says in which epoch the broker stopped, the
-tree (`/barnabas/broker_epochs`) in which it registered last; an empty or older disk does not count, nor does a log of
+tree (`/barnabas/broker_epochs`) in which it registered last, and the mark (`tree_mark.py`) tells an older copy of the
+folder of a broker that was killed; an empty or older disk does not count, nor does a log of
 which somebody has removed records (`storage/missing_records.py`). If this broker was the only one in sync, those that
 left the ISR last take its place (`LeaderAndIsr.eligible` in `cluster/leader_and_isr.py`): nothing was acknowledged
 without them. The same holds if the machine lost its power, which takes what was not synced (`.boot_id` in each

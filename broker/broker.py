@@ -303,6 +303,8 @@ class Broker:
         self.log_manager.leave_out(plan.strays)
         await self.log_manager.load()
         self.log_manager.take_epoch(registered_epoch)
+        used_ms = max((contents.used_ms for contents in self.log_manager.contents), default=-1)
+        before_registering.say_if_the_clock_is_odd(env.clock, self.config, used_ms)
         adoption.say_strays(plan.strays)
         self.log_manager.set_aside(plan.strays)  # after the recovery, which a signal may interrupt
         await in_tree(lambda: before_registering.say_what_is_missing(tree, self.log_manager, node_id))

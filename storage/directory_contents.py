@@ -130,6 +130,7 @@ class DirectoryContents:
     error: OSError | None = None  # why it could not be read; then nothing else is known
     tree_name: str = TREE_FILE
     clean_epoch: int = -1  # in which epoch its broker stopped cleanly; -1: not known
+    used_ms: int = -1  # when its broker wrote a checkpoint last, by the wall clock of then; -1: it never did
     boot_id: str = ""  # of the machine when a broker last used it
     tree_knowledge: checkpoints.TreeKnowledge = checkpoints.NO_TREE_KNOWLEDGE  # of its broker
 
@@ -178,6 +179,8 @@ def read_contents(disk: Disk, path: str, tree_name: str = TREE_FILE) -> Director
         raise IsADirectoryError(errno.EISDIR, "is a folder", f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
     if found.was_clean:
         found.clean_epoch = checkpoints.read_clean_epoch(disk, f"{path}/{checkpoints.CLEAN_SHUTDOWN}")
+    if checkpoints.HIGH_WATERMARKS in found.names:
+        found.used_ms = disk.modified_ms(f"{path}/{checkpoints.HIGH_WATERMARKS}")
     found.boot_id = checkpoints.read_boot_id(disk, f"{path}/{checkpoints.BOOT_ID}")
     found.tree_knowledge = checkpoints.read_tree_knowledge(disk, f"{path}/{checkpoints.TREE_MARK}")
     found.meta = read_meta(disk, path)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -126,6 +127,30 @@ def test_a_folder_that_is_lost_with_the_power_seconds_after_it_was_made_is_told(
     assert process.log.read_text().count(told) == 1
     start().end()
     assert process.log.read_text().count(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        (30, "this broker ran last 30.0 days ago, longer than committed offsets are kept"),
+        (-2, "it is 48.0 hours before this broker ran last. If it is wrong, set it right soon"),
+        (3, None),
+    ],
+)
+def test_a_start_with_an_odd_wall_clock_says_so(
+    start: Callable[..., Process], tmp_path: Path, days: int, said: str | None
+) -> None:
+    """Until 2026-11-30 a machine that woke up with a wrong clock lost offsets without a word."""
+    process = start()
+    assert Client(process.port).create_topic("t", 1) == 0
+    process.end()
+    assert "By the wall clock" not in process.log.read_text()
+    then_s = time.time() - days * 86_400
+    os.utime(tmp_path / "data" / "replication-offset-checkpoint", (then_s, then_s))
+    process = start()
+    process.end()
+    assert process.log.read_text().count("By the wall clock of this machine") == (said is not None)
+    assert said is None or said in process.log.read_text()
 
 
 def test_indexes_that_are_removed_from_under_a_running_broker_are_made_again(

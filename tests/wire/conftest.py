@@ -173,6 +173,12 @@ class World:
         self.broker = Broker(self.env, config, directories, coordination)
         self.env.run(self.broker.start())
 
+    def end(self) -> None:
+        """Stop the broker: no handler has failed, and no exception has escaped."""
+        self.env.run(self.broker.stop())
+        assert self.broker.request_gate.handler_failures == 0
+        assert self.escaped == []
+
     async def connect(self, source: str = "127.0.0.1") -> Client:
         """A new connection, for tests that run in the loop (`world.env.run`)."""
         _, client = await self.env.network.connect("127.0.0.1", 9092, Client, source)
@@ -238,9 +244,7 @@ def world() -> Iterator[World]:
     """One broker for all tests of the module."""
     world = World()
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 @pytest.fixture(scope="session")
@@ -254,9 +258,7 @@ def own_world() -> Iterator[World]:
     """A broker for each test, for modules whose tests change what the others would meet."""
     world = World()
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 @pytest.fixture
@@ -266,9 +268,7 @@ def world_of_transactions() -> Iterator[World]:
     world.create_topic("t", 2)
     world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 class Harness:

@@ -95,9 +95,7 @@ def guarded(make_world: type[World]) -> Iterator[World]:
     init = messages.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=60_000)
     assert ask(world, ADMIN, ApiKey.INIT_PRODUCER_ID, 4, init).error_code == 0
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def tree_of(world: World) -> dict[str, tuple[bytes, int]]:
@@ -463,9 +461,7 @@ def partly_open(make_world: type[World]) -> Iterator[World]:
     find = messages.FindCoordinatorRequest(key="open", key_type=0)
     assert ask(world, "User:mallory", ApiKey.FIND_COORDINATOR, 3, find).error_code == 0
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 MANY = [(ApiKey.METADATA, 9), (ApiKey.LIST_OFFSETS, 7), (ApiKey.DELETE_GROUPS, 2), (ApiKey.OFFSET_COMMIT, 8)]

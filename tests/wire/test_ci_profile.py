@@ -43,9 +43,7 @@ NOT_WAITED_FOR = {
 def world(make_world: type[World]) -> Iterator[World]:
     world = make_world(**profile("ci").settings)
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def produce(world: World, topic: str, timestamp_ms: int, **producer: Any) -> None:

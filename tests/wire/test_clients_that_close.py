@@ -25,9 +25,7 @@ def world(make_world: Callable[..., World]) -> Iterator[World]:
     world.env.run(world.env.clock.sleep(60_000))
     assert len(world.broker.server.connections) == 0, "clients that are gone are counted for ever"
     assert len(world.broker.request_gate.tasks) == 0
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def send_and_end(world: World, end: str, *requests: tuple[ApiKey, int, Any], wait_ms: float = 60_000) -> None:

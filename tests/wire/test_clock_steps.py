@@ -30,9 +30,7 @@ def own(make_world: type[World]) -> Iterator[World]:
     )
     world.create_topic("t")
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def part(said: dict[str, Any]) -> str:

@@ -212,10 +212,7 @@ def transactions(make_world):
     """A broker that coordinates transactions, and has the topic t. It can be started again."""
     lasting = Lasting(make_world)
     yield lasting
-    world = lasting.world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    lasting.world.end()
 
 
 def opened(world, transactional_id):

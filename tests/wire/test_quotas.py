@@ -98,9 +98,7 @@ def own(make_world: type[World]) -> Any:
     world = make_world()
     world.create_topic("t")
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 class Timed:

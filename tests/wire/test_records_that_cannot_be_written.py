@@ -52,10 +52,7 @@ def lasting(make_world: type[World]) -> Any:
     world.ask(ApiKey.FIND_COORDINATOR, 2, messages.FindCoordinatorRequest(key=DAMAGED))
     sleep(world, 100)
     yield lasting
-    world = lasting.world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    lasting.world.end()
 
 
 def beat(group: str, member_id: str = "m", epoch: int = 0) -> messages.ConsumerGroupHeartbeatRequest:

@@ -46,9 +46,7 @@ def settings(**more: str) -> dict[str, str]:
 def guarded(make_world: type[World]) -> Iterator[World]:
     world = make_world(**settings())
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def connected(world: World) -> Client:

@@ -63,9 +63,7 @@ def sim_env() -> Any:
 def world(make_world: Any, sim_env: Any) -> Iterator[World]:
     world = secured(make_world, sim_env)
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def context_of(own: Certificate | None = None, authority: Authority = AUTHORITY, protocols: Any = PROTOCOLS) -> Any:

@@ -31,9 +31,7 @@ World = Any  # of conftest.py
 def world(make_world: type[World]) -> Iterator[World]:
     world = make_world(**{"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"})
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def delete(topic: str) -> DeleteTopicsRequest:
@@ -289,9 +287,7 @@ def test_after_a_restart_the_leader_says_whether_the_producer_has_written(
     sleep(world, 100)
     assert state(world) == "CompleteCommit"
     assert offsets_of(world) == ((2, 2) if has_written else (0, 0))
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 @pytest.mark.parametrize("tree_answers", [True, False])
@@ -319,9 +315,7 @@ def test_after_a_restart_the_tree_says_which_topics_are_gone(make_world: type[Wo
     assert offsets_of(world) == ((1, 1) if tree_answers else (0, 0))
     if not tree_answers:
         del world.broker.coordination.get_many
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 @pytest.mark.parametrize("is_made_again", [True, False])

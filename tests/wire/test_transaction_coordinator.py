@@ -43,9 +43,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     found = world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
     assert (found.error_code, found.node_id) == (ErrorCode.NONE, world.broker.node_id)
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def test_clients_cannot_add_partitions_of_internal_topics(world: World) -> None:
@@ -118,9 +116,7 @@ def ongoing(world: World, transactional_id: str, version: int = 3) -> tuple[int,
 def lasting(make_world: type[World]) -> Iterator[Lasting]:
     lasting = Lasting(make_world)
     yield lasting
-    lasting.world.env.run(lasting.world.broker.stop())
-    assert lasting.world.broker.request_gate.handler_failures == 0
-    assert lasting.world.escaped == []
+    lasting.world.end()
 
 
 def stable_offsets(world: World) -> list[int]:

@@ -29,9 +29,7 @@ def world(make_world: type[World]) -> Iterator[World]:
     world.create_topic("t", 2)
     world.ask(ApiKey.FIND_COORDINATOR, 2, FindCoordinatorRequest(key="a", key_type=1))
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def find_group(world: World) -> None:

@@ -34,9 +34,7 @@ READ_COMMITTED = 1
 def world(make_world: type[World]) -> Iterator[World]:
     world = make_world(**{"transaction.partition.verification.enable": "false"})
     yield world
-    world.env.run(world.broker.stop())
-    assert world.broker.request_gate.handler_failures == 0
-    assert world.escaped == []
+    world.end()
 
 
 def batch(producer_id: int, sequence: int, *, epoch: int = 0, transactional: bool = True, count: int = 1) -> bytearray:

@@ -15,15 +15,10 @@ from barnabas.cluster.tree import paths, payloads
 from barnabas.coordinators.coordinator import partition_for
 
 from simulator.clients.client import Client
-from simulator.clients.committed_reader import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    CommittedReader,
-    fetch,
-    list_offset,
-)
+from simulator.clients.committed_reader import CommittedReader, fetch
 from simulator.clients.connection import LostError
 from simulator.clients.copier import Copier, fetch_stable
+from simulator.clients.requests import READ_COMMITTED, READ_UNCOMMITTED
 from simulator.clients.transactional import STEPS, TIMEOUTS_MS, Transactional
 from simulator.clients.transactional_feeder import Feeder
 from simulator.host import Life
@@ -253,7 +248,7 @@ class TransactionalPart:
         for _ in range(TRIES):
             try:
                 if end is None:
-                    end = await list_offset(client, key, -1, isolation)
+                    end = await client.list_offset(key, -1, isolation)
                 else:
                     while position < end:
                         found = await fetch(client, key, position, 0, isolation, 1 << 20)

@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import ProduceRequest
-from barnabas.protocol.record_batch import Record
 
 from simulator.clients.client import Client, expect
+from simulator.clients.requests import batch_of, produce_request
 from simulator.ledger import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,9 +48,5 @@ class CarelessProducer(Client):
         await self.sleep(100, 3_000)
 
     def _request(self, key: TopicPartition, value: str) -> ProduceRequest:
-        record = Record(offset=0, timestamp=self.world.clock.now_ms(), key=None, value=value.encode(), headers=[])
-        partition = ProduceRequest.PartitionProduceData(index=key[1], records=bytes(record_batch.build([record])))
-        topic = ProduceRequest.TopicProduceData(
-            name=key[0], topic_id=self.world.topic_ids[key[0]], partition_data=[partition]
-        )
-        return ProduceRequest(acks=self.acks, timeout_ms=5_000, topic_data=[topic])
+        data = batch_of(value, self.world.clock.now_ms())
+        return produce_request(key, data, topic_id=self.world.topic_ids[key[0]], acks=self.acks)

@@ -11,6 +11,7 @@ from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
 
 from simulator.clients.connection import Connection, LostError, UnansweredError
+from simulator.clients.requests import READ_UNCOMMITTED, list_offsets_request
 from simulator.ledger import TopicPartition
 from simulator.observations import Operation, Outcome
 from simulator.violation import Violation
@@ -47,6 +48,8 @@ class Client:
     """One client. Each kind defines what it does in a `turn`, and in a `rest`, which is its turn in quiet times."""
 
     must_get_on = True  # whether `progress` must grow when all is calm
+    # What a leader answers to ListOffsets that does not know yet what all replicas have.
+    not_known_yet: tuple[ErrorCode, ...] = (ErrorCode.OFFSET_NOT_AVAILABLE,)
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -90,6 +93,13 @@ class Client:
             raise
         self.world.answers += 1
         return answer
+
+    async def list_offset(self, key: TopicPartition, timestamp: int, isolation: int = READ_UNCOMMITTED) -> int | None:
+        """Where the log starts (-2) or ends (-1); None if the broker cannot answer now."""
+        request = list_offsets_request(key, timestamp, isolation)
+        answer = (await self.ask(ApiKey.LIST_OFFSETS, 5, request)).topics[0].partitions[0]
+        error = expect(answer.error_code, f"ListOffsets {key}", *self.not_known_yet)
+        return None if error else int(answer.offset)
 
     def began(self, operation: Operation) -> int:
         """An operation begins. Where there is a history, it gets a number there."""

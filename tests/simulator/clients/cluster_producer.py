@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import InitProducerIdRequest, ProduceRequest
+from barnabas.protocol.messages import InitProducerIdRequest
 from barnabas.protocol.record_batch import Record
 
 from simulator.clients.client import RETRIABLE, expect
 from simulator.clients.connection import LostError
+from simulator.clients.requests import batch_of, produce_request
 from simulator.clients.routed import MOVED, Routed
 from simulator.ledger import TopicPartition
 from simulator.observations import Outcome, Produce
@@ -128,10 +129,8 @@ class ClusterProducer(Routed):
         lost_session = self.lost_session_of(node)
         version = self.rng.randint(3, 13)
         batches = list(self._batches[key])
-        answers = [
-            connection.send(ApiKey.PRODUCE, version, produce_request(self, key, batch.data, -1), PRODUCE_LIMIT_MS)
-            for batch in batches
-        ]
+        requests = [produce_request(key, batch.data, topic_id=self.world.topic_ids[key[0]]) for batch in batches]
+        answers = [connection.send(ApiKey.PRODUCE, version, request, PRODUCE_LIMIT_MS) for request in requests]
         failed: ErrorCode | None = None
         for batch, answer in zip(batches, answers):
             response = await answer
@@ -172,11 +171,11 @@ class CarelessClusterProducer(Routed):
         key = self.rng.choice(self.keys)
         value = f"{self.name}:{self._count} {'x' * self.rng.choice((0, 10, 300))}"
         self._count += 1
-        record = Record(offset=0, timestamp=self.world.clock.now_ms(), key=None, value=value.encode(), headers=[])
+        data = batch_of(value, self.world.clock.now_ms())
         operation = Produce(key, (value,), 1, -1, -1)
         number = self.began(operation)
         try:
-            request = produce_request(self, key, bytes(record_batch.build([record])), 1)
+            request = produce_request(key, data, topic_id=self.world.topic_ids[key[0]], acks=1)
             response = await self.ask(ApiKey.PRODUCE, self.rng.randint(3, 13), request)
         except LostError:
             self.ended(number, Outcome.INFO, operation)
@@ -188,12 +187,3 @@ class CarelessClusterProducer(Routed):
             self.ended(number, Outcome.OK, operation._replace(base_offset=partition.base_offset))
             self.progress += 1
         await self.sleep(100, 3_000)
-
-
-def produce_request(client: Routed, key: TopicPartition, data: bytes, acks: int) -> ProduceRequest:
-    """A request with one batch."""
-    partition = ProduceRequest.PartitionProduceData(index=key[1], records=data)
-    topic = ProduceRequest.TopicProduceData(
-        name=key[0], topic_id=client.world.topic_ids[key[0]], partition_data=[partition]
-    )
-    return ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import FetchRequest, ListOffsetsRequest
 
 from simulator.clients.client import expect
 from simulator.clients.connection import LostError
+from simulator.clients.requests import fetch_request
 from simulator.clients.routed import Routed
 from simulator.ledger import TopicPartition
 from simulator.observations import Fetch, Outcome
@@ -48,9 +48,7 @@ class ClusterReader(Routed):
 
     async def fetch(self, key: TopicPartition, position: int, max_wait_ms: int) -> int | None:
         """Read once; returns the next position, or None if the partition cannot be read now."""
-        partition = FetchRequest.FetchPartition(partition=key[1], fetch_offset=position, partition_max_bytes=40_000)
-        topic = FetchRequest.FetchTopic(topic=key[0], topic_id=self.world.topic_ids[key[0]], partitions=[partition])
-        request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[topic])
+        request = fetch_request(key, position, max_wait_ms, 40_000, topic_id=self.world.topic_ids[key[0]])
         operation = Fetch(key, position)
         number = self.began(operation)
         try:
@@ -76,12 +74,3 @@ class ClusterReader(Routed):
         self.ended(number, Outcome.OK, Fetch(key, position, read, answer.high_watermark, answer.log_start_offset))
         self.progress += following - position
         return following
-
-    async def list_offset(self, key: TopicPartition, timestamp: int) -> int | None:
-        """Where the log starts (-2) or ends (-1); None if the broker cannot answer now."""
-        partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=key[1], timestamp=timestamp)
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=key[0], partitions=[partition])
-        response = await self.ask(ApiKey.LIST_OFFSETS, 5, ListOffsetsRequest(replica_id=-1, topics=[topic]))
-        answer = response.topics[0].partitions[0]
-        error = expect(answer.error_code, f"ListOffsets {key}", ErrorCode.OFFSET_NOT_AVAILABLE)
-        return None if error else int(answer.offset)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import FetchRequest, ListOffsetsRequest
 
 from simulator.clients.client import Client, expect
+from simulator.clients.requests import READ_COMMITTED, READ_UNCOMMITTED, fetch_request
 from simulator.ledger import TopicPartition
 from simulator.storage_transactions import committed_records
 from simulator.violation import Violation
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 FETCH_LIMIT_MS = 10_000.0
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 _REFUSED = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 Read = tuple[int, list[tuple[int, str]]]  # the next position, and the records: offset and value
@@ -27,11 +26,8 @@ async def fetch(
     client: Client, key: TopicPartition, position: int, max_wait_ms: int, isolation: int, max_bytes: int = 20_000
 ) -> Read | None:
     """Read once; None if the partition cannot be read now."""
-    partition = FetchRequest.FetchPartition(partition=key[1], fetch_offset=position, partition_max_bytes=max_bytes)
-    topic = FetchRequest.FetchTopic(topic=key[0], topic_id=client.world.topic_ids[key[0]], partitions=[partition])
-    request = FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=isolation, topics=[topic]
-    )
+    topic_id = client.world.topic_ids[key[0]]
+    request = fetch_request(key, position, max_wait_ms, max_bytes, topic_id=topic_id, isolation=isolation)
     response = await client.ask(ApiKey.FETCH, client.rng.randint(4, 17), request, max_wait_ms + FETCH_LIMIT_MS)
     (answer,) = response.responses[0].partitions
     error = expect(answer.error_code, f"Fetch {key} {position}", *_REFUSED)
@@ -63,17 +59,6 @@ def _data(records: Any) -> Iterator[record_batch.Record]:
     for header, batch in record_batch.batches(records or b""):
         if not header.is_control:
             yield from record_batch.records(batch)
-
-
-async def list_offset(client: Client, key: TopicPartition, timestamp: int, isolation: int) -> int | None:
-    """Where the log starts (-2) or ends (-1); None if the broker cannot answer now."""
-    partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=key[1], timestamp=timestamp)
-    topic = ListOffsetsRequest.ListOffsetsTopic(name=key[0], partitions=[partition])
-    request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=[topic])
-    response = await client.ask(ApiKey.LIST_OFFSETS, 5, request)
-    answer = response.topics[0].partitions[0]
-    error = expect(answer.error_code, f"ListOffsets {key}", ErrorCode.OFFSET_NOT_AVAILABLE)
-    return None if error else int(answer.offset)
 
 
 class CommittedReader(Client):

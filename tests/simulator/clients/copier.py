@@ -11,9 +11,10 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import AddOffsetsToTxnRequest, OffsetFetchRequest, TxnOffsetCommitRequest
 
 from simulator.clients.client import Client, expect
-from simulator.clients.committed_reader import READ_COMMITTED, fetch
+from simulator.clients.committed_reader import fetch
 from simulator.clients.connection import LostError
 from simulator.clients.member import Member
+from simulator.clients.requests import READ_COMMITTED
 from simulator.clients.transactional import AbortError, Transactional
 from simulator.ledger import TopicPartition
 from simulator.transaction_book import Attempt, TransactionBook, effect_of

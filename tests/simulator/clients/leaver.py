@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
-from barnabas.protocol.record_batch import Record
 
 from simulator.clients.client import Client
+from simulator.clients.requests import batch_of, produce_request
 from simulator.ledger import TopicPartition
 from simulator.violation import Violation
 
@@ -83,10 +83,7 @@ class Leaver(Client):
         return found
 
     def _record(self, key: TopicPartition, value: str) -> ProduceRequest:
-        record = Record(offset=0, timestamp=self.world.clock.now_ms(), key=None, value=value.encode(), headers=[])
-        partition = ProduceRequest.PartitionProduceData(index=key[1], records=bytes(record_batch.build([record])))
-        topic = ProduceRequest.TopicProduceData(name=key[0], partition_data=[partition])
-        return ProduceRequest(acks=0, timeout_ms=5_000, topic_data=[topic])
+        return produce_request(key, batch_of(value, self.world.clock.now_ms()), acks=0)
 
     def _long_poll(self, key: TopicPartition) -> FetchRequest:
         """A fetch that waits, because it asks for more bytes than there are."""

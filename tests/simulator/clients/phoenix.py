@@ -5,13 +5,12 @@ What is committed of the topic is inspected (`cluster_inspection.py`).
 
 from typing import Any
 
-from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, ProduceRequest
-from barnabas.protocol.record_batch import Record
+from barnabas.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest
 
 from simulator.clients.connection import LostError
+from simulator.clients.requests import batch_of, produce_request
 from simulator.clients.routed import Routed, errors_in
 
 PHOENIX = "phoenix"
@@ -50,12 +49,9 @@ class Phoenix(Routed):
     async def write(self, batches: int) -> None:
         """Write a few records, with acks=all."""
         for number in range(batches):
-            now_ms = self.world.clock.now_ms()
-            record = Record(offset=0, timestamp=now_ms, key=None, value=f"phoenix {number}".encode(), headers=[])
-            partition = ProduceRequest.PartitionProduceData(index=0, records=bytes(record_batch.build([record])))
-            topic = ProduceRequest.TopicProduceData(name=PHOENIX, partition_data=[partition])
+            data = batch_of(f"phoenix {number}", self.world.clock.now_ms())
             for _ in range(10):
-                if await self._do(ApiKey.PRODUCE, 8, ProduceRequest(acks=-1, timeout_ms=2_000, topic_data=[topic])):
+                if await self._do(ApiKey.PRODUCE, 8, produce_request((PHOENIX, 0), data, timeout_ms=2_000)):
                     break
                 await self.sleep(2 * RETRY_MS, 2 * RETRY_MS)
 

@@ -6,11 +6,12 @@ from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import InitProducerIdRequest, ProduceRequest
+from barnabas.protocol.messages import InitProducerIdRequest
 from barnabas.protocol.record_batch import Record
 
 from simulator.clients.client import RETRIABLE, Client, expect
 from simulator.clients.connection import UnansweredError
+from simulator.clients.requests import produce_request
 from simulator.ledger import TopicPartition
 from simulator.violation import Violation
 
@@ -114,13 +115,7 @@ class Producer(Client):
         asked_ms = self.world.clock.monotonic_ms()
         answers = []
         for batch in self._batches:
-            topic, index = batch.key
-            data = ProduceRequest.TopicProduceData(
-                name=topic,
-                topic_id=self.world.topic_ids[topic],
-                partition_data=[ProduceRequest.PartitionProduceData(index=index, records=batch.data)],
-            )
-            request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+            request = produce_request(batch.key, batch.data, topic_id=self.world.topic_ids[batch.key[0]])
             answers.append(connection.send(ApiKey.PRODUCE, version, request, 20_000))
         failed: dict[TopicPartition, ErrorCode] = {}
         for batch, answer in zip(list(self._batches), answers):

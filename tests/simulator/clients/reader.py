@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from barnabas.protocol import record_batch
 from barnabas.protocol.api_keys import ApiKey
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages import FetchRequest, ListOffsetsRequest
 from barnabas.protocol.record_batch import Record
 
 from simulator.clients.client import Client, expect
+from simulator.clients.requests import fetch_request
 from simulator.ledger import TopicPartition
 from simulator.violation import Violation
 
@@ -30,6 +30,7 @@ class Reader(Client):
     """Asks for one partition in a request."""
 
     must_get_on = False  # there may be nothing to read
+    not_known_yet = ()  # it is the only replica
 
     def __init__(self, world: "World", name: str, keys: list[TopicPartition]) -> None:
         super().__init__(world, name)
@@ -56,24 +57,8 @@ class Reader(Client):
 
     async def fetch(self, key: TopicPartition, position: int, max_wait_ms: int, max_bytes: int) -> int | None:
         """Read once, and note all records in the ledger. Returns the next position; None if it cannot be read now."""
-        topic, index = key
         version = self.rng.randint(4, 18)
-        request = FetchRequest(
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=topic,
-                    topic_id=self.world.topic_ids[topic],
-                    partitions=[
-                        FetchRequest.FetchPartition(
-                            partition=index, fetch_offset=position, partition_max_bytes=max_bytes
-                        )
-                    ],
-                )
-            ],
-        )
+        request = fetch_request(key, position, max_wait_ms, max_bytes, topic_id=self.world.topic_ids[key[0]])
         response = await self.ask(ApiKey.FETCH, version, request, max_wait_ms + FETCH_LIMIT_MS)
         (partition,) = response.responses[0].partitions
         return await self.take(key, position, partition)
@@ -117,11 +102,3 @@ class Reader(Client):
         if position > end and self.world.is_calm_for(5_000):
             raise Violation("what was read stays", f"{key}: {position} was read, the end is {end}")
         return start
-
-    async def list_offset(self, key: TopicPartition, timestamp: int) -> int | None:
-        """Where the log starts (-2) or ends (-1); None if the broker cannot answer now."""
-        partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=key[1], timestamp=timestamp)
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=key[0], partitions=[partition])
-        response = await self.ask(ApiKey.LIST_OFFSETS, 5, ListOffsetsRequest(replica_id=-1, topics=[topic]))
-        answer = response.topics[0].partitions[0]
-        return None if expect(answer.error_code, f"ListOffsets {key}") else int(answer.offset)

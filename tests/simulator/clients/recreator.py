@@ -13,15 +13,13 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    FetchRequest,
     MetadataRequest,
-    ProduceRequest,
 )
-from barnabas.protocol.record_batch import Record
 
 from simulator.clients.client import Client, expect
 from simulator.clients.offsets import commit, fetch_offsets
 from simulator.clients.reader import FETCH_LIMIT_MS
+from simulator.clients.requests import batch_of, fetch_request, produce_request
 from simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -102,10 +100,7 @@ class Recreator(Client):
     async def _write(self, topic_id: bytes) -> None:
         value = f"{topic_id.hex()}:{self._count}"
         self._count += 1
-        record = Record(offset=0, timestamp=self.world.clock.now_ms(), key=None, value=value.encode(), headers=[])
-        partition = ProduceRequest.PartitionProduceData(index=0, records=bytes(record_batch.build([record])))
-        topic = ProduceRequest.TopicProduceData(topic_id=topic_id, partition_data=[partition])
-        request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
+        request = produce_request((self.topic, 0), batch_of(value, self.world.clock.now_ms()), topic_id=topic_id)
         response = await self.ask(ApiKey.PRODUCE, 13, request)
         (answer,) = response.responses[0].partition_responses
         error = expect(answer.error_code, f"Produce to {self.topic}", *_BEING_DELETED)
@@ -122,13 +117,7 @@ class Recreator(Client):
 
     async def _read(self, topic_id: bytes, position: int = 0) -> int | None:
         """Read once. Returns the next position; None if it cannot be read."""
-        asked = FetchRequest.FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=10_000)
-        request = FetchRequest(
-            max_wait_ms=100,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[asked])],
-        )
+        request = fetch_request((self.topic, 0), position, 100, 10_000, topic_id=topic_id)
         response = await self.ask(ApiKey.FETCH, self.rng.randint(13, 18), request, FETCH_LIMIT_MS)
         (answer,) = response.responses[0].partitions
         error = expect(answer.error_code, f"Fetch {self.topic}", ErrorCode.OFFSET_OUT_OF_RANGE, *_BEING_DELETED)

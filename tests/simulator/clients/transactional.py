@@ -24,6 +24,7 @@ from barnabas.runtime.grouped import grouped
 
 from simulator.clients.client import RETRIABLE, Client
 from simulator.clients.connection import LostError, UnansweredError
+from simulator.clients.requests import produce_request
 from simulator.ledger import TopicPartition
 from simulator.transaction_book import Attempt, Fate
 from simulator.violation import Violation
@@ -339,11 +340,8 @@ class Transactional(Client):
                 await self.sleep(20, 300)
 
     def _produce_request(self, key: TopicPartition, data: bytes) -> ProduceRequest:
-        partition = ProduceRequest.PartitionProduceData(index=key[1], records=data)
-        topic = ProduceRequest.TopicProduceData(
-            name=key[0], topic_id=self.world.topic_ids[key[0]], partition_data=[partition]
-        )
-        return ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=5_000, topic_data=[topic])
+        topic_id = self.world.topic_ids[key[0]]
+        return produce_request(key, data, topic_id=topic_id, transactional_id=self.transactional_id)
 
     async def end(self, attempt: Attempt, *, commit: bool) -> None:
         """End the transaction. ProcessEndError if it was ended by others."""

@@ -177,12 +177,15 @@ async def until_answered(clock: Clock, step: Callable[[], Awaitable[T]]) -> T:
 
     Every step may be done twice. Slow disks may take the time of a session, and then another one begins.
     """
-    give_up_ms = clock.monotonic_ms() + TREE_ANSWERS_WITHIN_MS
+    give_up_ms: float | None = None  # counted from the first failure: on a slow disk it may come late
     while True:
         try:
             return await step()
         except (ConnectionLossError, SessionExpiredError) as error:
-            if clock.monotonic_ms() >= give_up_ms:
+            now_ms = clock.monotonic_ms()
+            if give_up_ms is None:
+                give_up_ms = now_ms + TREE_ANSWERS_WITHIN_MS
+            if now_ms >= give_up_ms:
                 raise
             logger.warning("the coordination tree does not answer, trying again: %s", error)
             await clock.sleep(TREE_RETRY_BACKOFF_MS)

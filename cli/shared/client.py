@@ -86,7 +86,7 @@ def connection(target: Target) -> dict[str, Any]:
 @contextmanager
 def told_in_sentences(target: Target) -> Iterator[None]:
     """Turn kafka-python's exceptions into one line and an exit code."""
-    from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+    from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
 
     try:
         yield
@@ -98,6 +98,10 @@ def told_in_sentences(target: Target) -> Iterator[None]:
         if "bootstrap" in str(error).lower():
             target.nobody_answers()
         fail(f"no answer in time from {target.bootstrap}: {error}")
+    except NodeNotReadyError:
+        if not target.answers():
+            target.nobody_answers()
+        fail("a broker that this needs is away just now: `barnabas cluster` shows which. Try again when it is back.")
     except KafkaError as error:
         name, number = getattr(error, "message", None) or type(error).__name__, getattr(error, "errno", 0)
         code = ExitCode.NOTHING_THERE if name in NOTHING_THERE else ExitCode.FAILED

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from barnabas.cli.shared import client as commands
+from barnabas.cli.shared.exits import Failure
 from kafka import errors
 
 
@@ -67,3 +68,16 @@ def test_a_change_that_may_have_been_made_is_not_sent_again() -> None:
     with pytest.raises(errors.KafkaConnectionError):
         commands.changed(admin, lost)
     assert not admin.answers
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_broker_that_goes_away_meanwhile_is_told_in_a_sentence(lives: bool) -> None:
+    """Until 2026-11-30 it was "NodeNotReadyError: No node_id provided"."""
+
+    def nobody() -> None:
+        raise Failure("no broker answers", 1)
+
+    target: Any = SimpleNamespace(bootstrap="h:1", answers=lambda: lives, nobody_answers=nobody)
+    said = r"away just now: `barnabas cluster` shows which\. Try again" if lives else "no broker answers"
+    with pytest.raises(Failure, match=said), commands.told_in_sentences(target):
+        raise errors.NodeNotReadyError("No node_id provided")

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +31,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.message import Message
 from barnabas.runtime import temporary
 from barnabas.runtime.counted import counted
+from barnabas.runtime.own_command import OWN_COMMAND
 from barnabas.runtime.ports import DirectoryLock, Env
 from barnabas.runtime.processes import ProcessHandle
 from barnabas.runtime.turns import ended
@@ -193,8 +193,8 @@ class BrokerProcess:
         else:
             words += self._choice
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "barnabas", "start", "--json", "--exit-with-parent", *words),
+            *OWN_COMMAND,
+            *("start", "--json", "--exit-with-parent", *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

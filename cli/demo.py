@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from barnabas.cli.shared.client import positions, told_in_sentences
 from barnabas.cli.shared.exits import ExitCode, fail, say
 from barnabas.cli.shared.target import Target
 from barnabas.cli.shared.terminal import new_app, print_table
+from barnabas.runtime.own_command import OWN_COMMAND
 
 app = new_app()
 
@@ -80,7 +80,7 @@ class DemoBroker:
     """A `barnabas start` process that is ready."""
 
     def __init__(self, directory: str, port: int) -> None:
-        command = [sys.executable, "-m", "barnabas", "start", "--json", "--log-level", "warning"]
+        command = [*OWN_COMMAND, "start", "--json", "--log-level", "warning"]
         command += ["--exit-with-parent", "--data", directory, "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
         command += ["--set", "group.initial.rebalance.delay.ms=0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

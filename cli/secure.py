@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +15,7 @@ from barnabas.cli.shared.exits import ExitCode, fail
 from barnabas.cli.shared.terminal import AsJson, new_app, print_json
 from barnabas.config.addresses import is_ipv6
 from barnabas.runtime.env import real
+from barnabas.runtime.own_command import OWN_COMMAND
 
 if TYPE_CHECKING:
     from barnabas.cluster.security.authority import Authority
@@ -275,7 +275,7 @@ def _make_user_and_rules(folder: str, user: str, password: str) -> None:
 
 @contextmanager
 def _broker(folder: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "barnabas", "start", "--json", "--exit-with-parent"]
+    command = [*OWN_COMMAND, "start", "--json", "--exit-with-parent"]
     command += ["--config", f"{folder}/{UNFINISHED}"]
     settings = {
         "listeners": "SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
@@ -297,7 +297,7 @@ def _broker(folder: str) -> Iterator[str]:
 
 
 def _run(folder: str, bootstrap: str, *words: str, stdin: str = "") -> None:
-    command = [sys.executable, "-m", "barnabas", *words]
+    command = [*OWN_COMMAND, *words]
     command += ["--bootstrap", bootstrap, "--command-config", f"{folder}/admin.properties"]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ENDS_WITHIN_S)
     if done.returncode:

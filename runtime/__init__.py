@@ -11,12 +11,13 @@ and `backlog.py` what it does when there is news.
 For the process: `output.py` prints and logs in threads, which may block, because the loop must not; `counted.py` puts
 numbers and nouns together, `grouped.py` what belongs to each key, `strict_json.py` reads the JSON of clients and
 refuses what has two meanings, `utf8.py` says which text can be sent, `build.py` says whether compiled modules run,
-`now_and_then.py` when the log says something again, `parent.py` notices that the process which started the broker is
-gone, and `watchdog.py` that the loop stands still; `processes.py` tells one process from another that gets its number,
-`lock_holders.py` finds the process that keeps others from the tree; `temporary.py` makes and removes temporary data,
-`directory_copies.py` copies data directories. For tests, `lives.py` lets a broker begin again on such a copy, in the
-same process, `meeting.py` all brokers of a cluster together, `restoring.py` puts the copy in the place of the data, and
-`broken_machine.py` is a disk and a network that fail on command.
+`own_command.py` how one starts another, `now_and_then.py` when the log says something again, `parent.py` notices that
+the process which started the broker is gone, and `watchdog.py` that the loop stands still; `processes.py` tells one
+process from another that gets its number, `lock_holders.py` finds the process that keeps others from the tree;
+`temporary.py` makes and removes temporary data, `directory_copies.py` copies data directories. For tests, `lives.py`
+lets a broker begin again on such a copy, in the same process, `meeting.py` all brokers of a cluster together,
+`restoring.py` puts the copy in the place of the data, and `broken_machine.py` is a disk and a network that fail on
+command.
 
 **Waiting, and work that is done later: which to use when.** Of what is not in this package the path says where it is.
 

@@ -4,10 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
+
+from barnabas.runtime.own_command import OWN_COMMAND
 
 STOPS_WITHIN_S = 20.0
 LINES_SHOWN = 30
@@ -67,7 +68,7 @@ class BrokerProcess:
         assert not self.runs, f"broker {self.node_id} runs already"
         self.is_paused, self._is_awaited = False, True
         port = self.host_and_port.rpartition(":")[2] or "0"
-        command = [sys.executable, "-m", "barnabas", "start", "--profile", "ci", "--json", "--data", str(self.data)]
+        command = [*OWN_COMMAND, "start", "--profile", "ci", "--json", "--data", str(self.data)]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{port}", "--set", f"node.id={self.node_id}"]
         for name, text in {**self._settings, "control.clock.ahead.ms": str(clock_ahead_ms)}.items():
             command += ["--set", f"{name}={text}"]

@@ -506,6 +506,14 @@ def test_demo_shows_a_round_trip(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_modules_in_the_folder_of_the_user_are_not_imported(tmp_path: Path) -> None:
+    """As the program `barnabas` starts another one: `python -m` alone would look there first."""
+    (tmp_path / "json.py").write_text("raise SystemExit('imported')")
+    command = [sys.executable, "-P", "-m", "barnabas", "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_commands_read_answers_without_assertions(tmp_path: Path) -> None:
     """Until 2026-11-30 the commands waited for 30 s with PYTHONOPTIMIZE, and said that no broker answers."""
     environment = os.environ | {"PYTHONOPTIMIZE": "1"}

@@ -957,6 +957,17 @@ def test_alone(service):
 """
 
 
+def test_modules_of_the_suite_are_none_of_the_broker(tmp_path: Path, with_plugin: list[str]) -> None:
+    """Until 2026-11-30 it imported them, if their folder was the one in which pytest was run."""
+    for name in ("json", "secrets", "typing"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the broker has imported {name}.py of the suite')")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("def test_it(barnabas_topic): barnabas_topic.produce(['a'])")
+    command = [str(Path(sys.executable).with_name("pytest")), "-q", *with_plugin, "tests"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("chosen", ["test_", "alone"])
 def test_a_fixture_of_the_session_has_the_address(tmp_path: Path, with_plugin: list[str], chosen: str) -> None:
     """Until 2026-11-30 nothing that lives longer than a test could use the shared broker."""

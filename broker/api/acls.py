@@ -1,7 +1,7 @@
 """DescribeAcls (key 29), CreateAcls (30) and DeleteAcls (31), versions 0-3: the access rules of the cluster.
 
 Any broker answers, as in Kafka 3.9 on ZooKeeper. Without an authorizer (`authorizer.class.name`) the answer is
-SECURITY_DISABLED. A rule of a name with a slash is refused, as there: it could not be a node of the tree.
+SECURITY_DISABLED.
 """
 
 from enum import IntEnum
@@ -160,8 +160,6 @@ def _rule(asked: CreateAclsRequest.AclCreation, version: int) -> Acl:
         raise InvalidRuleError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not name:
         raise InvalidRuleError("Invalid empty resource name")
-    if "/" in name or "\0" in name or name in (".", ".."):
-        raise InvalidRuleError(f"ACL binding contains illegal resource name: {name}")
     if ":" not in asked.principal:
         why = "no colon is present separating the principal type from the principal name"
         raise InvalidRuleError(f"Could not parse principal from `{asked.principal}` ({why})")

@@ -1,10 +1,12 @@
 """Access rules in the tree: which node holds the rules of a resource, and how its data is read. Pure.
 
 Rules for a name, and for all names, are below `/kafka-acl`; those for prefixes below `/kafka-acl-extended/prefixed`.
-These are the paths and bytes of Kafka's authorizer in ZooKeeper mode (KIP-290).
+These are the paths and bytes of Kafka's authorizer in ZooKeeper mode (KIP-290); names that no node can have are below
+`/barnabas/acls`, encoded.
 """
 
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from barnabas.cluster.security.acls import Acl, AclOperation, PatternType, Permission, Resource, ResourceType
 from barnabas.cluster.tree import paths, payloads
@@ -23,11 +25,16 @@ _TYPES = {in_tree(each): each for each in KEPT_TYPES}
 _OPERATIONS = {in_tree(each): each for each in AclOperation if each > AclOperation.ANY}
 _PERMISSIONS = {in_tree(each): each for each in (Permission.DENY, Permission.ALLOW)}
 
-# (folder, pattern) of all folders of resources.
-FOLDERS = ((paths.ACLS, PatternType.LITERAL), (f"{paths.EXTENDED_ACLS}/prefixed", PatternType.PREFIXED))
+# (folder, pattern, what the name of a node means) of all folders of resources.
+FOLDERS = (
+    (paths.ACLS, PatternType.LITERAL, str),
+    (f"{paths.EXTENDED_ACLS}/prefixed", PatternType.PREFIXED, str),
+    (f"{paths.ODD_ACLS}/literal", PatternType.LITERAL, unquote),
+    (f"{paths.ODD_ACLS}/prefixed", PatternType.PREFIXED, unquote),
+)
 # Made where they are missing by a broker that has an authorizer.
 PERSISTENT = (
-    *(f"{folder}/{name}" for folder, _ in FOLDERS for name in _TYPES),
+    *(f"{folder}/{name}" for folder, *_ in FOLDERS for name in _TYPES),
     paths.ACL_CHANGES,
     paths.EXTENDED_ACL_CHANGES,
 )

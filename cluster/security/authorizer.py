@@ -142,10 +142,10 @@ class Authorizer:
 
     async def _load(self) -> None:
         found = []
-        for folder, pattern in acl_nodes.FOLDERS:
+        for folder, pattern, name_of in acl_nodes.FOLDERS:
             for type in acl_nodes.KEPT_TYPES:
                 names = await self._coordination.children(f"{folder}/{acl_nodes.in_tree(type)}")
-                found += [Resource(type, name, pattern) for name in names]
+                found += [Resource(type, name_of(name), pattern) for name in names]
         nodes = await self._coordination.get_many([acl_nodes.path_of(resource) for resource in found])
         rules = {
             resource: [] if node is None else self._decoded(resource, node[0])

@@ -34,6 +34,7 @@ DELEGATION_TOKEN_CHANGE_PREFIX = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 BROKER_EPOCHS = "/barnabas/broker_epochs"  # not Kafka's; see `broker_epoch`
 RESTORED = "/barnabas/restored"  # not Kafka's: there while the tree is a copy that may be older than the logs
 OLD_SETTINGS = "/barnabas/old_settings"  # not Kafka's: changed when a tree is found to be older than the logs
+ODD_ACLS = "/barnabas/acls"  # not Kafka's; see `acls`
 TREE_MARKS = "/barnabas/tree_marks"  # not Kafka's; see `tree_mark`
 
 DEFAULT_ENTITY = "<default>"
@@ -117,7 +118,12 @@ def decode_name(name: str) -> str | None:
 
 
 def acls(resource_type: str, name: str, *, prefixed: bool = False) -> str:
-    """Access rules of a resource. The type is spelled as in the tree: Topic, Group, Cluster, TransactionalId, …"""
+    """Access rules of a resource. The type is spelled as in the tree: Topic, Group, Cluster, TransactionalId, …
+
+    Kafka 3.9 has no rules for names that no node can have, as that of the group "team/app". They have another folder.
+    """
+    if "/" in name or "\0" in name or name in (".", ".."):
+        return f"{ODD_ACLS}/{'prefixed' if prefixed else 'literal'}/{resource_type}/{encode_name(name)}"
     return f"{EXTENDED_ACLS}/prefixed/{resource_type}/{name}" if prefixed else f"{ACLS}/{resource_type}/{name}"
 
 

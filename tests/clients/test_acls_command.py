@@ -89,7 +89,15 @@ def test_wrong_words_are_refused(guarded: BrokerProcess) -> None:
         "one operation at a time"
         in ran(guarded, "acls", "explain", "User:a", "read,write", "topic", "t", code=2).stderr
     )
-    assert "illegal resource name" in ran(guarded, "acls", "add", "User:a", "read", "group", "a/b", code=1).stderr
+
+
+def test_a_group_whose_name_has_a_slash_has_rules_as_any(guarded: BrokerProcess) -> None:
+    rule = ("User:a", "read", "group", "team/app")
+    ran(guarded, "acls", "add", *rule)
+    assert "team/app" in ran(guarded, "acls", "list").stdout
+    assert "a rule allows it" in ran(guarded, "acls", "explain", *rule).stdout
+    ran(guarded, "acls", "remove", *rule, "--yes")
+    assert "team/app" not in ran(guarded, "acls", "list").stdout
 
 
 def test_a_client_without_rights_is_told_so_and_the_log_has_one_line(

@@ -121,6 +121,35 @@ def test_a_broker_that_starts_later_knows_the_rules(env: Any, brokers: Brokers) 
     env.run(story())
 
 
+def test_names_that_no_node_can_have_have_rules_too(env: Any, brokers: Brokers) -> None:
+    """As in Kafka 4.3.1. A name that is spelled like an encoded one is another name."""
+    names = ("team/app", "team%2Fapp", "/", "a//b", ".", "..", "a\0b", "*/", "100%/ü")
+    rules = [
+        Acl(Resource(ResourceType.GROUP, name, pattern), "User:alice", "*", READ, Permission.ALLOW)
+        for name in names
+        for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
+    ]
+
+    async def story() -> None:
+        await brokers.first.add(rules[:2])
+        assert not brokers.first.rights_of("User:alice", "192.0.2.1").may(READ, ResourceType.GROUP, "team%2Fapp")
+        assert brokers.first.rights_of("User:alice", "192.0.2.1").may(READ, ResourceType.GROUP, "team/app/one")
+        await brokers.first.add(rules[2:])
+        await env.clock.sleep(1_000)
+        assert set(brokers.second.table) == set(rules)
+        session = SimCoordination(env.clock, brokers.tree)
+        await session.start()
+        later = Authorizer(env, BrokerConfig.of({}), session, lambda: True)
+        await later.start()
+        assert set(later.table) == set(rules)
+        later.stop()
+        assert len(await brokers.second.remove(AclFilter(principal="User:alice"))) == len(rules)
+        await env.clock.sleep(1_000)
+        assert not list(brokers.first.table)
+
+    env.run(story())
+
+
 def test_a_lost_session_loses_no_change(env: Any, brokers: Brokers) -> None:
     async def story() -> None:
         brokers.tree.expire(brokers.sessions[1].session_id)

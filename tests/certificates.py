@@ -1,6 +1,5 @@
 """Authorities and certificates for tests, in all forms of key stores."""
 
-import base64
 import datetime
 import ipaddress
 import struct
@@ -162,8 +161,3 @@ def _general(host: str) -> x509.GeneralName:
 def in_one_line(pem: str) -> str:
     """As a PEM stands in a file of settings."""
     return " ".join(pem.split("\n")).strip()
-
-
-def der_of(pem: str) -> bytes:
-    """The bytes of a PEM."""
-    return base64.b64decode("".join(line for line in pem.splitlines() if not line.startswith("-")))

@@ -9,7 +9,6 @@ from barnabas.runtime.pending import Pending
 from group_world import GroupWorld, answer_of
 
 Owned = dict[bytes, list[int]]
-JOINS_AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 class ClassicMember:

@@ -65,7 +65,6 @@ class Conversation(ConsumerCommands):
         self.names: dict[str, str] = {}
         self.output: list[str] = []
         self.records_seen = 0
-        self.in_call: str | None = None
 
     def run(self, command: str) -> list[str]:
         """Run one command; returns its effects, a line each."""

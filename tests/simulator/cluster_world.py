@@ -320,7 +320,7 @@ class ClusterWorld(Simulation):
                 self.lose_power(life.host)  # it went in a handler
         touched, lives = [life for life in touched if life.alive], self.lives
         try:
-            self.inspector.look(lives, self.tree, Moment(self.clock.monotonic_ms(), self.calm_ms, self.settling))
+            self.inspector.look(lives, self.tree, Moment(self.clock.monotonic_ms(), self.calm_ms))
             if self.transactions is not None and not self.inspector.excused:
                 self.transactions.look(lives, self.calm_ms)
             for life in touched:

@@ -27,7 +27,6 @@ class Moment(NamedTuple):
     calm_ms: (
         float  # for how long there has been no trouble: all brokers run, nothing is cut, no session is lost; else 0
     )
-    healed: bool  # the bad weather is over for good
 
 
 # All processes that live: a process that starts and does not serve yet, or is paused, is among them. Violation.

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Deed = Callable[[], Coroutine[Any, Any, None]]
 
-META = "meta.properties"
 FOREIGN = {  # files that look like the broker's, but are not
     "notes.txt": b"do not delete",
     "photos-2023/letter.tmp": b"dear",

@@ -99,7 +99,6 @@ class Workload:
         self._sequences: dict[tuple[str, int], int] = {}
         self._compactions = 0
         self._epoch = 0
-        self._open_transaction: int | None = None
         self._keep_every = 1
         self._focus = ""
 

@@ -28,14 +28,13 @@ class Fate(Enum):
 class Attempt:
     """One transaction of a client."""
 
-    __slots__ = ("client", "ended_ms", "fate", "group_id", "number", "offsets", "values")
+    __slots__ = ("client", "fate", "group_id", "number", "offsets", "values")
 
     def __init__(self, number: int, client: str, group_id: str | None) -> None:
         self.number = number
         self.client = client
         self.group_id = group_id
         self.fate = Fate.OPEN
-        self.ended_ms = 0.0
         self.values: dict[TopicPartition, list[str]] = {}
         self.offsets: dict[TopicPartition, int] = {}
 
@@ -76,7 +75,7 @@ def read_effect(value: str) -> Effect:
 class TransactionBook:
     """Its methods raise Violation."""
 
-    def __init__(self, now_ms: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.attempts: list[Attempt] = []
         self.outputs: dict[str, tuple[TopicPartition, ...]] = {}  # of each copiers' group
         self.committed: dict[str, dict[TopicPartition, int]] = {}  # group -> the highest offsets known to be committed
@@ -85,7 +84,6 @@ class TransactionBook:
         self.seen: dict[TopicPartition, dict[int, str]] = {}  # what read_committed consumers got: offset -> value
         self._places: dict[TopicPartition, dict[str, int]] = {}  # and the other way round
         self._effects: dict[TopicPartition, dict[tuple[TopicPartition, int], Effect]] = {}  # by output, input
-        self._now_ms = now_ms
 
     # -- what clients do
 
@@ -113,9 +111,7 @@ class TransactionBook:
         """The client was told that it is committed."""
         if attempt.fate is Fate.ABORTED:
             raise Violation("a transaction ends in one way", f"{attempt}, and its commit is acknowledged")
-        if attempt.fate is not Fate.COMMITTED:
-            attempt.fate = Fate.COMMITTED
-            attempt.ended_ms = self._now_ms()
+        attempt.fate = Fate.COMMITTED
         if attempt.group_id is not None:
             known = self.committed.setdefault(attempt.group_id, {})
             for key, offset in attempt.offsets.items():
@@ -125,14 +121,12 @@ class TransactionBook:
         """Nobody will ask to commit it any more."""
         if attempt.fate is Fate.OPEN:
             attempt.fate = Fate.ABORTED
-            attempt.ended_ms = self._now_ms()
 
     def refuse_commit(self, attempt: Attempt) -> None:
         """The client was told, in answer to its only request for it, that it is not committed."""
         if attempt.fate is Fate.COMMITTED:
             raise Violation("a transaction ends in one way", f"{attempt}, and was seen, and its commit is refused")
         attempt.fate = Fate.ABORTED
-        attempt.ended_ms = self._now_ms()
 
     # -- what consumers and brokers show
 

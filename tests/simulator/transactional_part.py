@@ -71,7 +71,7 @@ class TransactionalPart:
         self.clocks_step = self.rng.random() < 0.3
         self.abandons = not self.clocks_step
         self.groups = [f"copiers{n}" for n in range(self.rng.randint(1, 2))]
-        self.book = TransactionBook(world.clock.monotonic_ms)
+        self.book = TransactionBook()
         for group_id in self.groups:
             self.book.outputs[group_id] = tuple((self._topic(group_id), n) for n in range(OUTPUT_PARTITIONS))
         self.book.on_commit = self._note_commit

@@ -12,9 +12,6 @@ from barnabas.protocol.errors import ErrorCode
 from simulator.clock import SimClock
 from simulator.env import sim_env
 
-# Kafka 4.3 has all others. These came later.
-NEWER_THAN_4_3 = frozenset({ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, ApiKey.UNREGISTER_CONTROLLER})
-
 
 @pytest.fixture
 def clock() -> SimClock:

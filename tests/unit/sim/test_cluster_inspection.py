@@ -159,7 +159,7 @@ class Cluster:
                 self.fetch(follower, leader)
 
     def look(self, calm_ms: float = TROUBLE) -> None:
-        self.inspector.look(list(self.lives.values()), self.tree, Moment(self.env.clock.monotonic_ms(), calm_ms, False))
+        self.inspector.look(list(self.lives.values()), self.tree, Moment(self.env.clock.monotonic_ms(), calm_ms))
 
     def look_after(self, delay_ms: float) -> None:
         self.env.clock.advance(delay_ms)

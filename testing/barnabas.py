@@ -7,7 +7,7 @@ import selectors
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -554,7 +554,10 @@ class Barnabas:
         if self._is_single:
             return {node_id: tell(node_id) for node_id in self.processes}
         with ThreadPoolExecutor(len(self.processes)) as threads:
-            return dict(zip(self.processes, threads.map(tell, self.processes), strict=True))
+            told = {node_id: threads.submit(tell, node_id) for node_id in self.processes}
+            for done in wait(told.values(), return_when=FIRST_EXCEPTION).done:
+                done.result()  # the first that refuses says why; the others miss it
+            return {node_id: answer.result() for node_id, answer in told.items()}
 
     @property
     def _all_answer(self) -> bool:

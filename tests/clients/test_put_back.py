@@ -382,3 +382,13 @@ def test_who_is_killed_meanwhile_holds_nobody_up(cluster: Barnabas, killed: int)
     assert all("do not come together" in each for each in said.values()), said
     cluster.restart(killed)
     assert topic.wait_records(2, timeout=50)[-1].text == "b"
+
+
+def test_what_keeps_one_broker_from_a_snapshot_is_told(cluster: Barnabas, tmp_path: Path) -> None:
+    """Until 2026-11-30 it was told that the brokers do not come together."""
+    link = cluster.processes[2].data / "linked-0"
+    link.symlink_to(tmp_path)
+    with pytest.raises(CommandError, match="linked-0 is a link to a folder"):
+        cluster.snapshot()
+    link.unlink()
+    cluster.restore(cluster.snapshot())

@@ -35,6 +35,7 @@ WAIT_MS_MAX = 55_000
 DEFAULT_WAIT_MS = 10_000
 OTHERS_ANSWER_WITHIN_MS = 5_000.0
 PURPOSE = "waits"
+NO_LAG = "; its lag is not known, because it has committed nothing, or a leader does not answer"
 TIMEOUT = Parameter(
     "timeout_ms", integer(f"How long to wait: 0 to {WAIT_MS_MAX}. Default: {DEFAULT_WAIT_MS}."), default=DEFAULT_WAIT_MS
 )
@@ -162,6 +163,7 @@ def wait_for_group(services: Services, request: HttpRequest) -> Waiting:
     """
     gate_of(services)
     query, name = request.query, request.path["group"]
+    with_lag = query["lag"] is not None
 
     def is_wanted(row: Row) -> bool:
         return (
@@ -171,11 +173,12 @@ def wait_for_group(services: Services, request: HttpRequest) -> Waiting:
         )
 
     def told(row: Row) -> str:
-        lag = "" if row["lag"] is None else f", {counted(row['lag'], 'record')} behind"
+        lag = NO_LAG if with_lag else ""
+        if row["lag"] is not None:
+            lag = f", {counted(row['lag'], 'record')} behind"
         seen = f"{row['state']} with {counted(len(row['members']), 'member')}, generation {row['generation']}{lag}"
         return f"the group {name!r} was last seen {seen}"
 
-    with_lag = query["lag"] is not None
     look, why = (lambda: _group_row(services, name, with_lag)), (lambda: _why(services, name))
     return _wait(services, request, look, is_wanted, told, why)
 

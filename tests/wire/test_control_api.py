@@ -604,6 +604,9 @@ def test_a_wait_that_is_over_says_what_was_seen_last(world: World) -> None:
     assert error["message"] == (
         "not so within 200 ms: the group 'billing' was last seen Empty with 0 members, generation 0."
     )
+    join(world, "empty")
+    error = command(world, "GET", "groups/empty/wait?lag=0&timeout_ms=200", status=408)["error"]
+    assert "; its lag is not known, because it has committed nothing, or a leader does not answer." in error["message"]
     error = command(world, "GET", "groups/nobody/wait?members=2&timeout_ms=200", status=408)["error"]
     assert "there is no group 'nobody'" in error["message"]
     assert command(world, "GET", "groups/billing/wait?timeout_ms=55001", status=400)["error"]["name"] == "INVALID_QUERY"

@@ -235,7 +235,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Give the protocol above what has come, as far as it reads."""
         while self._state is State.OPEN and not self._is_paused:
             if isinstance(self.above, asyncio.Protocol):
-                data = self._decrypt(READ_BYTES)
+                data = self._decrypt()
                 if not data:
                     break
                 self.above.data_received(data)
@@ -279,8 +279,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self.abort()
         return filled
 
-    def _decrypt(self, size: int) -> bytes:
-        buffer = bytearray(size)
+    def _decrypt(self) -> bytes:
+        buffer = bytearray(READ_BYTES)
         filled = self._decrypt_into(memoryview(buffer))
         return bytes(buffer[:filled])
 
@@ -290,7 +290,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return b""
         self._incoming.write(received)
         pieces = []
-        while piece := self._decrypt(READ_BYTES):
+        while piece := self._decrypt():
             pieces.append(piece)
         return b"".join(pieces)
 

@@ -388,14 +388,14 @@ class LogDirectory:
         if stale:
             self.checkpoint()
 
-    def take_away(self, log: Log, why: str) -> str | None:
-        """Take a log out of use, and rename its folder so that it ends with `why`; the new path.
+    def take_away(self, log: Log) -> str | None:
+        """Take a log out of use, and rename its folder so that it ends with `-delete`; the new path.
 
         OSError: the log stays as it is. None: somebody else has taken its folder away.
         """
         key = (log.topic, log.partition)
         assert self.logs.get(key) is log, "the log is not in this directory"
-        path = self.path_of(self._name_taken_away(*key, why))
+        path = self.path_of(self._name_taken_away(*key, "delete"))
         log.delete_directory_to(path)
         del self.logs[key]
         if self.cleaner_offsets.pop(key, None) is not None:

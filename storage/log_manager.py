@@ -445,9 +445,17 @@ class LogManager:
         OSError: it could not be renamed, and the log stays.
         """
         log = self.get(topic, partition)
-        path = self._take_away(log, "delete")
-        if log is None or path is None:
+        directory = None if log is None else self.directory_of(log)
+        if log is None or directory is None:
             return
+        path = directory.take_away(log)
+        self.cleaner.forget(log)
+        self.waits.forget(log)
+        if path is None:
+            return
+        if not self._topics_with_fewer_logs:
+            self._env.clock.call_soon(self._forget_configs)
+        self._topics_with_fewer_logs.add(topic)
         logger.debug("deleting the log %s", log.name)
 
         def remove() -> Pieces[None]:
@@ -458,19 +466,6 @@ class LogManager:
             self._env.turns.begin(remove())
 
         self._env.clock.call_later(log.config.file_delete_delay_ms, begin)
-
-    def _take_away(self, log: Log | None, why: str) -> str | None:
-        directory = None if log is None else self.directory_of(log)
-        if log is None or directory is None:
-            return None
-        path = directory.take_away(log, why)
-        self.cleaner.forget(log)
-        self.waits.forget(log)
-        if path is not None:
-            if not self._topics_with_fewer_logs:
-                self._env.clock.call_soon(self._forget_configs)
-            self._topics_with_fewer_logs.add(log.topic)
-        return path
 
     def _forget_configs(self) -> None:
         """Forget the config of topics that have no log here any more, once for many logs that went together."""

@@ -582,7 +582,7 @@ FAULTS = (
         "new topic in the log of the old",
         "world",
         "storage.log_manager:LogManager.delete",
-        'self._take_away(log, "delete")',
+        "directory.take_away(log)",
         "None",
         "a topic takes records",
         1,

@@ -217,6 +217,14 @@ class Cluster:
 
         return self.until(send)
 
+    def filled_topic(self, name: str, partitions: int) -> "list[Producer]":
+        """Make a topic, and have `numbered(0)` in each of its partitions; their producers."""
+        self.create_topic(name, partitions)
+        producers = [self.producer(name, index) for index in range(partitions)]
+        for producer in producers:
+            self.produce(producer, numbered(0))
+        return producers
+
     def values(self, topic: str, index: int) -> list[bytes | None]:
         """All committed records of a partition, by offset without a gap."""
 

@@ -182,10 +182,7 @@ def test_a_topic_is_deleted_when_the_dead_broker_returns_and_can_be_made_again(
 def test_all_three_are_killed_at_once(make_cluster: MakeCluster) -> None:
     """None may register before a controller has taken it out of the ISRs, so one must be controller unregistered."""
     cluster = make_cluster()
-    cluster.create_topic("t", 6)
-    producers = [cluster.producer("t", index) for index in range(6)]
-    for producer in producers:
-        cluster.produce(producer, numbered(0))
+    producers = cluster.filled_topic("t", 6)
     for node_id in list(cluster.ports):
         cluster.end_one(node_id, signal.SIGKILL)
     cluster.start_all()

@@ -33,10 +33,7 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
 ) -> None:
     """It was in sync alone, and leads everything, says the tree. What it has now must not count."""
     cluster = make_cluster()
-    cluster.create_topic("t", 3)
-    producers = [cluster.producer("t", index) for index in range(3)]
-    for producer in producers:
-        cluster.produce(producer, numbered(0))
+    producers = cluster.filled_topic("t", 3)
     cluster.commit("g", "t", {0: 10})
     all_in_sync(cluster)
     folder, copy = tmp_path / "broker-2", tmp_path / "copy"
@@ -73,10 +70,7 @@ def test_the_disk_of_the_broker_that_was_the_last_one(
 def test_some_logs_of_the_broker_that_was_the_last_one(make_cluster: MakeCluster, tmp_path: Path, what: str) -> None:
     """It says that records were removed, and must not lead: the others would be cut to what it has."""
     cluster = make_cluster()
-    cluster.create_topic("t", 3)
-    producers = [cluster.producer("t", index) for index in range(3)]
-    for producer in producers:
-        cluster.produce(producer, numbered(0))
+    producers = cluster.filled_topic("t", 3)
     all_in_sync_of(cluster, "t")
     cluster.end_one(2)
     folders = [tmp_path / "broker-2" / f"t-{index}" for index in range(3)]
@@ -164,10 +158,7 @@ def test_all_are_killed_before_they_have_made_their_logs(make_cluster: MakeClust
 def test_the_last_one_went_on_alone_and_lost_its_disk(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """What was acknowledged by several is there, although min.insync.replicas was lowered later."""
     cluster = make_cluster()
-    cluster.create_topic("t", 3)
-    producers = [cluster.producer("t", index) for index in range(3)]
-    for producer in producers:
-        cluster.produce(producer, numbered(0))
+    producers = cluster.filled_topic("t", 3)
     all_in_sync_of(cluster, "t")
     cluster.end_one(0)
     cluster.end_one(1)
@@ -230,10 +221,7 @@ def test_a_broker_without_its_disk_is_refused_and_given_up_catches_up(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
     cluster = make_cluster()
-    cluster.create_topic("t", 3)
-    producers = [cluster.producer("t", index) for index in range(3)]
-    for producer in producers:
-        cluster.produce(producer, numbered(0))
+    producers = cluster.filled_topic("t", 3)
     cluster.commit("g", "t", {0: 10})
     all_in_sync(cluster)
     cluster.end_one(1, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """One Spark session for all tests of the pipeline. Without the extra `spark` or Java 17 they are skipped."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from barnabas.pipeline.session import start_session, what_is_missing
 if TYPE_CHECKING:
     from histories import History, Tables
     from pyspark.sql import SparkSession
+
+    from cluster import Cluster
 
 TESTS = Path(__file__).parents[1]
 # histories.py; cluster.py (which must come before the package of that name); broker_process.py; examples/
@@ -47,6 +49,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Iterator[Sp
     start_python(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[Callable[[], "Cluster"]]:
+    """Three brokers. They must not log a traceback."""
+    from cluster import Cluster
+
+    made: list[Cluster] = []
+
+    def make() -> Cluster:
+        made.append(Cluster(tmp_path, {}))
+        made[-1].start_all()
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.end()
+        assert not any("Traceback" in log for log in cluster.logs())
 
 
 @pytest.fixture

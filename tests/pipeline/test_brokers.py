@@ -247,24 +247,6 @@ def test_commits_behind_an_open_transaction(broker: tuple[Process, str], monkeyp
         producer.close()
 
 
-@pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[Callable[[], "Cluster"]]:
-    """Three brokers. They must not log a traceback."""
-    from cluster import Cluster
-
-    made: list[Cluster] = []
-
-    def make() -> Cluster:
-        made.append(Cluster(tmp_path, {}))
-        made[-1].start_all()
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.end()
-        assert not any("Traceback" in log for log in cluster.logs())
-
-
 def test_leaders_move_and_die_while_a_table_is_read(
     make_cluster: Callable[[], "Cluster"], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -367,24 +366,6 @@ def test_a_batch_query_that_is_run_again(spark: "SparkSession", broker: Process)
 
 
 # ------------------------------------------------------------ three brokers
-
-
-@pytest.fixture
-def make_cluster(tmp_path: Path) -> Iterator[Callable[[], "Cluster"]]:
-    """Three brokers. They must not log a traceback."""
-    from cluster import Cluster
-
-    made: list[Cluster] = []
-
-    def make() -> Cluster:
-        made.append(Cluster(tmp_path, {}))
-        made[-1].start_all()
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.end()
-        assert not any("Traceback" in log for log in cluster.logs())
 
 
 def test_leaders_are_killed_meanwhile(make_cluster: Callable[[], "Cluster"], monkeypatch: pytest.MonkeyPatch) -> None:

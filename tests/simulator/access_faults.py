@@ -122,7 +122,7 @@ ACCESS_FAULTS = (
         "self.forget()",
         "pass",
         LET_IN,
-        3,
+        36,
     ),
     _fault(
         "decisions are remembered for all hosts",

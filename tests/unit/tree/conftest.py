@@ -23,33 +23,51 @@ import zookeeper_server  # noqa: E402
 from zookeeper_server import ZooKeeperServer  # noqa: E402
 
 
-class EmbeddedTree:
-    """A tree in one SQLite file, in virtual time (the file and the locks are real)."""
+class _InVirtualTime:
+    """What the trees have in common whose sessions run on a simulated clock."""
 
     tells_before_it_answers = False  # whether a watch may be told before the operation that fires it returns
     late_ms = 0.0  # how long a request may be on its way to the clock that notes when it was sent
 
-    def __init__(self, folder: Path, *, syncs: bool = True) -> None:
+    def __init__(self) -> None:
         self.clock = SimClock()
-        simulated = sim_env()
-        self.env = Env(clock=self.clock, disk=BreakableDisk(syncs=syncs), network=simulated.network, rng=simulated.rng)
-        self.path = str(folder / "tree" / "coordination.sqlite")
-        self.sessions: list[EmbeddedCoordination] = []
+        self.sessions: list[Coordination] = []
+
+    def unstarted(self) -> Coordination:
+        """One that has no session yet."""
+        raise NotImplementedError
 
     async def session(self) -> Coordination:
         """A new started session with the same tree."""
-        session = EmbeddedCoordination(self.env, self.path)
+        session = self.unstarted()
         await session.start()
         self.sessions.append(session)
         return session
 
-    def unstarted(self) -> Coordination:
-        """One that has no session yet."""
-        return EmbeddedCoordination(self.env, self.path)
-
     async def settle(self) -> None:
         """Let every event reach every session."""
         await self.clock.sleep(1000)
+
+    def run(self, scenario: Any) -> None:
+        self.clock.loop.run_until_complete(scenario)
+        self.clock.loop.run_until_complete(self.close())
+
+    async def close(self) -> None:
+        for session in self.sessions:
+            await session.close()
+
+
+class EmbeddedTree(_InVirtualTime):
+    """A tree in one SQLite file, in virtual time (the file and the locks are real)."""
+
+    def __init__(self, folder: Path, *, syncs: bool = True) -> None:
+        super().__init__()
+        simulated = sim_env()
+        self.env = Env(clock=self.clock, disk=BreakableDisk(syncs=syncs), network=simulated.network, rng=simulated.rng)
+        self.path = str(folder / "tree" / "coordination.sqlite")
+
+    def unstarted(self) -> Coordination:
+        return EmbeddedCoordination(self.env, self.path)
 
     async def kill(self, session: Coordination) -> None:
         """The session's process dies: nothing is said, the operating system drops its lock."""
@@ -65,42 +83,18 @@ class EmbeddedTree:
         Path(session._files.path(session.session_id)).unlink()
         await self.settle()
 
-    def run(self, scenario: Any) -> None:
-        self.clock.loop.run_until_complete(scenario)
-        self.clock.loop.run_until_complete(self.close())
 
-    async def close(self) -> None:
-        for session in self.sessions:
-            await session.close()
-
-
-class SimulatedTree:
+class SimulatedTree(_InVirtualTime):
     """The tree in memory, with watches that come late."""
 
-    tells_before_it_answers = False  # whether a watch may be told before the operation that fires it returns
-    late_ms = 0.0  # how long a request may be on its way to the clock that notes when it was sent
-
     def __init__(self) -> None:
-        self.clock = SimClock()
+        super().__init__()
         self.server = SimTree(self.clock)
         self.server.latency_ms = 2.0
         self.server.watch_delay_ms = lambda: 30.0
-        self.sessions: list[SimCoordination] = []
-
-    async def session(self) -> Coordination:
-        """A new started session with the same tree."""
-        session = SimCoordination(self.clock, self.server)
-        await session.start()
-        self.sessions.append(session)
-        return session
 
     def unstarted(self) -> Coordination:
-        """One that has no session yet."""
         return SimCoordination(self.clock, self.server)
-
-    async def settle(self) -> None:
-        """Let every event reach every session."""
-        await self.clock.sleep(1000)
 
     async def kill(self, session: Coordination) -> None:
         """The session's process dies."""
@@ -110,14 +104,6 @@ class SimulatedTree:
         """The server ends a living session."""
         self.server.expire(session.session_id)
         await self.settle()
-
-    def run(self, scenario: Any) -> None:
-        self.clock.loop.run_until_complete(scenario)
-        self.clock.loop.run_until_complete(self.close())
-
-    async def close(self) -> None:
-        for session in self.sessions:
-            await session.close()
 
 
 @pytest.fixture(scope="session")

@@ -72,11 +72,10 @@ def find_coordinator(asked: Asked) -> Reply:
     """To describe each group or transactional id. Coordinators of share groups are for brokers."""
     request = asked.request
     type = KEY_TYPES.get(request.key_type)
-    is_share = request.key_type == SHARE and asked.context.api_version >= FIRST_VERSION_WITH_SHARE
-    if is_share and not asked.may(AclOperation.CLUSTER_ACTION, CLUSTER):
-        answer = asked.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        say(answer, MESSAGES[ErrorCode.CLUSTER_AUTHORIZATION_FAILED])
-        return answer
+    if request.key_type == SHARE and asked.context.api_version >= FIRST_VERSION_WITH_SHARE:
+        message = MESSAGES[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+        is_broker = asked.may(AclOperation.CLUSTER_ACTION, CLUSTER)
+        return divided(asked, "coordinator_keys", lambda key: is_broker, CLUSTER, message)
     if type is None:
         return asked.handle()
     if asked.context.api_version >= FIRST_VERSION_WITH_KEYS:

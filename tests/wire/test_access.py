@@ -397,6 +397,8 @@ def test_coordinators_of_share_groups_are_for_brokers(guarded: World, version: i
     assert found.error_code == error
     (found,) = ask(guarded, ADMIN, ApiKey.FIND_COORDINATOR, version, request).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST
+    request.coordinator_keys = []
+    assert ask(guarded, "User:nobody", ApiKey.FIND_COORDINATOR, version, request).coordinators == []
 
 
 @pytest.mark.parametrize("version", [4, 5])
